@@ -2,6 +2,7 @@
 
     TapeNode(y, parents, needs, vjps, prepare)   how the tensor y was made
     backward(root, seed, on_leaf, until)         the gradient of every leaf under root
+    begun(root, seed).in_parts(parts)            ... stopping where the leaves of a part are final
 
 There is no global list of operations: the tape is the graph of nodes below the root. Nodes are
 visited latest first, so the gradient of a tensor is complete when its node is visited: everything
@@ -24,7 +25,7 @@ Rules:
   visited. They are numbered as if they had been kept, so gradients are added in the same order.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeAlias
@@ -90,12 +91,12 @@ def backward(
         if on_leaf is not None:
             on_leaf(root)
         return None if until is None else UnfinishedBackward([], {}, retain_graph)
+    if path is None:  # an undivided pass: there is no first half
+        begun(root, seed, retain_graph).finish(on_leaf)
+        return None
     if node.vjps is None:
         _refuse_used()
     visits: list[Visit] = [(-node.made, node, node.needs)]
-    if path is None:  # an undivided pass: there is no first half
-        UnfinishedBackward(visits, {node: seed}, retain_graph).finish(on_leaf)
-        return None
     # a copy: the caller may reuse the seed's memory before `finish`
     rest = _walk_path(visits, {node: seed.copy(order="K")}, ends, path, retain_graph)
     for end in ends.values():
@@ -104,13 +105,25 @@ def backward(
     return rest
 
 
+def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "UnfinishedBackward":
+    """A backward pass from a result, of which nothing has been computed yet; of a leaf, nothing is
+    left to compute."""
+    node = root.node
+    if node is None:
+        root.receive(_same, seed)
+        return UnfinishedBackward([], {}, retain_graph)
+    if node.vjps is None:
+        _refuse_used()
+    return UnfinishedBackward([(-node.made, node, node.needs)], {node: seed}, retain_graph)
+
+
 @dataclass(slots=True, eq=False)
 class UnfinishedBackward:
-    """The second half of a backward pass that ran only as far as `until`: `finish` computes all
-    other gradients.
+    """A backward pass that has just begun, or the second half of one that ran only as far as
+    `until`: `finish` computes all other gradients.
 
-    Until then it holds the nodes on the path to `until` that have other parents, and the gradients
-    of their results.
+    It holds the nodes that are to be visited next, and the gradients of their results: of a second
+    half, the nodes on the path to `until` that have other parents.
     """
 
     _visits: list[Visit] | None
@@ -122,21 +135,55 @@ class UnfinishedBackward:
 
         `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final.
         """
-        visits, grads, self._visits = self._visits, self._grads, None
-        if visits is None:
-            raise RuntimeError("finish: this backward pass is finished already; call it once")
-        contributed = None if on_leaf is None else _counting(visits, on_leaf)
+        visits = self._taken()
+        contributed = None if on_leaf is None else _counting(_uses(visits), on_leaf)
         progress = progress_hook.get()
         while visits:
-            visit = heappop(visits)
-            node = visit[1]
-            if node.runs_again:
-                _run_again(node, grads.pop(node), visits, grads)
-            else:
-                _pass_on(visit, grads.pop(node), visits, grads, contributed, self._retain_graph)
+            self._visit_next(visits, contributed)
             progress()
-            if not self._retain_graph:
-                node.clear()
+
+    def leaves(self) -> Iterable[AnyTensor]:
+        """The leaves that `finish` will give gradients."""
+        return _uses(self._visits or [])
+
+    def in_parts(self, parts: Sequence[Iterable[AnyTensor]]) -> Generator[None, None, None]:
+        """As `finish`, in a generator that stops between the parts: as soon as the gradients of
+        the leaves in a part, and in those before, are final."""
+        if len(parts) < 2:
+            return self.finish()
+        visits = self._taken()
+        uses, progress = _uses(visits), progress_hook.get()
+        due = [{leaf for leaf in part if leaf in uses} for part in parts]
+
+        def on_leaf(leaf: AnyTensor) -> None:
+            for part in due:
+                part.discard(leaf)
+
+        contributed = _counting(uses, on_leaf)
+        for part in due[:-1]:
+            while part:
+                self._visit_next(visits, contributed)
+                progress()
+            yield
+        while visits:
+            self._visit_next(visits, contributed)
+            progress()
+
+    def _taken(self) -> list[Visit]:
+        visits, self._visits = self._visits, None
+        if visits is None:
+            raise RuntimeError("finish: this backward pass is finished already; call it once")
+        return visits
+
+    def _visit_next(self, visits: list[Visit], contributed: OnLeaf | None) -> None:
+        visit, grads = heappop(visits), self._grads
+        node = visit[1]
+        if node.runs_again:
+            _run_again(node, grads.pop(node), visits, grads)
+        else:
+            _pass_on(visit, grads.pop(node), visits, grads, contributed, self._retain_graph)
+        if not self._retain_graph:
+            node.clear()
 
 
 def _walk_path(
@@ -275,10 +322,9 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
         )
 
 
-def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
-    """Makes a function to call at each contribution to a leaf under these nodes; at the last
-    contribution to a leaf it calls on_leaf."""
-    remaining: dict[AnyTensor, int] = {}
+def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
+    """How often the nodes of these visits, and all under them, use each leaf."""
+    uses: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [*visits]
     while stack:
@@ -286,10 +332,16 @@ def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
         _, node, needs = stack.pop()
         for parent, need in zip(node.parents, needs, strict=True):
             if need and not isinstance(parent, TapeNode):
-                remaining[parent] = remaining.get(parent, 0) + 1
+                uses[parent] = uses.get(parent, 0) + 1
             elif need and parent not in seen:
                 seen.add(parent)
                 stack.append((-parent.made, parent, parent.needs))
+    return uses
+
+
+def _counting(remaining: dict[AnyTensor, int], on_leaf: OnLeaf) -> OnLeaf:
+    """Makes a function to call at each contribution to a leaf, of which so many remain; at the last
+    contribution to a leaf it calls on_leaf."""
 
     def contributed(leaf: AnyTensor) -> None:
         remaining[leaf] -= 1

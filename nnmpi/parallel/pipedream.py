@@ -39,6 +39,8 @@ from nnmpi.parallel.step.channels import Channels
 from nnmpi.parallel.step.executor import NO_SYNC, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.step_list.runs import of_program
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
 from nnmpi.parallel.stores.versions import VersionStore
 from nnmpi.parallel.strategy import (
@@ -51,7 +53,6 @@ from nnmpi.parallel.strategy import (
     executor_of,
 )
 from nnmpi.schedules.lowering import stream
-from nnmpi.schedules.op import Kind, Op
 
 
 def check(config: Config, ranks: int) -> None:
@@ -221,9 +222,11 @@ class OverlappingSteps:
     ) -> None:
         pp = layout.axis["pp"]
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.task.on)
+        self._arrangement, self._rank = spec.arrangement, layout.all.rank
+        ends = {Kind.APPLY: self._next_version}
         op_hooks = (Kind.F, self._forward), (Kind.B, self._backward)
         self._executor = executor_of(
-            layout, spec, NO_SYNC, self._next_version, channels=self._signals, op_hooks=op_hooks
+            layout, spec, NO_SYNC, ends, channels=self._signals, op_hooks=op_hooks
         )
         self._number, self._count = pp.rank, pp.size
         self._store, self._optimizer, self._control = store, optimizer, spec.control
@@ -242,7 +245,8 @@ class OverlappingSteps:
         # batches that are in flight before the first update use the current version on all stages
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.retain(micro, self._store.newest)
-        ops = stream(self._count, self._number, lambda: self._last)
+        program = stream(self._count, self._number, lambda: self._last)
+        ops = of_program(self._arrangement, self._rank, program)
         state, micro = start, 0
         while micro <= self._last:
             outcome = self._executor.to_update(ops, start.step)

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from nnmpi.schedules.op import Op
+from nnmpi.parallel.step_list.op import Op
 
 Do: TypeAlias = Callable[[Op], None]
 """A function that carries out an operation of a step."""

@@ -33,7 +33,6 @@ from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
-from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.full_state import FullState
 from nnmpi.parallel.model.parts import ModelPart
@@ -45,8 +44,8 @@ from nnmpi.parallel.step.executor import (
     NO_SYNC,
     Executor,
     GradientSync,
+    Lists,
     OpHooks,
-    Programs,
     StepResult,
     StepState,
 )
@@ -56,10 +55,11 @@ from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Norms, Outcome, Update
+from nnmpi.parallel.step_list.op import Kind
+from nnmpi.parallel.step_list.runs import evaluation_ops, stage_units, step_ops
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.parallel.swapping.swapper import Swapper
-from nnmpi.schedules.op import Kind
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
@@ -263,12 +263,12 @@ def synchronous(
     last = LastStep(update, part.model) if layout.all.fault_tolerant else None
     deferred, clip_norm = None, spec.arrangement.config.clip_norm
     if not (swapper or last) and can_defer(spec.arrangement, parts.store, optimizer):
-        deferred = DeferredSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
+        deferred = DeferredSteps(parts.store, optimizer, clip_norm, update, spec.control)
     executor = executor_of(
         layout,
         spec,
         parts.sync,
-        deferred.apply if deferred else update.apply,
+        deferred.ends if deferred else update.ends,
         parts.batch_stats,
         swapper.channels if swapper else None,
         swapper.op_hooks if swapper else deferred.op_hooks if deferred else (),
@@ -293,9 +293,9 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep
     """Returns the step of a rank that makes every step together with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
-    apply = update_of(parts.store, optimizer, layout, spec).apply
+    ends = update_of(parts.store, optimizer, layout, spec).ends
     channels, op_hooks = on_one_rank(spec)
-    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, channels, op_hooks)
+    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels, op_hooks)
     return RankStep(parts.store, optimizer, executor.run)
 
 
@@ -348,18 +348,19 @@ def executor_of(
     layout: Layout,
     spec: TrainSpec,
     sync: GradientSync,
-    update: Callable[[int], Outcome],
+    ends: Mapping[Kind, Callable[[int], Outcome | None]],
     batch_stats: BatchStats = LOCAL,
     channels: Channels | None = None,
     op_hooks: OpHooks = (),
 ) -> Executor:
-    """Returns the executor of the arrangement's programs on this rank."""
+    """Returns the executor of the arrangement's lists on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     end = part.stages, layout.axis["pp"], spec.task.on
     channels = channels or Channels(part.boundaries, *end)
-    ports = Ports.of(spec.task, part, channels, batch_stats)
+    units = stage_units(a, rank, spec.parameters)
+    ports = Ports.of(spec.task, part, channels, batch_stats, units)
     checked_steps = math.inf if a.config.verify else CHECKED_STEPS
-    programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
+    lists = Lists(partial(step_ops, a, rank), partial(evaluation_ops, a, rank), checked_steps)
     passes = None
     if a.config.compile is not False and spec.task.on is not META:
         # here, since planning needs none of it
@@ -370,6 +371,4 @@ def executor_of(
         reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
         how = spec.task.on, a.config, on_node, reason
         passes = ReplayedStages(part.stages, *how, spec.control.event)
-    return Executor(
-        ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks, passes
-    )
+    return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, op_hooks, passes)

@@ -94,8 +94,10 @@ class RankStep(NamedTuple):
         counts = Counter(map(itemgetter(0, 2), self.program))  # by kind and stage
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
-            passes = counts[exchange.during, exchange.stage]
-            by_pass[exchange.stage, exchange.during] += seconds(exchange) / passes
+            stage, during = exchange.stage, exchange.during
+            if not counts[during, stage]:  # a stage without a gradient of its input: W is its B
+                during = Kind.W
+            by_pass[stage, during] += seconds(exchange) / counts[during, stage]
         return by_pass
 
     def optimizer(self, a: Arrangement, costs: CostModel) -> float:

@@ -44,6 +44,7 @@ class Kind(Enum):
     __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
 
 
+COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.RECOMPUTE)
 MESSAGES = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
 
 

@@ -222,7 +222,7 @@ MUTANTS = (
     ),
     Mutant(
         "sums noted after the agreement",
-        ("nnmpi.parallel.step.update", "Update.apply"),
+        ("nnmpi.parallel.step.update", "Update.agree"),
         (
             "self.summed, self.decision, self._is_prepared = step + 1, None, False\n"
             "    if self._model.size > 1:\n"

@@ -27,6 +27,14 @@ from nnmpi.parallel.mesh import Mesh
 CATEGORY = "background"
 
 
+DRAWN_AS = {
+    **dict.fromkeys(("NOTE", "OPEN", "SUM", "FINISH", "TIES", "TERMS"), "REDUCE"),
+    **dict.fromkeys(("GATHER", "WAIT"), "communicate"),
+    **dict.fromkeys(("AGREE", "APPLY"), "UPDATE"),
+}
+"""The kind of event as which an operation of a list is drawn."""
+
+
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
     """A mask of the Works that began and ended within one event of communication, which shows them
     already."""
@@ -134,7 +142,7 @@ def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[d
     """Yields an operation, or the parts of a wait that are not empty."""
     kind = KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
-    parts = [(kind, kind, began, ended)]
+    parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]
     if kind in WAITS:
         parts = [("wait", kind, began, arrived), ("communicate", WAITS[kind], arrived, ended)]
         parts = [part for part in parts if part[2] < part[3]]

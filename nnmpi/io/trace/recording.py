@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.comm import Comm, Work
 from nnmpi.comm.call_log import CallSignature
 from nnmpi.parallel.recorder import Do, Recorder, Timed
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.parallel.step_list.op import Kind, Op
 
 CAPACITY = 400_000  # entries of a rank: 15 MB
 
@@ -58,7 +58,7 @@ KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """Kinds of events; `exchange` is a worker's exchange of gradients for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
-COMPUTE = (*PASSES, "UPDATE")
+COMPUTE = (*PASSES, "AGREE", "APPLY")
 
 CODES = {kind: code for code, kind in enumerate(KINDS)}
 
@@ -187,12 +187,12 @@ class Recording(Recorder):
 
     @property
     def limit(self) -> int:
-        """The number of complete steps: those below the last one that ended with an UPDATE, whose
+        """The number of complete steps: those below the last one that ended with an APPLY, whose
         Works may still be under way."""
         if not self._is_full:
             return NO_LIMIT
         rows = self.rows(NO_LIMIT)
-        return int(rows["step"][which(rows, "UPDATE")].max(initial=0))
+        return int(rows["step"][which(rows, "APPLY")].max(initial=0))
 
     def rows(self, limit: int) -> np.ndarray:
         """The entries of steps below `limit`."""

@@ -241,8 +241,10 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
     stage."""
 
     def mean(*kinds: str, stage: int | None = None) -> float:
-        nets = rows["net"][which(rows, *kinds) & (stage is None or rows["stage"] == stage)]
-        return float(nets.mean()) if nets.size else 0.0
+        chosen = rows[which(rows, *kinds) & (stage is None or rows["stage"] == stage)]
+        # a pass of a stage has an event for each of its units
+        whole = np.unique(chosen[["rank", "step", "kind", "micro"]]).size
+        return float(chosen["net"].sum()) / whole if whole else 0.0
 
     stages = 1 + int(rows["stage"].max())
     times = [
@@ -251,4 +253,4 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
         for s in range(stages)
     ]
     plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute == "stage")
-    return simulate(plan, Costs(times, send, mean("UPDATE")))
+    return simulate(plan, Costs(times, send, mean("AGREE") + mean("APPLY")))

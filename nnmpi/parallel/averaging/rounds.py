@@ -17,7 +17,6 @@ import numpy as np
 
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
-from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.averaging.gossip import Gossiping
@@ -183,7 +182,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     facts = averaging_facts(spec.arrangement) if dp.size > 1 else {}
     parts = parts._replace(describe={**parts.describe, **facts}, check=check_of(layout, spec))
     optimizer = spec.optimizer(parts.store.parameters)
-    apply = update_of(parts.store, optimizer, layout, spec).apply
+    ends = update_of(parts.store, optimizer, layout, spec).ends
     beside = layout
     if config.apply_after and dp.size > 1:
         beside, parts = _in_background(layout, parts, spec)
@@ -191,7 +190,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     if config.apply_after:
         parts = parts._replace(sync=PolledSync(parts.sync, averaging.poll))
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
-    executor = executor_of(layout, spec, sync, apply, stats)
+    executor = executor_of(layout, spec, sync, ends, stats)
     last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor
 
@@ -201,26 +200,11 @@ class PolledSync(GradientSync):
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self._sync, self._poll = sync, poll
-        self.every_pass = sync.every_pass
-
-    def begin(self, step: int) -> None:
-        self._sync.begin(step)
-
-    def begin_pass(self, stage: int) -> None:
-        self._sync.begin_pass(stage)
-
-    def ready(self, p: Parameter) -> None:
-        self._sync.ready(p)
-
-    def reduce(self, loss: Any, request: float) -> None:
-        self._sync.reduce(loss, request)
+        self.ops, self.begin, self.note = sync.ops, sync.begin, sync.note  # type: ignore
 
     def poll(self) -> None:
         self._sync.poll()
         self._poll()
-
-    def finish(self) -> None:
-        self._sync.finish()
 
 
 def _in_background(

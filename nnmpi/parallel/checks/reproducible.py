@@ -38,6 +38,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
+from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 from nnmpi.schedules.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
@@ -160,6 +161,7 @@ class TreeSync(GradientSync):
     ) -> None:
         self._store, self._comm, self._stats, self._plan = store, comm, stats, plan
         self._rows: list[np.ndarray] = []
+        self.ops = {Kind.FINISH: self._finish}
 
     def begin(self, step: int) -> None:
         """Starts a step: makes the moves before the first slice of this rank, and room for the
@@ -169,7 +171,7 @@ class TreeSync(GradientSync):
         self._moves = iter(self._plan)
         self._until_leaf()
 
-    def reduce(self, loss: Any, request: float) -> None:
+    def note(self, loss: Any, request: float) -> None:
         """Ends a slice, whose gradient is complete, and makes the moves before the next one."""
         store = self._store
         fill_unused(store.parameters)
@@ -178,7 +180,7 @@ class TreeSync(GradientSync):
         self._rows.append(self._stats.row())
         self._until_leaf()
 
-    def finish(self) -> None:
+    def _finish(self, op: Op) -> None:
         """Broadcasts the sum from rank 0, the root of the tree."""
         with waiting("sums"):
             if not self._rows:

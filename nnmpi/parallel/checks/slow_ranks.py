@@ -13,6 +13,7 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
 from nnmpi.parallel.step.executor import GradientSync
+from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.schedules.delay import Delay
 
 
@@ -44,24 +45,27 @@ def delay_of(config: Config, rank: int, ranks: int) -> Delay:
 
 
 class SlowSync(GradientSync):
-    """A GradientSync that sleeps before it finishes."""
+    """A GradientSync that sleeps before it waits for a sum."""
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
-        self.every_pass = sync.every_pass
-        self.begin_pass, self.reduce = clock(sync.begin_pass), clock(sync.reduce)  # type: ignore
-        self.ready, self.poll = clock(sync.ready), clock(sync.poll)  # type: ignore
+        self.note, self.poll = clock(sync.note), clock(sync.poll)  # type: ignore
+        self.ops = {kind: clock(do) for kind, do in sync.ops.items()}
+        if Kind.FINISH in self.ops:
+            self.ops[Kind.FINISH] = self._finish
 
     def begin(self, step: int) -> None:
         self._sync.begin(step)
         self._step = step
         self._clock.begin()
 
-    def finish(self) -> None:
+    def _finish(self, op: Op) -> None:
         longer = self._delay.factor(self._step) - 1
         if longer > 0:
             time.sleep(longer * self._clock.seconds())
-        self._sync.finish()
+        self._clock.begin()
+        with self._clock:
+            self._sync.ops[Kind.FINISH](op)
 
 
 class TimedStats(NamedTuple):

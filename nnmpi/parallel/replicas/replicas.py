@@ -24,12 +24,13 @@ from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.nccl import NCCL, wire_beside
 from nnmpi.parallel.replicas.gradient_sync import (
-    BucketedSync,
-    ScatteredSync,
+    BucketSums,
+    ScatteredSums,
     sum_over_stages,
     sum_terms,
 )
 from nnmpi.parallel.step.executor import GradientSync
+from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.table import STORES
@@ -123,14 +124,14 @@ def _store_and_sync(
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
     made_from = made_from._replace(compress=a.config.compress or "")
-    store, at_end = STORES[a.store.name](made_from), list[Callable[[], None]]()
+    store, at_end = STORES[a.store.name](made_from), dict[Kind, Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
-        at_end.append(partial(sum_over_stages, store, wires))
+        at_end[Kind.TIES] = partial(sum_over_stages, store, wires)
     if terms := held.slices_of(a.sharding.terms):
-        at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
-    sync = ScatteredSync if a.store.scatters else BucketedSync
-    return store, sync(store, a.config.overlap, at_end, spec.recorder)
+        at_end[Kind.TERMS] = partial(sum_terms, store, terms, layout.axis["tp"])
+    sync = ScatteredSums if a.store.scatters else BucketSums
+    return store, sync(store, at_end, spec.recorder)
 
 
 # ---- parts of one sample

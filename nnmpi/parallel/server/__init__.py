@@ -31,9 +31,8 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
     if layout.serves:
         return RankStep(store, optimizer, lambda load, state, batches: None)
     gradient, stats = worker_parts(layout, spec, store)
-    return RankStep(
-        store, optimizer, executor_of(layout, spec, gradient, gradient.apply, stats).run
-    )
+    executor = executor_of(layout, spec, gradient, gradient.ends, stats)
+    return RankStep(store, optimizer, executor.run)
 
 
 def check(config: Config, ranks: int) -> None:

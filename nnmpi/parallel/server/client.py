@@ -7,7 +7,7 @@ number of samples at any speeds. But the fast worker has computed parts of later
 of parts of the slow worker, which are not seen.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of
 
@@ -40,15 +41,18 @@ class LocalGradient(GradientSync):
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
+        self.ops = {Kind.FINISH: lambda op: fill_unused(store.parameters)}
 
     def begin(self, step: int) -> None:
         self._store.begin()
 
-    def reduce(self, loss: Any, request: float) -> None:
+    def note(self, loss: Any, request: float) -> None:
         self._loss, self._request = loss, request
 
-    def finish(self) -> None:
-        fill_unused(self._store.parameters)
+    @property
+    def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
+        """What this object does at the end of a list; the servers agree, not the workers."""
+        return {Kind.AGREE: lambda step: None, Kind.APPLY: self.apply}
 
     def apply(self, step: int) -> Outcome:
         """The loss of this worker's samples as the outcome of a step; the servers update the
@@ -78,7 +82,7 @@ class ServerClient(ServerStrategy):
         self._recorder = spec.recorder
         gradient, stats = worker_parts(layout, spec, self._store)
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
-        self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
+        self._executor = executor_of(layout, spec, sync, gradient.ends, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
         # batch statistics of no samples do not exist, and here no other worker contributes to them
         self._cut: BatchCut = (

@@ -4,21 +4,19 @@ The replay exchanges nothing with other ranks: it gets what the tape has got fro
 would have sent is compared with what the tape has sent.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
-from nnmpi.parallel.step.ports import JoinedOutputs
-from nnmpi.parallel.step.replay import OnLeaf, RunnablePass
+from nnmpi.parallel.step.ports import Stage, TapePass
+from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
 class Compared:
@@ -27,66 +25,77 @@ class Compared:
 
     def __init__(
         self,
-        root: Tensor,
+        by_tape: TapePass,
         replay: RunnablePass,
         received: Sequence[Received],
-        parameters: Sequence[Parameter],
+        stage: Stage,
         notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
-        self._root, self._replay, self._received = root, replay, received
-        self._parameters, self._notes, self._ended = parameters, notes, ended
-        self._rest: Any = None
+        self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
+        self._received, self._notes, self._ended = received, notes, ended
+        self._parameters, self._of_units = [*stage.module.parameters()], stage.of_units[::-1]
         self._same = True
 
-    def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:
-        """Runs the first half, or all, of the backward pass of the tape, then of the replay."""
-        root, seed = self._root, seeds[0]
-        if isinstance(root, JoinedOutputs):
-            seed = root.seed(seeds)
-        if until is None:
-            self._both(partial(root.backward, seed), partial(self._whole, seeds), on_leaf)
-        else:
-            with self._notes.noting():
-                self._rest = root.backward(seed, until=until)
-            with self._notes.recalling():
-                self._replay.first_half(seeds)
+    def backward(self, seed: Array) -> Generator[None, None, None]:
+        """Runs the backward pass of the tape, then that of the replay; stops between units."""
+        seeds = seeds_of(self.root, seed)
+        yield from self._both(self._by_tape.backward(seed), seeds)
+        self._compare_inputs()
+        self._ended(self._same and self._notes.is_same)
+
+    def first_half(self, seed: Array) -> None:
+        """Computes the gradients of the inputs that come from another stage, in both ways."""
+        seeds = seeds_of(self.root, seed)
+        with self._notes.noting():
+            self._by_tape.first_half(seed)
+        with self._notes.recalling():
+            self._replay.first_half(seeds)
+        self._compare_inputs()
+
+    def second_half(self) -> Generator[None, None, None]:
+        """Computes what is left, in both ways; stops between units."""
+        yield from self._both(self._by_tape.second_half(), None)
+        self._ended(self._same and self._notes.is_same)
+
+    def _compare_inputs(self) -> None:
         for x, gradient in zip(self._received, self._replay.gradients, strict=True):
             self._same &= same_bits(x.gradient().array, gradient)
 
-    def second(self, on_leaf: OnLeaf | None) -> None:
-        """Runs what is left."""
-        if self._rest is not None:
-            self._both(self._rest.finish, self._replay.second_half, on_leaf)
-        self._ended(self._same and self._notes.is_same)
-
-    def _whole(self, seeds: Sequence[Any], on_leaf: OnLeaf) -> None:
-        self._replay.first_half(seeds, on_leaf)
-        self._replay.second_half(on_leaf)
-
     def _both(
-        self, by_tape: Callable[..., object], replay: Callable[..., object], on_leaf: OnLeaf | None
-    ) -> None:
-        before, reached = [_copied(p) for p in self._parameters], list[Any]()
+        self, by_tape: Iterator[None], seeds: Sequence[Any] | None
+    ) -> Generator[None, None, None]:
+        """Runs all of a backward pass, or of its second half, by the tape, then unit by unit as a
+        replay, from these gradients of outputs."""
+        before = [(p, _copied(p)) for p in self._parameters]
         with self._notes.noting():
-            by_tape(on_leaf=reached.append)
+            for _ in by_tape:
+                pass
         wanted = {p: _copied(p) for p in self._parameters}
-        for p, gradient in zip(self._parameters, before, strict=True):
+        for p, gradient in before:
             p.grad = gradient
+        left = {p for p in self._parameters if wanted[p] is not None}
+        replay = self._unit_by_unit(seeds)
+        for own in self._of_units[:-1]:
+            with self._notes.recalling():
+                next(replay)
+            self._compare(left & own, wanted)
+            left -= own  # it may be summed over ranks now
+            yield
+        with self._notes.recalling():
+            next(replay, None)
+        self._compare(left, wanted)
+        self._same &= not any(p.has_grad and wanted[p] is None for p in self._parameters)
 
-        def compare(p: Parameter) -> None:
-            missing.discard(p)
+    def _unit_by_unit(self, seeds: Sequence[Any] | None) -> Generator[None, None, None]:
+        if seeds is not None:
+            self._replay.first_half(seeds)
+        yield from self._replay.second_half()
+
+    def _compare(self, parameters: Iterable[Parameter], wanted: Mapping[Parameter, Any]) -> None:
+        for p in parameters:
             if not same_bits(p.grad, wanted[p]):
                 self._same, p.grad = False, wanted[p]
-            if on_leaf is not None:
-                on_leaf(p)
-
-        missing = {leaf for leaf in reached if isinstance(leaf, Parameter)}
-        with self._notes.recalling():
-            replay(on_leaf=compare)
-        for p in [*missing]:
-            compare(p)
-        self._same &= not any(p.has_grad and wanted[p] is None for p in self._parameters)
 
 
 class NotedStats:

@@ -13,7 +13,7 @@ gives its activations to the Inlet, and the Inlet its gradients to the Outlet.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -39,8 +39,9 @@ from nnmpi.parallel.step.ports import (
     joined,
 )
 from nnmpi.parallel.step.scaling import ScaledLossSink
+from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.step_list.runs import StageUnits
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
-from nnmpi.schedules.op import Kind, Op
 
 PAUSE = 5e-4
 """Seconds between two polls: each takes some microseconds, and the kernels that compute ask for one
@@ -264,8 +265,8 @@ class Channels:
 
     def start(self, op: Op) -> None:
         """Starts the send or the receive of an operation."""
-        ends = self.inlets if op.kind in (Kind.RECV_F, Kind.SEND_B) else self.outlets
-        end = ends[op.stage]
+        is_inlet = op.kind in (Kind.RECV_F, Kind.SEND_B)
+        end = self.inlets[op.at] if is_inlet else self.outlets[op.at - 1]
         if op.kind in (Kind.RECV_F, Kind.RECV_B):
             end.receive(op.micro, op.peer)
         else:
@@ -282,11 +283,25 @@ class Ports(NamedTuple):
     stats: BatchStats
 
     @classmethod
-    def of(cls, task: Task, part: ModelPart, channels: Channels, stats: BatchStats) -> Self:
+    def of(
+        cls,
+        task: Task,
+        part: ModelPart,
+        channels: Channels,
+        stats: BatchStats,
+        units: Mapping[int, StageUnits],
+    ) -> Self:
         samples, scaler, objective = Samples(task.on), task.scaler, task.objective
         loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)
         stages = {
-            s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
+            s: Stage(
+                module,
+                channels.inlets.get(s, samples),
+                channels.outlets.get(s, loss),
+                frozenset(module.parameters()),
+                units[s].numbers,
+                units[s].parameters,
+            )
             for s, module in part.stages.items()
         }
         return cls(stages, channels, loss, stats)

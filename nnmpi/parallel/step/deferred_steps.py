@@ -1,7 +1,7 @@
 """DeferredSteps: steps on a GPU whose host reads the outcome of a step during the next one.
 
-    step i      F  B  UPDATE ── loss, squares ──┐ copied to the host
-    step i + 1  F ─────────────────────── read ◄┘  B  UPDATE
+    step i      F  B  APPLY ── loss, squares ──┐ copied to the host
+    step i + 1  F ────────────────────── read ◄┘  B  APPLY
 
 The device itself decides how a step is clipped, and whether it is skipped. The host needs to know
 that for the loss scale and the number of the next update: it waits after it has launched F of the
@@ -29,10 +29,10 @@ from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
-from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.step.update import Outcome, Update
+from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import wire_of
-from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
 """A placeholder for the outcome of a step until the host has read it."""
@@ -42,7 +42,7 @@ class DeferredSteps:
     """The update, the hooks and the steps of an executor, for outcomes that the host reads one step
     later.
 
-    apply_now   makes an update and waits for its outcome
+    now   agrees, makes an update and waits for its outcome
     """
 
     def __init__(
@@ -50,23 +50,35 @@ class DeferredSteps:
         store: LocalStore,
         optimizer: Optimizer,
         clip_norm: float | None,
-        apply_now: Callable[[int], Outcome],
+        now: Update,
         control: StepControl,
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._most = math.inf if clip_norm is None else clip_norm
-        self._apply_now, self._control = apply_now, control
+        self._now, self._control, self._is_deferred = now, control, False
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
         self.op_hooks: OpHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
-    def apply(self, step: int) -> Outcome:
-        """Updates the parameters; waits for the outcome only at the end of an epoch or where
-        something reads it."""
+    @property
+    def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
+        """What this object does at the end of a list."""
+        return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
+
+    def agree(self, step: int) -> None:
+        """Agrees with the other ranks; waits for the sums only at the end of an epoch or where
+        something reads the outcome."""
         self._read()
-        if self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1):
-            return self._apply_now(step)
+        reads = self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1)
+        self._is_deferred = not reads
+        if reads:
+            self._now.agree(step)
+
+    def apply(self, step: int) -> Outcome:
+        """Updates the parameters."""
+        if not self._is_deferred:
+            return self._now.apply(step)
         self._launch(step)
         self._control.launched()
         return UNREAD

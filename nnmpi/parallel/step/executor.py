@@ -1,24 +1,27 @@
-"""Executor: carries out the program of a step on one rank, for any kind of parallelism.
+"""Executor: carries out the list of a step on one rank, for any kind of parallelism.
 
-    F          forward pass of a stage, on a batch or on an activation that was received
+    F          forward pass of a unit, on a batch or on an activation that was received
     B          its backward pass, from the loss or from a gradient that was received
     I, W       the two halves of B: first the gradient of the input, later those of parameters
     RECOMPUTE  the F before it ran without recording: it runs again, from the same input
-    REDUCE     the last backward passes begin: gradients are summed as they become final
-    UPDATE     all sums are complete: parameters are updated
+    NOTE       all losses of this rank are known
+    AGREE      ranks agree on the sums of the step
+    APPLY      parameters are updated
     RECV SEND  a message between stages starts
 
-Everything in which strategies differ is an argument (rules: `__init__.py` of this folder):
+What lists have besides, on buckets of parameters, is carried out by the sync. A pass of a stage is
+a generator that stops between its units. Everything in which strategies differ is an argument
+(rules: `__init__.py` of this folder):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
-    sync       how gradients are summed over dp        (replicas/gradient_sync.py and others)
-    update     what is done with the sums              (update.py)
-    programs   the operations of a step and of an evaluation           (schedules/)
+    sync       what is done with buckets               (replicas/gradient_sync.py and others)
+    ends       AGREE and APPLY: what is done with the sums             (update.py)
+    lists      the operations of a step and of an evaluation           (step_list/runs.py)
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -31,7 +34,6 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
@@ -44,37 +46,30 @@ from nnmpi.parallel.step.ports import (
     StagePasses,
     TapePasses,
     forward,
-    needing_gradients,
+    pauses,
+    run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.schedules.op import MESSAGES, Kind, Op
+from nnmpi.parallel.step_list.op import MESSAGES, Kind, Op
 
 
 class GradientSync:
-    """Sums gradients while backward passes run; this base class sums nothing."""
+    """Carries out operations on buckets, such as sums of gradients; this base class has none.
 
-    every_pass = False
-    """True if `begin_pass` and `ready` are called in every backward pass; else only `ready`, in the
-    last pass of each stage."""
+    ops   by kind of operation, the function that carries it out
+    """
+
+    ops: Mapping[Kind, Do] = {}
 
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
 
-    def begin_pass(self, stage: int) -> None:
-        """Called when a backward pass over the parameters of a stage begins."""
-
-    def ready(self, p: Parameter) -> None:
-        """Called when a backward pass is done with p."""
-
-    def reduce(self, loss: Any, request: float) -> None:
+    def note(self, loss: Any, request: float) -> None:
         """Takes this rank's loss and request, which are summed over the ranks; all its losses are
         known."""
 
     def poll(self) -> None:
         """Moves messages; called often during a step."""
-
-    def finish(self) -> None:
-        """Waits until all sums are complete."""
 
 
 NO_SYNC = GradientSync()
@@ -111,19 +106,19 @@ class StepResult(NamedTuple):
     is_followed: bool = False  # True if the next step has already been computed
 
 
-Program: TypeAlias = Callable[[int], list[Op]]
-"""Returns the operations of a step of a given number of micro-batches."""
+ListOf: TypeAlias = Callable[[int], Sequence[Op]]
+"""Returns the operations for a given number of micro-batches."""
 
 
-class Programs(NamedTuple):
-    """The programs of a rank for a step and for an evaluation.
+class Lists(NamedTuple):
+    """The lists of a rank for a step and for an evaluation.
 
     checked_steps   the number of steps at the start of an epoch in which recomputed outputs are
                     compared with the first ones
     """
 
-    step: Program
-    evaluation: Program
+    step: ListOf
+    evaluation: ListOf
     checked_steps: float = CHECKED_STEPS
 
 
@@ -132,27 +127,29 @@ class StepPlan(NamedTuple):
     them."""
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
-    last_backward: dict[int, int]  # by stage: the micro-batch of its last backward pass
-    first_backward: dict[int, int]  # ... and of its first one
+    first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
     halved: set[tuple[int, int]]  # ... whose backward pass has two halves
     in_flight: dict[int, int]  # by stage: micro-batches that are kept for a backward pass at once
 
     @classmethod
-    def of(cls, ops: list[Op], do: Mapping[Kind, Do]) -> "StepPlan":
-        backward = [op for op in ops if op.kind in (Kind.B, Kind.W)]
-        recomputed = {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE}
+    def of(
+        cls, ops: Sequence[Op], do: Mapping[Kind, Do], stages: Mapping[int, Stage]
+    ) -> "StepPlan":
+        # one operation stands for each pass of a stage: that of its first unit
+        passes = [op for op in ops if op.stage in stages and op.at == stages[op.stage].units[0]]
+        backward = [op for op in passes if op.kind in (Kind.B, Kind.W)]
+        recomputed = {(op.stage, op.micro) for op in passes if op.kind is Kind.RECOMPUTE}
         flying, most = Counter[int](), Counter[int]()
-        for op in ops:
+        for op in passes:
             begins = Kind.RECOMPUTE if (op.stage, op.micro) in recomputed else Kind.F
             flying[op.stage] += (op.kind is begins) - (op.kind in (Kind.B, Kind.W))
             most[op.stage] = max(most[op.stage], flying[op.stage])
         return cls(
             [(do[op.kind], op) for op in ops],
-            {op.stage: op.micro for op in backward},
             {op.stage: op.micro for op in reversed(backward)},
             recomputed,
-            {(op.stage, op.micro) for op in ops if op.kind is Kind.I},
+            {(op.stage, op.micro) for op in passes if op.kind is Kind.I},
             most,
         )
 
@@ -163,6 +160,13 @@ class StepPlan(NamedTuple):
             return None
         halves = (op.stage, op.micro) in self.halved
         return BackwardKind(first != op.micro, halves, self.in_flight[op.stage])
+
+
+BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
+"""Begins a pass of a stage, which stops between units."""
+
+ENDED = object()
+"""What `next` returns of a pass that is over."""
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
@@ -177,44 +181,48 @@ class Executor:
         self,
         ports: Ports,
         sync: GradientSync,
-        update: Callable[[int], Outcome],
+        ends: Mapping[Kind, Callable[[int], Outcome | None]],
         request: Callable[[], float],
-        programs: Programs,
+        lists: Lists,
         recorder: Recorder = NO_RECORDER,
         op_hooks: OpHooks = (),
         passes: StagePasses | None = None,
     ) -> None:
         self._passes = passes or TapePasses()
-        self._checked_steps, self._checked_until = programs.checked_steps, 0.0
+        self._checked_steps, self._checked_until = lists.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
         ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
         self._ports = [*chain(*ports_of.values())]
         self._with_memory = {
             s: [p for p in ports_here if p.has_memory] for s, ports_here in ports_of.items()
         }
-        self._sync, self._apply, self._request = sync, update, request
+        self._sync, self._request = sync, request
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
-        self._plan, self._states = StepPlan.of([], {}), dict[tuple[int, int], PassState]()
+        self._plan, self._states = StepPlan.of([], {}, {}), dict[tuple[int, int], PassState]()
+        self._running = dict[tuple[int, int], Generator[None, None, None]]()
         self._progress = self._poll if self._channels.is_needed else sync.poll
-        self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
-        do: dict[Kind, Do] = {
+        passes_of_stages = {
             Kind.F: self._forward,
             Kind.B: self._backward,
             Kind.I: self._input_gradient,
             Kind.W: self._weight_gradients,
             Kind.RECOMPUTE: self._recompute,
-            Kind.REDUCE: self._reduce,
-            Kind.UPDATE: self._update,
+        }
+        do: dict[Kind, Do] = {
+            **{kind: partial(self._pass, begin) for kind, begin in passes_of_stages.items()},
             **dict.fromkeys(MESSAGES, self._channels.start),
+            **sync.ops,
+            Kind.NOTE: self._note,
+            **{kind: partial(self._end, end) for kind, end in ends.items()},
         }
         do |= {kind: partial(hook, do[kind]) for kind, hook in op_hooks}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
-        self._plan_of = cache(lambda m: StepPlan.of(programs.step(m), self._do))
+        self._plan_of = cache(lambda m: StepPlan.of(lists.step(m), self._do, self._stages))
         # without the recorder: evaluations are not recorded
         do_evaluation = {**do, Kind.F: self._evaluate}
         self._evaluation_of = cache(
-            lambda m: [(do_evaluation[op.kind], op) for op in programs.evaluation(m)]
+            lambda m: [(do_evaluation[op.kind], op) for op in lists.evaluation(m)]
         )
 
     def steps(
@@ -233,6 +241,7 @@ class Executor:
         """Makes one step, of an epoch of `batches` batches."""
         self._step = state.step
         self._plan, self._states = self._plan_of(len(load.micro)), {}
+        self._running = {}
         self.begin(load)
         for begin in self._begins:
             begin(state.step)
@@ -247,10 +256,10 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def to_update(self, ops: Iterator[Op], first: int) -> Outcome:
-        """Carries out operations up to and including the next UPDATE, for strategies whose steps
+        """Carries out operations up to and including the next APPLY, for strategies whose steps
         overlap.
 
-        The UPDATE of micro-batch i is that of step `first` + i. The load of a step is begun by a
+        The APPLY of micro-batch i is that of step `first` + i. The load of a step is begun by a
         hook of F.
         """
 
@@ -259,7 +268,7 @@ class Executor:
                 self._step = first + op.micro
                 self._recorder.begin(self._step)
                 yield self._do[op.kind], op
-                if op.kind is Kind.UPDATE:
+                if op.kind is Kind.APPLY:
                     return
 
         self._carry_out(calls(), self._progress)
@@ -291,72 +300,66 @@ class Executor:
         self._channels.poll()
         self._sync.poll()
 
-    def _forward(self, op: Op) -> None:
+    def _pass(self, begin: BeginPass, op: Op) -> None:
+        """Carries out the part of a pass of a stage that belongs to one unit."""
+        where = op.stage, op.micro
+        running = self._running.pop(where, None) or begin(op)
+        if next(running, ENDED) is not ENDED:
+            self._running[where] = running
+
+    def _forward(self, op: Op) -> Generator[None, None, None]:
         stage, stats = self._stages[op.stage], self._batch_stats
         x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
         stats = ReplayStats(stats) if recomputed else stats
         state = self._states[op.stage, op.micro] = PassState(x, stats, self._plan.kind_of(op))
-        with no_grad() if recomputed else nullcontext():
-            root = self._root(stage, state, op.micro)
-        if recomputed and self._step < self._checked_until:
+        current = self._current(op, state)
+        if not recomputed:
+            state.run = yield from self._passes(stage, state, op.micro, current)
+            stage.sink.put(op.micro, state.run.root)
+            state.release()
+            return
+        yield from pauses(stage.units)
+        with no_grad():
+            root = run_stage(stage, state, op.micro, current)
+        if self._step < self._checked_until:
             state.note(root)
         stage.sink.put(op.micro, root)
-        if not recomputed:
-            state.keep(root)
 
-    def _recompute(self, op: Op) -> None:
-        state = self._states[op.stage, op.micro]
+    def _recompute(self, op: Op) -> Generator[None, None, None]:
+        stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
         assert isinstance(state.stats, ReplayStats)
         state.stats.replay()
-        root = self._root(self._stages[op.stage], state, op.micro)
-        state.compare(root, op.stage)
-        state.keep(root)
+        state.run = yield from self._passes(stage, state, op.micro, self._current(op, state))
+        state.compare(state.run.root, op.stage)
+        state.release()
 
-    def _root(self, stage: Stage, state: PassState, micro: int) -> Any:
+    def _current(self, op: Op, state: PassState) -> Pass:
         load = self._load
-        current = Pass(self._step, load.micro[micro].samples, state.stats, batch=len(load.rows))
-        return self._passes(stage, state, micro, current)
+        return Pass(self._step, load.micro[op.micro].samples, state.stats, batch=len(load.rows))
 
-    def _backward(self, op: Op) -> None:
-        stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
-        seed = stage.sink.seed(op.micro, state.root)
-        self._parameter_gradients(op, state, partial(state.root.backward, seed))
+    def _backward(self, op: Op) -> Generator[None, None, None]:
+        stage, state = self._stages[op.stage], self._states.pop((op.stage, op.micro))
+        seed = stage.sink.seed(op.micro, state.run.root)
+        yield from state.run.backward(seed)
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
-        for port in self._with_memory[op.stage]:
-            port.done(op.micro)
+        self._done(op)
 
-    def _input_gradient(self, op: Op) -> None:
+    def _input_gradient(self, op: Op) -> Generator[None, None, None]:
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
-        seed = stage.sink.seed(op.micro, state.root)
-        leaves = needing_gradients(state.input)
-        if leaves and state.root.requires_grad:
-            rest = state.root.backward(seed, until=leaves)
-            assert rest is not None
-            state.finish = rest.finish
-        else:  # the input is data: all of the backward pass is left to W
-            state.finish = partial(state.root.backward, seed)
+        state.run.first_half(stage.sink.seed(op.micro, state.run.root))
+        yield from pauses(stage.units)
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
 
-    def _weight_gradients(self, op: Op) -> None:
-        state = self._states[op.stage, op.micro]
-        self._parameter_gradients(op, state, state.finish)
+    def _weight_gradients(self, op: Op) -> Generator[None, None, None]:
+        state = self._states.pop((op.stage, op.micro))
+        yield from state.run.second_half()
+        self._done(op)
+
+    def _done(self, op: Op) -> None:
         for port in self._with_memory[op.stage]:
             port.done(op.micro)
-
-    def _parameter_gradients(self, op: Op, state: PassState, run: Callable[..., object]) -> None:
-        """Runs a backward pass, or the rest of one, that ends at parameters, and forgets the
-        micro-batch."""
-        self._input = state.input
-        # where steps overlap (PipeDream), the plan is empty, and every backward pass is the last
-        is_last = self._plan.last_backward.get(op.stage, op.micro) == op.micro
-        if every_pass := self._sync.every_pass:
-            self._sync.begin_pass(op.stage)
-        if state.root.requires_grad:  # False if the first stage has used none of its parameters
-            run(on_leaf=self._ready if is_last or every_pass else None)
-        del self._states[op.stage, op.micro]
-        self._input = ()  # else the arrays of the last micro-batch stay until the next step
 
     def _evaluate(self, op: Op) -> None:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
@@ -371,21 +374,10 @@ class Executor:
         if stage.source.has_memory:
             stage.source.done(op.micro)
 
-    def _reduce(self, op: Op) -> None:
-        self._sync.reduce(self.loss.loss(), self._request())
+    def _note(self, op: Op) -> None:
+        self._sync.note(self.loss.loss(), self._request())
 
-    def _ready(self, leaf: Tensor) -> None:
-        """Reports a parameter to the sync when a backward pass is done with it; refuses any other
-        leaf."""
-        if isinstance(leaf, Parameter) and leaf in self._parameters:
-            self._sync.ready(leaf)
-        elif leaf not in {*needing_gradients(self._input)}:
-            raise ValueError(
-                f"the model uses a tensor of shape {leaf.shape} that requires a gradient, but is "
-                "not one of its parameters, so it would be neither trained nor saved: make it an "
-                "nn.Parameter and an attribute of a module"
-            )
-
-    def _update(self, op: Op) -> None:
-        self._sync.finish()
-        self._outcome = self._apply(self._step)
+    def _end(self, end: Callable[[int], Outcome | None], op: Op) -> None:
+        """Carries out AGREE or APPLY, which has the outcome of the step."""
+        if (outcome := end(self._step)) is not None:
+            self._outcome = outcome

@@ -8,7 +8,7 @@ The arrays of a captured pass lie in a pool of their own, so that they stay wher
 reads numbers on the host, copies them from there or waits, cannot be captured.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -27,7 +27,8 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
-from nnmpi.parallel.step.replay import Memory, OnLeaf
+from nnmpi.parallel.step.ports import pauses
+from nnmpi.parallel.step.replay import Memory
 
 
 class _CapturedPass(KeyedPass):
@@ -68,8 +69,9 @@ class Graphs:
         arrays: Sequence[Array],
         current: Pass,
         adds: bool,
+        units: Sequence[int],
     ) -> None:
-        self._on, self._adds, cuda = on, adds, on.xp.cuda
+        self._on, self._adds, self._units, cuda = on, adds, units, on.xp.cuda
         self._stream, self._pool = cuda.Stream(non_blocking=True), cuda.MemoryPool()
         self._written = cuda.MemoryPool()  # not for arrays that a graph has at other times
         self._keys, self._leaves = list[RecordedKey](), list[Any]()
@@ -139,8 +141,11 @@ class Graphs:
         """The graphs themselves, which have memory of their own."""
         return self
 
-    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> None:
-        """Runs the forward pass on these inputs, as in this step."""
+    def forward(
+        self, arrays: Sequence[Array], step: int, stats: BatchStats
+    ) -> Generator[None, None, None]:
+        """Runs the forward pass on these inputs, as in this step, with its last unit."""
+        yield from pauses(self._units)
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
@@ -150,7 +155,7 @@ class Graphs:
             _write(words, np.array(keyed.key(seed, purpose, step, *names), np.uint32))
         self._forward.launch()
 
-    def first_half(self, seeds: Sequence[Array | None], on_leaf: OnLeaf | None = None) -> None:
+    def first_half(self, seeds: Sequence[Array | None]) -> None:
         """Runs the backward pass from the gradients of the outputs."""
         if any(p.has_grad is not self._adds for p in self.trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
@@ -161,11 +166,10 @@ class Graphs:
         for leaf in self._leaves:
             if leaf in self.trained:
                 leaf.has_grad = True
-            if on_leaf is not None:
-                on_leaf(leaf)
 
-    def second_half(self, on_leaf: OnLeaf | None = None) -> None:
-        """Nothing is left: a graph is not cut."""
+    def second_half(self) -> Generator[None, None, None]:
+        """Stops between units, with nothing to do: a graph is not cut."""
+        return pauses(self._units)
 
     def free(self) -> None:
         """The memory serves this pass alone."""

@@ -13,7 +13,7 @@ Rules:
   graph. The loss stays on its device: `float(loss)` would wait in each micro-batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -24,9 +24,11 @@ from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.epilogue import constant
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.recording import TapeNode, recording
+from nnmpi.autograd.tape import UnfinishedBackward, begun
 from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.recompute import DIFFERS, digest
 from nnmpi.optim.loss_scale import Scaler
@@ -75,12 +77,12 @@ class JoinedOutputs(Tensor):
     The backward pass gives each part the gradient that `seed` has set.
     """
 
-    __slots__ = ("_gradients", "parts")
+    __slots__ = ("gradients", "parts")
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         super().__init__(np.zeros(()))
         self.parts = parts
-        self._gradients: Sequence[Any] = ()
+        self.gradients: Sequence[Any] = ()
         needs = [t.requires_grad for t in parts]
         if True in needs and recording.get():
             vjps = tuple(partial(self._gradient, k) for k in range(len(parts)))
@@ -90,11 +92,15 @@ class JoinedOutputs(Tensor):
     def seed(self, gradients: Sequence[Array | None]) -> Array:
         """Sets the gradients that the backward pass gives the parts (None where a part requires
         none); returns a zero that the backward pass starts with and ignores."""
-        self._gradients = gradients
+        self.gradients = gradients
         return np.zeros(())
 
+    def begun(self, seed: Array) -> UnfinishedBackward:
+        """A backward pass from here, of which nothing has been computed yet."""
+        return begun(self, seed)
+
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
-        return self._gradients[k]
+        return self.gradients[k]
 
 
 def joined(y: Any) -> JoinedOutputs:
@@ -218,11 +224,29 @@ class LossSink(Sink):
 
 
 class Stage(NamedTuple):
-    """A part of the model, between its source and its sink."""
+    """A part of the model, between its source and its sink.
+
+    A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
+    are final, a forward pass before it reads parameters of the next unit. By the tape a forward
+    pass runs with the last unit, since `forward` of a module cannot stop.
+
+    parameters   of the module
+    units        the numbers of its units in lists
+    of_units     the parameters of each unit: see `StageUnits` in step_list/runs.py
+    """
 
     module: Module
     source: Source
     sink: Sink
+    parameters: frozenset[Parameter]
+    units: Sequence[int] = (0,)
+    of_units: Sequence[frozenset[Parameter]] = (frozenset(),)
+
+
+def pauses(units: Sequence[int]) -> Generator[None, None, None]:
+    """Stops between units, with nothing to do in between."""
+    for _ in units[1:]:
+        yield
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
@@ -231,21 +255,101 @@ def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Te
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
+class StagePass(Protocol):
+    """A pass of a micro-batch through a stage, after its forward pass.
+
+    root   the loss, or the outputs, from which its backward pass starts
+    """
+
+    @property
+    def root(self) -> Tensor:
+        """The loss, or the outputs."""
+
+    def backward(self, seed: Array) -> Generator[None, None, None]:
+        """Runs the backward pass; stops between units."""
+
+    def first_half(self, seed: Array) -> None:
+        """Computes the gradients of the inputs that come from another stage."""
+
+    def second_half(self) -> Generator[None, None, None]:
+        """Computes what is left; stops between units."""
+
+
 class StagePasses(Protocol):
     """Runs the passes of stages."""
 
-    def __call__(self, stage: Stage, state: "PassState", micro: int, current: Pass) -> Any:
-        """Runs the forward pass of a micro-batch; returns what its backward pass starts from."""
+    def __call__(
+        self, stage: Stage, state: "PassState", micro: int, current: Pass
+    ) -> Generator[None, None, StagePass]:
+        """Runs the forward pass of a micro-batch; stops between units."""
 
     def free(self) -> None:
         """Frees memory that passes keep between steps."""
 
 
+class TapePass:
+    """A pass by module and tape."""
+
+    def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
+        self._stage, self._state, self.root = stage, state, root
+        self._rest: UnfinishedBackward | None = None
+
+    def backward(self, seed: Array) -> Generator[None, None, None]:
+        """Runs the backward pass; stops between units."""
+        self._begin(seed)
+        return self.second_half()
+
+    def first_half(self, seed: Array) -> None:
+        """Computes the gradients of the inputs that come from another stage."""
+        leaves = needing_gradients(self._state.input)
+        if leaves and self.root.requires_grad:
+            self._rest = self.root.backward(seed, until=leaves)
+        else:  # the input is data: all of the backward pass is left
+            self._begin(seed)
+
+    def second_half(self) -> Generator[None, None, None]:
+        """Computes what is left; stops between units."""
+        rest, self._rest = self._rest, None
+        if rest is None:  # the first stage has used none of its parameters
+            return pauses(self._stage.units)
+        kind = self._state.kind
+        if kind is None or not kind.adds:
+            self._check(rest.leaves())
+        return rest.in_parts(self._stage.of_units[::-1])
+
+    def _begin(self, seed: Array) -> None:
+        root = self.root
+        if root.requires_grad:
+            self._rest = root.begun(seed) if isinstance(root, JoinedOutputs) else begun(root, seed)
+
+    def _check(self, leaves: Iterable[Any]) -> None:
+        """Refuses a leaf that is no parameter of the stage, once for the micro-batches of a step,
+        or in each step of strategies whose steps overlap."""
+        known, inputs = self._stage.parameters, {*needing_gradients(self._state.input)}
+        for leaf in leaves:
+            if leaf not in known and leaf not in inputs:
+                raise ValueError(
+                    f"the model uses a tensor of shape {leaf.shape} that requires a gradient, but "
+                    "is not one of its parameters, so it would be neither trained nor saved: make "
+                    "it an nn.Parameter and an attribute of a module"
+                )
+
+
+def by_tape(
+    stage: Stage, state: "PassState", micro: int, current: Pass
+) -> Generator[None, None, TapePass]:
+    """Runs the forward pass of a micro-batch by module and tape, with its last unit."""
+    yield from pauses(stage.units)
+    return TapePass(stage, state, run_stage(stage, state, micro, current))
+
+
 class TapePasses:
     """Runs stages by module and tape."""
 
-    def __call__(self, stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
-        return run_stage(stage, state, micro, current)
+    def __call__(
+        self, stage: Stage, state: "PassState", micro: int, current: Pass
+    ) -> Generator[None, None, StagePass]:
+        return by_tape(stage, state, micro, current)
 
     def free(self) -> None:
         return
@@ -267,18 +371,16 @@ class BackwardKind(NamedTuple):
 class PassState:
     """The state of a micro-batch in a stage, between its forward and its backward pass."""
 
-    __slots__ = ("_digest", "finish", "input", "kind", "root", "stats")
+    __slots__ = ("_digest", "input", "kind", "run", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats, kind: BackwardKind | None) -> None:
         self.input, self.stats, self.kind, self._digest = x, stats, kind, list[int]()
-        self.root: Tensor  # what the backward pass starts from
-        self.finish: Callable[..., object]  # W, after I
+        self.run: StagePass  # after the forward pass
 
-    def keep(self, root: Tensor) -> None:
-        """Keeps the root for the backward pass; of outputs that are sent, only what vjps read."""
-        if isinstance(root, JoinedOutputs):
+    def release(self) -> None:
+        """Forgets outputs that are sent, of which the backward pass needs only what vjps read."""
+        if isinstance(root := self.run.root, JoinedOutputs):
             root.parts = ()
-        self.root = root
 
     def note(self, root: Tensor) -> None:
         """Notes a checksum of the output of a forward pass that will be recomputed."""

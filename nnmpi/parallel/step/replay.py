@@ -1,14 +1,15 @@
 """Replay: a recorded pass on memory, in place of module and tape."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta.log import Call
+from nnmpi.arrays.meta.log import Call, arrays_in
 from nnmpi.arrays.meta.memory_plan import (
     Binding,
     arena_of,
@@ -17,6 +18,7 @@ from nnmpi.arrays.meta.memory_plan import (
     places_of,
     plan_in_parts,
 )
+from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
@@ -24,8 +26,6 @@ from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.ports import JoinedOutputs
-
-OnLeaf = Callable[[Any], None]
 
 
 class PlannedPass:
@@ -35,9 +35,15 @@ class PlannedPass:
     scratch  of arrays within one part
 
     in_flight   how many micro-batches are between their forward and backward pass at once
+    units       the parameters of each unit: see `StageUnits`
     """
 
-    def __init__(self, passes: PassList, in_flight: int = 1) -> None:
+    def __init__(
+        self,
+        passes: PassList,
+        in_flight: int = 1,
+        units: Sequence[Collection[Parameter]] = ((),),
+    ) -> None:
         self.passes, calls = passes, passes.calls
         written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
         uses = [(a, 0) for a in written]
@@ -50,6 +56,7 @@ class PlannedPass:
         starts = 0, passes.backward, passes.second
         self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
         self.calls = len(calls)
+        self.slices = _slices(passes, units)
 
     def replay(self, memory: "Memory") -> "Replay":
         """A replay of the pass in memory that is free."""
@@ -127,14 +134,18 @@ class RunnablePass(Protocol):
     def free(self) -> object:
         """Lets another micro-batch use the memory."""
 
-    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> None:
-        """Runs the forward pass on these inputs, as in this step."""
+    def forward(
+        self, arrays: Sequence[Array], step: int, stats: BatchStats
+    ) -> Generator[None, None, None]:
+        """Runs the forward pass on these inputs, as in this step; stops between units."""
 
-    def first_half(self, seeds: Sequence[Array | None], on_leaf: OnLeaf | None = None) -> None:
-        """Runs the backward pass, or its first half, from the gradients of the outputs."""
+    def first_half(self, seeds: Sequence[Array | None]) -> None:
+        """Begins the backward pass from the gradients of the outputs; if it has two halves, runs
+        the first one."""
 
-    def second_half(self, on_leaf: OnLeaf | None = None) -> None:
-        """Runs the rest of the backward pass; the memory may then serve another micro-batch."""
+    def second_half(self) -> Generator[None, None, None]:
+        """Runs the rest of the backward pass, and stops between units; the memory may then serve
+        another micro-batch."""
 
 
 class Replay:
@@ -159,21 +170,19 @@ class Replay:
         }
         calls = [*map(binding.call, passes.calls)]
         calls = [Call(own.get(call.function, call.function), *call[1:]) for call in calls]
-        backward, second = passes.backward, passes.second
-        self._parts = calls[:backward], calls[backward:second], calls[second:]
-        self._last = 2 if second < len(calls) else 1  # the part that computes gradients
-        self._on_leaf: OnLeaf | None = None
+        forward, first, second = planned.slices
+        self._forward = [calls[a:b] for a, b in forward]
+        self._first = calls[slice(*first)]
+        self._second = [calls[a:b] for a, b in second]
         self._adds = passes.adds
         self._trained = planned.trained
 
     def end(self) -> None:
         """Drops the calls, which refer to this object and to its slot."""
-        self._parts, self.free = ([], [], []), list
+        self._forward, self._first, self._second, self.free = [], [], [], list
 
     def _ready(self, p: Parameter) -> None:
         p.has_grad = True
-        if self._on_leaf is not None:
-            self._on_leaf(p)
 
     def _join(self, n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
         joined = self._stats.moments(Moments(n, mean, m2), lambda moments: None)
@@ -183,109 +192,125 @@ class Replay:
     def _sum(self, sums: Array, total: Array) -> None:
         total[...] = self._stats.sum(sums)
 
-    def _run(self, part: int) -> None:
-        if part == self._last and any(p.has_grad is not self._adds for p in self._trained):
-            raise RuntimeError("another backward pass came before, or none, than was foreseen")
-        for function, args, options, _ in self._parts[part]:
-            function(*args, **options)
-
-    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> None:
-        """Runs the forward pass on these inputs, as in this step."""
+    def forward(
+        self, arrays: Sequence[Array], step: int, stats: BatchStats
+    ) -> Generator[None, None, None]:
+        """Runs the forward pass on these inputs, as in this step; stops between units."""
         self._stats = stats
         for k, memory in self._inputs:
             np.copyto(memory, arrays[k])
         for words, (seed, purpose, names, _) in self._keys:
             words[...] = keyed.key(seed, purpose, step, *names)
-        self._run(0)
+        yield from _in_turn(self._forward)
 
-    def first_half(self, seeds: Sequence[Array | None], on_leaf: OnLeaf | None = None) -> None:
-        """Runs the backward pass, or its first half, from the gradients of the outputs."""
+    def first_half(self, seeds: Sequence[Array | None]) -> None:
+        """Begins the backward pass from the gradients of the outputs; if it has two halves, runs
+        the first one."""
         for memory, seed in zip(self._seeds, seeds, strict=True):
             if memory is not None and seed is not None:
                 np.copyto(memory, seed)
-        self._on_leaf = on_leaf
-        self._run(1)
-        self._on_leaf = None
+        _run(self._first)
 
-    def second_half(self, on_leaf: OnLeaf | None = None) -> None:
-        """Runs the rest of the backward pass; the memory may then serve another micro-batch."""
-        self._on_leaf = on_leaf
-        self._run(2)
-        self._on_leaf = None  # it may hold copies of gradients
+    def second_half(self) -> Generator[None, None, None]:
+        """Runs the rest of the backward pass, and stops between units; the memory may then serve
+        another micro-batch."""
+        if any(p.has_grad is not self._adds for p in self._trained):
+            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+        yield from _in_turn(self._second)
         self.free()
 
 
-class Rest:
-    """The second half of a backward pass, as the tape returns it."""
-
-    def __init__(self, finish: Callable[..., object]) -> None:
-        self.finish = finish
+def _run(calls: Sequence[Call]) -> None:
+    for function, args, options, _ in calls:
+        function(*args, **options)
 
 
-class Backward(Protocol):
-    """A pass whose two halves run one after the other, or later."""
-
-    def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:
-        """Runs the first half; without `until` all of it."""
-
-    def second(self, on_leaf: OnLeaf | None) -> None:
-        """Runs what is left."""
+def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
+    """Runs calls slice by slice, and stops between two."""
+    for k, calls in enumerate(slices):
+        if k:
+            yield
+        _run(calls)
 
 
-class Replayed:
-    """A micro-batch that is replayed; `received` are the inputs that need a gradient."""
+class Bounds(NamedTuple):
+    """Where the calls of a unit begin and end in a list of calls."""
 
-    def __init__(self, replay: RunnablePass, received: Sequence[Received]) -> None:
-        self._replay, self._received = replay, received
+    begin: int
+    end: int
 
-    def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:
-        """Runs the first half, or all of it, and passes on the gradients of inputs."""
-        self._replay.first_half(seeds, on_leaf)
+
+class Slices(NamedTuple):
+    """The calls of the forward pass unit by unit, of the first half of the backward pass (none if
+    it is not divided), and of the rest of it, from the last unit on."""
+
+    forward: Sequence[Bounds]
+    first: Bounds
+    second: Sequence[Bounds]
+
+
+def _slices(passes: PassList, units: Sequence[Collection[Parameter]]) -> Slices:
+    """Returns the calls of each unit: a forward pass is cut before the first call that reads a
+    parameter of a later unit, a backward pass after the last gradient of a unit."""
+    calls, backward = passes.calls, passes.backward
+    begin = passes.second if passes.second < len(calls) else backward
+    unit_of = {p: u for u, own in enumerate(units) for p in own}
+    at = {array.ctypes.data: unit_of[p] for p in unit_of if (array := p.operand).size}
+    read = {
+        id(stand_in): at[array.ctypes.data]
+        for stand_in, array in passes.given
+        if array.size and array.ctypes.data in at
+    }
+    # by unit: the first call that reads one of its parameters, the last that completes a gradient
+    reads, ready_at = [backward] * len(units), [begin] * len(units)
+    for k in reversed(range(backward)):
+        call = calls[k]
+        for array in arrays_in((call.args, call.options)):
+            if (unit := read.get(id(owner(array)))) is not None:
+                reads[unit] = k
+    for k in range(begin, len(calls)):
+        if calls[k].function is ready and (unit := unit_of.get(calls[k].args[0])) is not None:
+            ready_at[unit] = k + 1
+    starts = [0, *[*accumulate(reads[:0:-1], min)][::-1], backward]
+    ends = [begin, *accumulate(ready_at[:0:-1], max), len(calls)]
+    first = Bounds(backward, begin)
+    return Slices(_bounds(starts), first, _bounds(ends))
+
+
+def _bounds(edges: Sequence[int]) -> list[Bounds]:
+    return [Bounds(*pair) for pair in pairwise(edges)]
+
+
+class ReplayedPass:
+    """A pass of a micro-batch that is replayed.
+
+    received   its inputs that need a gradient
+    """
+
+    def __init__(self, root: Tensor, replay: RunnablePass, received: Sequence[Received]) -> None:
+        self.root, self._replay, self._received = root, replay, received
+
+    def backward(self, seed: Array) -> Generator[None, None, None]:
+        """Runs the backward pass; stops between units."""
+        self._replay.first_half(seeds_of(self.root, seed))
+        yield from self._replay.second_half()
+        self._pass_on()
+
+    def first_half(self, seed: Array) -> None:
+        """Computes the gradients of the inputs that come from another stage."""
+        self._replay.first_half(seeds_of(self.root, seed))
+        self._pass_on()
+
+    def second_half(self) -> Generator[None, None, None]:
+        """Computes what is left; stops between units."""
+        return self._replay.second_half()
+
+    def _pass_on(self) -> None:
         for x, gradient in zip(self._received, self._replay.gradients, strict=True):
             x.set_gradient(gradient)
 
-    def second(self, on_leaf: OnLeaf | None) -> None:
-        """Runs what is left."""
-        self._replay.second_half(on_leaf)
 
-
-class ReplayedLoss:
-    """The root of a pass that ends with a loss."""
-
-    requires_grad = True
-
-    def __init__(self, loss: Array, passes: Backward) -> None:
-        self.data, self._passes = loss, passes
-
-    def backward(
-        self, seed: Array, on_leaf: OnLeaf | None = None, until: Any = None
-    ) -> Rest | None:
-        """Runs the backward pass, from the gradient of the loss; with `until` half of it."""
-        return _backward(self._passes, [seed], on_leaf, until)
-
-
-class ReplayedOutputs(JoinedOutputs):
-    """The root of a pass whose outputs are sent to another stage."""
-
-    __slots__ = ("_passes",)
-
-    def __init__(self, outputs: Sequence[Tensor], passes: Backward) -> None:
-        super().__init__(outputs)
-        self.requires_grad, self.node, self._passes = True, None, passes
-
-    def backward(  # type: ignore[override]
-        self, seed: Array, on_leaf: OnLeaf | None = None, until: Any = None
-    ) -> Rest | None:
-        """Runs the backward pass, from the gradients that `seed` has set; with `until` half of
-        it."""
-        return _backward(self._passes, self._gradients, on_leaf, until)
-
-
-def _backward(
-    passes: Backward, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any
-) -> Rest | None:
-    passes.first(seeds, on_leaf, until)
-    if until is not None:
-        return Rest(passes.second)
-    passes.second(on_leaf)
-    return None
+def seeds_of(root: Tensor, seed: Array) -> Sequence[Any]:
+    """The gradients of the outputs of a pass: that of a loss, or those which `seed` of
+    JoinedOutputs has set."""
+    return root.gradients if isinstance(root, JoinedOutputs) else [seed]

@@ -1,14 +1,14 @@
 """Runs the stages of a rank from recorded passes, or by the tape, and tells which."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from nnmpi.arrays.backend import Backend
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass
 from nnmpi.options.config import Config
-from nnmpi.parallel.step.ports import PassState, Stage
+from nnmpi.parallel.step.ports import PassState, Stage, StagePass
 from nnmpi.parallel.step.stage_lists import StageLists
 
 LITTLE = 1 << 24
@@ -38,17 +38,19 @@ class ReplayedStages:
         of_stages = Counter(p for module in stages.values() for p in {*module.parameters()})
         self._shared = {p for p, count in of_stages.items() if count > 1}
 
-    def __call__(self, stage: Stage, state: PassState, micro: int, current: Pass) -> Any:
-        """The root of the pass of a micro-batch."""
+    def __call__(
+        self, stage: Stage, state: PassState, micro: int, current: Pass
+    ) -> Generator[None, None, StagePass]:
+        """Runs the forward pass of a micro-batch; stops between units."""
         lists = self.lists.get(id(stage.module))
         if lists is None:
             lists = self.lists[id(stage.module)] = self._lists_of(stage)
-        root = lists.root(state, micro, current)
+        run = yield from lists.run(state, micro, current)
         if lists.reason != self._told.get(id(stage.module), "") and (
             lists.reason or lists.compared
         ):
             self._tell(stage, lists)
-        return root
+        return run
 
     def free(self) -> None:
         """Frees the memory of replays, between steps, for others to use."""

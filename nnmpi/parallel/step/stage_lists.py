@@ -6,7 +6,7 @@ compared   the first pass runs by the tape, and beside it as a replay: both must
 Replay     one for each micro-batch in flight, used again and again
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -17,7 +17,6 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording
 from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
@@ -38,21 +37,17 @@ from nnmpi.parallel.step.ports import (
     LossSink,
     PassState,
     Samples,
-    Sink,
     Stage,
+    StagePass,
+    TapePass,
     Tensors,
+    by_tape,
     call,
     joined,
+    pauses,
     run_stage,
 )
-from nnmpi.parallel.step.replay import (
-    Backward,
-    Memory,
-    PlannedPass,
-    Replayed,
-    ReplayedLoss,
-    ReplayedOutputs,
-)
+from nnmpi.parallel.step.replay import Memory, PlannedPass, ReplayedPass
 
 MOST_LISTS = 16
 """The number of lists of a stage at which it is given up: each pass seems to be another one."""
@@ -169,8 +164,8 @@ class StageLists:
         """The values that the code of modules reads, besides parameters and buffers."""
         return [*map(_OF_MODULE, self._modules), *self._users_code.state()]
 
-    def root(self, state: PassState, number: int, current: Pass) -> Any:
-        """The root of the pass of a micro-batch."""
+    def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
+        """Runs the forward pass of a micro-batch; stops between units."""
         stats = _of_first_run(state.stats)
         if self.reason is None and not (stats is LOCAL or isinstance(stats, Synced)):
             self.reason = "passes that run slice by slice are not replayed yet"
@@ -182,8 +177,8 @@ class StageLists:
             self.memory.clear()
             self._lists, self.memory = {}, Memory()
             self._last = self._planned = None
-        if self.reason or not recording.get():
-            return run_stage(self._stage, state, number, current)
+        if self.reason:
+            return (yield from by_tape(self._stage, state, number, current))
         sink, inputs = self._stage.sink, [t.data for _, t in parts(state.input)]
         labels = [sink.labels(number)] if isinstance(sink, LossSink) else []
         micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
@@ -191,19 +186,26 @@ class StageLists:
         if key != self._last or self._always_compared:  # to compare is faster than to hash
             if not self._on.is_host and key not in self._seen:  # kernels are compiled first
                 self._seen.add(key)
-                return run_stage(self._stage, state, number, current)
+                return (yield from by_tape(self._stage, state, number, current))
             if key not in self.compared or self._always_compared:
+                yield from pauses(self._stage.units)
                 return self._beside_tape(key, micro)
             self._last, self._planned = key, self._lists[key]
         assert self._planned is not None
         replay = self._planned.replay(self.memory)
-        try:
-            replay.forward(micro.arrays, current.step, state.stats)
+        try:  # what raises comes before the first stop
+            yield from replay.forward(micro.arrays, current.step, state.stats)
         except UnlikeError:
             replay.free()
-            return run_stage(self._stage, state, number, current)
+            return (yield from by_tape(self._stage, state, number, current))
         self.replays += 1
-        return _root_of(sink, replay.outputs, Replayed(replay, _received(state)))
+        return ReplayedPass(self._root_of(replay.outputs), replay, _received(state))
+
+    def _root_of(self, outputs: Sequence[Array]) -> Tensor:
+        """The result of a replay, as a pass by the tape returns it."""
+        if isinstance(self._stage.sink, LossSink):
+            return Tensor(outputs[0].copy())  # its memory serves other micro-batches
+        return JoinedOutputs([*map(Tensor, outputs)])
 
     def _key(self, micro: MicroBatch) -> Any:
         """All that decides which calls a pass makes."""
@@ -224,29 +226,32 @@ class StageLists:
         arrays = (getattr(m, name) for m in self._modules for name in m._buffers)
         return [array for array in arrays if array is not None]
 
-    def _beside_tape(self, key: Any, micro: MicroBatch) -> Any:
-        """The root of a pass that runs by the tape, and by a replay that is compared with it."""
+    def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
+        """A pass that runs by the tape, and by a replay that is compared with it."""
         buffers, notes = self._buffers(), Notes()
         noted = NotedStats(micro.state.stats, notes)
         before = [array.copy() for array in buffers]
         current = micro.current._replace(batch_stats=noted)
         with notes.noting():
             root = run_stage(self._stage, micro.state, micro.number, current)
+        on_tape = TapePass(self._stage, micro.state, root)
         if key not in self._lists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
         if (planned := self._lists[key]) is None:
-            return root
+            return on_tape
         outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
         wanted = [array.copy() for array in (*outputs, *buffers)]
         _write(buffers, before)
         replay = planned.replay(self.memory)
         try:
             with notes.recalling():
-                replay.forward(micro.arrays, micro.current.step, RecalledStats(noted, notes))
+                recalled = RecalledStats(noted, notes)
+                for _ in replay.forward(micro.arrays, micro.current.step, recalled):
+                    pass
             same_forward = all(map(same_bits, wanted, (*replay.outputs, *buffers)))
         except UnlikeError:
             replay.free()
-            return root
+            return on_tape
         finally:
             _write(buffers, wanted[len(outputs) :])
 
@@ -256,9 +261,7 @@ class StageLists:
             else:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
-        received = _received(micro.state)
-        compared = Compared(root, replay, received, self._parameters, notes, ended)
-        return _root_of(self._stage.sink, outputs, compared)
+        return Compared(on_tape, replay, _received(micro.state), self._stage, notes, ended)
 
     def _captured(self, micro: MicroBatch) -> Graphs | None:
         """The graphs of a pass on a GPU; None if it cannot be captured."""
@@ -278,6 +281,7 @@ class StageLists:
                     micro.arrays,
                     micro.current,
                     kind.adds,
+                    self._stage.units,
                 )
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
@@ -327,7 +331,7 @@ class StageLists:
             return None
         if not all(same_calls(passes[0].calls, other.calls) for other in passes[1:]):
             self.reason = self.reason or "two recordings of a pass differ"
-        planned = PlannedPass(passes[0], kind.in_flight)
+        planned = PlannedPass(passes[0], kind.in_flight, self._stage.of_units)
         needed = tuple(p.requires_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
@@ -345,13 +349,6 @@ def _received(state: PassState) -> list[Received]:
     return [t for _, t in parts(state.input) if isinstance(t, Received)]
 
 
-def _root_of(sink: Sink, outputs: Sequence[Array], passes: Backward) -> Any:
-    """Returns what the backward pass of a micro-batch starts from."""
-    if isinstance(sink, LossSink):
-        return ReplayedLoss(outputs[0].copy(), passes)  # its memory serves other micro-batches
-    return ReplayedOutputs([*map(Tensor, outputs)], passes)
-
-
 def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
     for array, value in zip(arrays, values, strict=True):
         array[...] = value
@@ -359,7 +356,4 @@ def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
 
 def _has_fixed_memory(store: Store | None) -> bool:
     """True if parameters and gradients stay where they are."""
-    if not isinstance(store, FlatStore):
-        return False
-    kind = type(store)
-    return (kind.value, kind.grad_memory) == (FlatStore.value, FlatStore.grad_memory)
+    return isinstance(store, FlatStore) and store.has_fixed_memory

@@ -35,6 +35,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, FlatSlice
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore
 
 DECIDED = 4
@@ -105,8 +106,14 @@ class Update:
         self.summed, self.version, self._is_prepared = 0, 0, False
         self.decision: Sequence[float] | None = None
 
-    def apply(self, step: int) -> Outcome:
-        """Makes one optimizer step if all sums are finite; nothing else waits for a device."""
+    @property
+    def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
+        """What this object does at the end of a list."""
+        return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
+
+    def agree(self, step: int) -> None:
+        """Agrees with the other ranks on the sums of a step, which are complete; nothing else waits
+        for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False
@@ -114,7 +121,12 @@ class Update:
             sums = self._agreed(sums)
         if self._prepare(sums).updated and (squares := self._optimizer.squares()):
             sums = [*sums, *self._summed_squares(squares)]
-        outcome = self.carry_out(sums)
+        self.decision = sums
+
+    def apply(self, step: int) -> Outcome:
+        """Makes one optimizer step, if all sums are finite."""
+        assert self.decision is not None
+        outcome = self.carry_out(self.decision)
         self._store.settle()
         return outcome
 

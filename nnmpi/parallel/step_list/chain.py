@@ -8,12 +8,15 @@ A unit is a segment of the graph. One begins where an operation has to come betw
 buckets are used than before. Several tensors may cross from one unit to the next.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, reduce
+from itertools import groupby, pairwise
+from math import prod
 from typing import NamedTuple
 
+from nnmpi.nn.fusion import SMALL
+from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
@@ -112,10 +115,10 @@ def _units(
     def used(unit: partition.Unit) -> set[int]:
         return {bucket_of[v] for v in unit.variables if v in bucket_of}
 
-    groups = list[partition.Unit]()
-    for unit in partition.joined(graph, inside, by_one_tensor=False):
+    groups, is_swapped = list[partition.Unit](), a.residences is not None
+    for unit in partition.joined(graph, [*_rows(graph, inside)], by_one_tensor=False):
         # nothing has to come between units if the second one needs no other buckets
-        if groups and (not used(groups[-1]) or used(unit) <= used(groups[-1])):
+        if groups and (is_swapped or not used(groups[-1]) or used(unit) <= used(groups[-1])):
             groups[-1] = groups[-1].with_following(unit)
         else:
             groups.append(unit)
@@ -124,3 +127,18 @@ def _units(
         takes_gradient = any(graph.edges[e].requires_grad for e in edges)
         buckets = tuple(sorted(used(group)))
         yield Unit(stage, group.nodes, group.variables, buckets, takes_gradient)
+
+
+def _rows(graph: Graph, units: Iterable[partition.Unit]) -> Iterator[partition.Unit]:
+    """Yields units, in which small Linear layers in a row, which run as one op, are one."""
+    for is_linear, run in groupby(units, lambda unit: unit.layers in LINEARS):
+        row = [*run]
+        shapes = [graph.variables[v].shape for unit in row for v in unit.variables]
+        weights = sum(prod(shape) for shape in shapes if len(shape) > 1)
+        if is_linear and weights <= SMALL:
+            yield reduce(partition.Unit.with_following, row)
+        else:
+            yield from row
+
+
+LINEARS = ("Linear",), ("Linear", "ReLU")

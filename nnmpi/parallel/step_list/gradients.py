@@ -4,6 +4,9 @@
     ZeRO 2, 3    OPEN2.0@0 B2.0 SUM2.0@0  OPEN1.0@1 B1.0 SUM1.0@1  FINISH2.0@0 OPEN2.1@0 B2.1 ...
 
 Sums start in the order of falling buckets, in which gradients become final, on every rank alike.
+Without overlap a sum is waited for before anything else begins, except for that of a parameter
+which other stages have too: the ranks of two stages start these sums in different orders, and would
+wait in a circle.
 """
 
 from collections import defaultdict
@@ -13,23 +16,31 @@ from nnmpi.parallel.step_list.chain import Chain
 from nnmpi.parallel.step_list.op import ADDS, NONE, Kind, Op
 
 
-def with_sums(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a list in which each bucket is summed once, after the last pass that adds to it."""
+def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
+    """Yields a list in which each bucket is summed once, after the last pass that adds to it, or
+    without overlap after all passes."""
     passes = [*ops]
     last = {op.at: k for k, op in enumerate(passes) if op.kind in ADDS}
-    sums, after = defaultdict[int, list[Op]](list), NONE
+    sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
     for b in reversed(range(len(chain.buckets))):
         after = max([after, *(last[u] for u in chain.users[b] if u in last)])
         sums[after].append(Op(Kind.SUM, b))
-    yield from sums[NONE]
     for k, op in enumerate(passes):
         yield op
-        yield from sums[k]
+        if overlap:
+            yield from sums[k]
+    late = list[Op]()
     for b in reversed(range(len(chain.buckets))):
-        yield Op(Kind.FINISH, b)
+        if not overlap:
+            yield Op(Kind.SUM, b)
+        if overlap or b in chain.tied:
+            late.append(Op(Kind.FINISH, b))
+        else:
+            yield Op(Kind.FINISH, b)
+    yield from late
 
 
-def with_scatters(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
+def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
     """Yields a list in which each backward pass of a stage scatters the sums of its buckets.
 
     One slot more is taken than there are buckets with open gradients at a time, so that one sum
@@ -56,6 +67,8 @@ def with_scatters(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
         for key in summed[k]:
             flying.append(Op(Kind.SUM, *key, at.pop(key)))
             yield flying[-1]
+            if not overlap:
+                yield finish()
     while flying:
         yield finish()
 
@@ -71,7 +84,7 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
     places = defaultdict[tuple[int, int], list[int]](list)
     for k, op in enumerate(passes):
         if op.kind in ADDS:
-            places[chain.units[op.at].stage, op.micro].append(k)
+            places[op.stage, op.micro].append(k)
     for (_, micro), ks in places.items():
         used = {b for k in ks for b in chain.units[passes[k].at].buckets}
         after = NONE

@@ -2,16 +2,19 @@
 
 F B I W        passes of unit `at`: forward; backward, or its halves: gradients of the input, then
                of the parameters
+RECOMPUTE      the forward pass again, as the one before was not recorded
 RECV_F SEND_F  starts to receive, to send the activations in front of stage `at`
 RECV_B SEND_B  starts to receive, to send their gradients
 GATHER WAIT    starts to gather the values of bucket `at` into a slot; waits for them
+NOTE           this rank's losses are all known: they and its request are noted for the sums
 OPEN           from here on the gradients of bucket `at` are written to a slot
 SUM FINISH     starts to sum the gradients of bucket `at`, which are final; waits for the sum, and
                frees the slot
 TIES TERMS     sums shards of tied parameters over stages; terms of gradients over tp
 AGREE APPLY    all ranks agree on what decides the update (norm, request); the update
 
-    two units, one rank of two, ZeRO 0    F0.0 F1.0 B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0 AGREE APPLY
+    two units, one rank of two, ZeRO 0    F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0
+                                          AGREE APPLY
 """
 
 from collections.abc import Iterable
@@ -28,12 +31,14 @@ class Kind(Enum):
     B = "B"
     I = "I"
     W = "W"
+    RECOMPUTE = "RECOMPUTE"
     RECV_F = "RECV_F"
     SEND_F = "SEND_F"
     RECV_B = "RECV_B"
     SEND_B = "SEND_B"
     GATHER = "GATHER"
     WAIT = "WAIT"
+    NOTE = "NOTE"
     OPEN = "OPEN"
     SUM = "SUM"
     FINISH = "FINISH"
@@ -45,12 +50,14 @@ class Kind(Enum):
     __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
 
 
-PASSES = frozenset((Kind.F, Kind.B, Kind.I, Kind.W))
+PASSES = frozenset((Kind.F, Kind.B, Kind.I, Kind.W, Kind.RECOMPUTE))
+FORWARD = frozenset((Kind.F, Kind.RECOMPUTE))
 ADDS = frozenset((Kind.B, Kind.W))
 """The passes that add to gradients of parameters."""
 
 RECEIVES = frozenset((Kind.RECV_F, Kind.RECV_B))
 SENDS = frozenset((Kind.SEND_F, Kind.SEND_B))
+MESSAGES = RECEIVES | SENDS
 COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGREE))
 """The operations that ranks with the same parameters start in the same order."""
 
@@ -63,6 +70,7 @@ class Op(NamedTuple):
     micro: int = NONE
     slot: int = NONE
     peer: int = NONE  # of a message: the rank at the other end, along pp
+    stage: int = NONE  # of a pass or a message, on this rank
 
     def __str__(self) -> str:
         text = self.kind.value + (str(self.at) if self.at != NONE else "")

@@ -1,8 +1,9 @@
-"""Passes of units and their messages: the first two steps in the making of a list.
+"""Passes of units and their messages: the first steps in the making of a list.
 
 a schedule's    F0 (stage 2)                 B0 (stage 2)
 units           F3.0 F4.0                    B4.0 B3.0
 with messages   RECV_F2.0  F3.0 F4.0  B4.0 B3.0  SEND_B2.0
+with a note     RECV_F2.0  F3.0 F4.0  NOTE  B4.0 B3.0  SEND_B2.0
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from itertools import chain as joined
 from itertools import groupby
 
 from nnmpi.parallel.step_list.chain import Chain
-from nnmpi.parallel.step_list.op import NONE, Kind, Op
+from nnmpi.parallel.step_list.op import FORWARD, NONE, PASSES, Kind, Op
 from nnmpi.schedules import op as schedules
 
 
@@ -26,8 +27,30 @@ def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
             if kind is Kind.I:
                 continue
             kind = Kind.B if kind is Kind.W else kind
-        for u in units if kind is Kind.F else reversed(units):
-            yield Op(kind, u, op.micro)
+        for u in units if kind in FORWARD else reversed(units):
+            yield Op(kind, u, op.micro, stage=op.stage)
+
+
+def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
+    """Yields a list in which a stage repeats its forward pass before a backward pass that does not
+    directly follow it."""
+    last = None
+    for op in ops:
+        units = chain.of_stage.get(op.stage, range(0))
+        begins = op.kind in (Kind.B, Kind.I) and op.at == units[-1]
+        if begins and last != op._replace(kind=Kind.F):
+            yield from (Op(Kind.RECOMPUTE, u, op.micro, stage=op.stage) for u in units)
+        yield op
+        last = op if op.kind in PASSES else last
+
+
+def with_note(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yields a list in which losses are noted after the last forward pass."""
+    listed = [*ops]
+    last = max(k for k, op in enumerate(listed) if op.kind is Kind.F)
+    yield from listed[: last + 1]
+    yield Op(Kind.NOTE)
+    yield from listed[last + 1 :]
 
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
@@ -46,7 +69,7 @@ def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
 
 
 def _pass_of_stage(op: Op, chain: Chain) -> tuple[Kind, int, int]:
-    return op.kind, chain.units[op.at].stage, op.micro
+    return op.kind, op.stage, op.micro
 
 
 def _receives(ops: Sequence[Op], chain: Chain) -> Iterator[Op]:
@@ -57,7 +80,7 @@ def _receives(ops: Sequence[Op], chain: Chain) -> Iterator[Op]:
 
 def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
     """Returns the message that a pass sends, or that it receives; None if there is none."""
-    if op.kind is Kind.W:
+    if op.kind in (Kind.W, Kind.RECOMPUTE):
         return None
     is_forward = op.kind is Kind.F
     away = +1 if is_forward == sends else -1
@@ -68,4 +91,5 @@ def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
         kind = Kind.SEND_F if sends else Kind.RECV_F
     else:
         kind = Kind.SEND_B if sends else Kind.RECV_B
-    return Op(kind, boundary, op.micro, peer=chain.place[boundary if away > 0 else boundary - 1])
+    peer = chain.place[boundary if away > 0 else boundary - 1]
+    return Op(kind, boundary, op.micro, peer=peer, stage=op.stage)

@@ -3,12 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.step_list.chain import Chain, chain_of
 from nnmpi.parallel.step_list.gradients import with_scatters, with_sums
 from nnmpi.parallel.step_list.op import Kind, Op
-from nnmpi.parallel.step_list.passes import units_of, with_messages
+from nnmpi.parallel.step_list.passes import (
+    units_of,
+    with_messages,
+    with_note,
+    with_recomputed,
+)
 from nnmpi.parallel.step_list.values import (
     first_buckets,
     value_slots,
@@ -18,6 +24,7 @@ from nnmpi.parallel.step_list.values import (
 )
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules import proof
+from nnmpi.schedules.op import COMPUTE
 
 
 @dataclass(frozen=True)
@@ -46,12 +53,15 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the list of a rank for a step of `micro` micro-batches."""
     chain, at = chain_of(a, rank), a.mesh.coordinates(rank)
     passes = [*units_of(_schedule(a, micro)[at["pp"]], chain)]
+    ops = [*with_messages(passes, chain)]
+    if a.config.recompute == "stage":
+        passes, ops = ([*with_recomputed(row, chain)] for row in (passes, ops))
     scatters, zero = a.store.scatters, a.store.zero
     with_gradients = with_scatters if scatters else with_sums
     is_tied = scatters and bool(chain.tied)
     has_terms = bool(a.model_on(rank).slices_of(a.sharding.terms))
     totals = (*[Kind.TIES] * is_tied, *[Kind.TERMS] * has_terms)
-    ops = [*with_gradients(with_messages(passes, chain), chain)]
+    ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
     room = len({op.slot for op in ops if op.kind is Kind.OPEN})
     slots, begins = dict[int, int](), tuple[int, ...]()
@@ -67,5 +77,7 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
 @cached
 def _schedule(a: Arrangement, micro: int) -> Sequence[Sequence[schedules.Op]]:
     """Returns the passes of the stages of all ranks along pp."""
+    if a.residences is not None:
+        return [[op for op in program.ops(a, 0, micro) if op.kind in COMPUTE]]
     pp = a.mesh.axes["pp"]
     return proof.find(a.config.schedule).compute(pp, micro, len(a.stages) // pp)

@@ -37,7 +37,7 @@ def _others(a: Arrangement) -> Iterator[str]:
     """Yields the options of a layout that its list would not show."""
     if a.strategy.name not in ("replicas", "pipeline"):
         yield f"the strategy {a.strategy.name}"
-    for name in ("recompute", "compress", "verify"):
+    for name in ("compress", "verify"):
         if (value := getattr(a.config, name)) not in ("none", None, False):
             yield f"--{name} {value}"
     if a.config.optimizer in LAYERWISE:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from nnmpi.parallel.step_list.op import ADDS, NONE, PASSES, RECEIVES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.passes import message_of
 from nnmpi.parallel.step_list.step import StepList
 from nnmpi.schedules.proof import ScheduleError
@@ -32,6 +32,7 @@ class Walk:
         self._state = dict[tuple[int, int], Kind]()
         self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
         self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
+        self._is_noted, self._losses = False, sum(op.kind is Kind.F for op in step.passes)
         self._messages = _messages_of(step)
         if not step.scatters:
             self._opened = {(b, NONE): b for b in range(len(self._chain.buckets))}
@@ -39,6 +40,7 @@ class Walk:
             **dict.fromkeys(PASSES, self._pass),
             **dict.fromkeys(RECEIVES, self._receive),
             **dict.fromkeys(SENDS, self._send),
+            Kind.NOTE: self._note,
             Kind.GATHER: self._gather,
             Kind.WAIT: self._wait,
             Kind.OPEN: self._open,
@@ -75,6 +77,8 @@ class Walk:
             return "comes after the agreement"
         if op.kind is Kind.F:
             return self._forward(op)
+        if op.kind is Kind.RECOMPUTE:
+            return self._again(op)
         if wrong := self._backward(op):
             return wrong
         return self._adds(op) if op.kind in ADDS else ""
@@ -89,12 +93,25 @@ class Walk:
         self._outputs.add(key)
         return ""
 
+    def _again(self, op: Op) -> str:
+        units = self._chain.of_stage[op.stage]
+        if any(self._state.get((u, op.micro)) not in FORWARD for u in units):
+            return "the forward pass was not complete, or the backward pass has begun"
+        self._state[op.at, op.micro] = Kind.RECOMPUTE
+        return ""
+
+    def _note(self, op: Op) -> str:
+        if self._is_noted or len(self._state) < self._losses:
+            return "comes twice, or a forward pass follows"
+        self._is_noted = True
+        return ""
+
     def _backward(self, op: Op) -> str:
         key = op.at, op.micro
         last = self._state.get(key)
-        needed = Kind.I if op.kind is Kind.W else Kind.F
-        if last is not needed:
-            return f"comes after {last.value if last else 'nothing'}, not after {needed.value}"
+        needed = {Kind.I} if op.kind is Kind.W else FORWARD
+        if last not in needed:
+            return f"comes after {last.value if last else 'nothing'}"
         self._state[key] = op.kind
         if op.kind is Kind.W:
             return ""
@@ -179,6 +196,8 @@ class Walk:
             return f"{self._added[key]} passes of {self._due[key][0]} have added to it"
         if not self._step.scatters and op.at == 0 and sum(map(len, self._due.values())) > 1:
             return "it is summed last, since it has the loss and says what was used"
+        if not self._is_noted and not self._step.scatters:
+            return "the loss is not noted"
         if op.at in self._moving and not self._step.scatters:
             return "its values are being gathered, perhaps on the same Comm"
         del self._opened[key]
@@ -203,8 +222,8 @@ class Walk:
         return ""
 
     def _agree(self, op: Op) -> str:
-        if tuple(self._ended) != self._step.totals:
-            return "other sums have to come before"
+        if tuple(self._ended) != self._step.totals or not self._is_noted:
+            return "the loss, or other sums, have to come before"
         return self._end(op)
 
     def _apply(self, op: Op) -> str:

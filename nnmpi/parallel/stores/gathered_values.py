@@ -1,9 +1,9 @@
 """GatheredValues: the values of ZeRO 1 and 2, whole on each rank.
 
 After an update each rank has new values in its shards only, and all ranks gather all shards. The
-gathers start in the order of the next forward pass, AT_ONCE at a time, and go on during this pass:
-a parameter waits for its bucket when it is used. They have a Comm of their own, so each rank may
-start the next gather whenever it has time.
+gathers start in the order of the list, which is that of the next forward pass, AT_ONCE at a time,
+and go on during this pass: the list waits for a bucket before it is used. They have a Comm of their
+own, so each rank may start the next gather whenever it has time.
 """
 
 from collections import deque
@@ -31,34 +31,34 @@ class GatheredValues:
         self._values = store.views(self.flat)
         self._due = deque[int]()  # buckets that are to be gathered next
         self._works: dict[int, Transfer] = {}
-        self._is_complete = True
 
     def shard_view(self, shard: Shard) -> Array:
         """The memory of the values of a shard."""
         return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
-        """The values of parameter i, once they are complete; moves the other gathers too."""
-        if not self._is_complete:
-            self._wait_for(self._buckets.of[i])
-            self.poll()
+        """The values of parameter i."""
         return self._values[i]
 
     def refresh(self, i: int, made: int) -> None:
         """Does nothing: values stay where they are."""
 
     def current(self, i: int) -> Array:
-        """The values of parameter i as they are, without waiting."""
+        """The values of parameter i."""
         return self._values[i]
 
     def gather(self) -> None:
-        """Starts to gather the new values of all shards; every rank has updated its own."""
-        for b, (_, _, comm) in enumerate(self._buckets.all):
-            if comm is self._sums:
-                self._due.append(b)
-            else:  # at once: the next sum on this Comm may start before a use, on some ranks first
-                self._start(b, comm)
-        self._is_complete = False
+        """Starts to gather the new values of all buckets."""
+        for b in range(len(self._buckets.all)):
+            self.gather_bucket(b)
+
+    def gather_bucket(self, b: int) -> None:
+        """Starts to gather the new values of a bucket; every rank has updated its own shard."""
+        comm = self._buckets.all[b].comm
+        if comm is self._sums:
+            self._due.append(b)
+        else:  # at once: the next sum on this Comm may start before a use, on some ranks first
+            self._start(b, comm)
         self.poll()
 
     def poll(self) -> None:
@@ -70,15 +70,14 @@ class GatheredValues:
             del self._works[b]
         while self._due and len(self._works) < AT_ONCE:
             self._start(self._due.popleft(), self._gathers)
-        self._is_complete = not self._works
 
     def wait(self) -> None:
         """Waits until all gathers that are due or under way are complete."""
         for b in range(len(self._buckets.all)):
-            self._wait_for(b)
-        self._is_complete = True
+            self.wait_for(b)
 
-    def _wait_for(self, b: int) -> None:
+    def wait_for(self, b: int) -> None:
+        """Waits for the values of a bucket."""
         while b in self._due:  # those before b first: gathers of a Comm start in one order
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)

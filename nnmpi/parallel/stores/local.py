@@ -195,6 +195,9 @@ class LocalStore(FlatStore):
             p.has_grad = False
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
+    def open(self, b: int, slot: int) -> None:
+        """Writes the gradients of a bucket to a slot from here on, in a store that has slots."""
+
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket in place; returns None on one rank, where nothing is
         summed."""
@@ -203,14 +206,20 @@ class LocalStore(FlatStore):
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
+    def finish(self, b: int, slot: int) -> None:
+        """Takes the sum of a bucket, which is complete, out of its slot."""
+
+    def gather(self, b: int) -> None:
+        """Starts to gather the values of a bucket, of which this rank has updated a shard."""
+
+    def wait_for(self, b: int) -> None:
+        """Waits for the values of a bucket."""
+
     def poll(self) -> None:
         """Moves messages that this store has started."""
 
     def wait(self) -> None:
         """Waits for all messages that this store has started."""
-
-    def show_sums(self) -> None:
-        """Makes `flat_grad` show the sums, which are all complete."""
 
     def commit(self) -> None:
         """Keeps what the sums have left for the next step; called if the step is made."""

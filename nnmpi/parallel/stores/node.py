@@ -85,8 +85,9 @@ class NodeStore(LocalStore):
         start, stop, _ = self.buckets.all[b]
         return self._window.start(start, stop)
 
-    def show_sums(self) -> None:
-        self.flat_grad, self.grad_memories = self._total
+    def finish(self, b: int, slot: int) -> None:
+        if not b:  # the last one
+            self.flat_grad, self.grad_memories = self._total
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
         """The sum of squares over all ranks: each adds up its shards, and only the first node

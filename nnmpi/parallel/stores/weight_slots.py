@@ -82,6 +82,12 @@ class WeightSlots:
         for b in self._walk.updated():
             self._start(b)
 
+    def gather_bucket(self, b: int) -> None:
+        """Does nothing: a bucket is gathered when it is used."""
+
+    def wait_for(self, b: int) -> None:
+        """Does nothing: whoever uses a bucket waits for it."""
+
     def poll(self) -> None:
         """Moves the messages of gathers under way."""
         if self._arriving:

@@ -68,6 +68,7 @@ class ZeroStore(LocalStore):
         self._gradients = self._gradients_of(self)
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
+        self.has_fixed_memory = not self.rotates and self._gradients.is_whole
 
     # ---- values
 
@@ -113,6 +114,7 @@ class ZeroStore(LocalStore):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
+        self.wait()
         was_reading, self._is_reading = self._is_reading, True
         try:
             yield
@@ -124,6 +126,7 @@ class ZeroStore(LocalStore):
         if self._whole:  # nested
             yield
             return
+        self.wait()
         arrays = self.views(self.on.xp.zeros(self.length, self.dtype))
         for i, array in enumerate(arrays):
             array[...] = self._values.value(i)
@@ -180,28 +183,33 @@ class ZeroStore(LocalStore):
         super().begin()
         self._gradients.begin()
 
+    def open(self, b: int, slot: int) -> None:
+        self._gradients.open(b, slot)
+
     def start(self, b: int) -> Transfer | None:
         return self._gradients.start(b)
 
+    def finish(self, b: int, slot: int) -> None:
+        self._gradients.finish(b, slot)
+
+    def gather(self, b: int) -> None:
+        self._values.gather_bucket(b)
+
+    def wait_for(self, b: int) -> None:
+        self._values.wait_for(b)
+
     def poll(self) -> None:
         self._values.poll()
-        self._gradients.poll()
 
     def wait(self) -> None:
-        self._gradients.wait()
         self._values.wait()
-
-    def show_sums(self) -> None:
-        """Waits for all sums; from now on gradients are sums, in shards, and reading a whole one is
-        refused."""
-        self.wait()
-        self._has_sums = True
 
     def settle(self) -> None:
         super().settle()
-        with waiting("settle"):
-            self._values.gather()
-        self._is_reading = False
+        if self.rotates:
+            with waiting("settle"):
+                self._values.gather()
+        self._is_reading, self._has_sums = False, True
 
     def close(self) -> None:
         self.wait()

@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.residence import Residence, Residences
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
-from nnmpi.schedules.op import Op
+from nnmpi.parallel.step_list.op import Op
 
 
 def placeholder(array: Array) -> Array:

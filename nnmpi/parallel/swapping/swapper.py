@@ -20,12 +20,12 @@ from nnmpi.parallel.arrangement.residence import (
     kept_bytes,
 )
 from nnmpi.parallel.step.executor import OpHooks
+from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
 from nnmpi.parallel.swapping.model_pages import ModelPages
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
-from nnmpi.schedules.op import Kind, Op
 
 ROOM = 2
 """The size of an arena, as a multiple of the activations: freed memory leaves gaps."""
@@ -60,8 +60,9 @@ class Swapper:
             (Kind.F, self._forward),
             (Kind.RECOMPUTE, self._recompute),
             (Kind.B, self._backward),
-            (Kind.REDUCE, self._reduce),
-            (Kind.UPDATE, self._update),
+            (Kind.NOTE, self._note),
+            (Kind.AGREE, self._agree),
+            (Kind.APPLY, self._apply),
         )
         self._disk = DiskThread(plan, self._arena)
         self._end = weakref.finalize(self, self._disk.end)
@@ -94,17 +95,21 @@ class Swapper:
 
     # ---- hooks of operations
 
-    def _reduce(self, do: Do, op: Op) -> None:
+    def _note(self, do: Do, op: Op) -> None:
         """Starts to read the optimizer state, as the last forward pass is over."""
         do(op)
         self._disk.add(("read", STATE))
 
-    def _update(self, do: Do, op: Op) -> None:
+    def _agree(self, do: Do, op: Op) -> None:
         disk = self._disk
         disk.move_to(STATE)
         disk.wait(lambda: STATE in disk.loaded)
         if self._pages:
             self._pages.end_backward()
+        do(op)
+
+    def _apply(self, do: Do, op: Op) -> None:
+        disk = self._disk
         do(op)
         if self._pages:
             self._pages.drop()

@@ -282,7 +282,7 @@ class PaperBuffer:
 def rank_state(a: Arrangement, rank: int) -> RankState:
     """The state that the Comms of a rank on paper share, with a new log."""
     narrow = a.is_mixed and a.sums_dtype is None
-    return RankState(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
+    return RankState(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero, a.config.overlap))
 
 
 def layout_on_paper(a: Arrangement, state: RankState) -> Layout:

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.parallel.step_list import op as lists
+from nnmpi.schedules.op import Kind
 
 NO_STAGE = -1
 
@@ -35,13 +36,15 @@ class StepLog(Recorder):
     entries   how often each exchange was started, by its axis, its position among the sums of
               gradients (their order decides what hides them; 0 for other exchanges), its word, its
               operation, its stage and itself
+    overlaps  whether sums of gradients start during backward passes
     zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and with 3
               layers gather their parameters
     """
 
-    def __init__(self, zero: int = 0) -> None:
+    def __init__(self, zero: int = 0, overlaps: bool = True) -> None:
         self.entries: Counter[Entry] = Counter()
-        self._zero, self._kind, self._stage = zero, Kind.UPDATE, NO_STAGE
+        self._zero, self._overlaps = zero, overlaps
+        self._kind, self._stage = self._last_pass = Kind.UPDATE, NO_STAGE
         self._every = 1
 
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
@@ -88,12 +91,25 @@ class StepLog(Recorder):
         self._every = outer
 
     def recorded(self, name: str, do: Do) -> Do:
-        def logged(op: Op) -> None:
+        def logged(op: lists.Op) -> None:
             outer = self._kind, self._stage
-            self._kind, self._stage = op.kind, op.stage if op.micro >= 0 else NO_STAGE
+            self._kind, self._stage = self._within(op)
             try:
                 do(op)
             finally:
                 self._kind, self._stage = outer
 
         return logged
+
+    def _within(self, op: lists.Op) -> tuple[Kind, int]:
+        """The operation of a program, and its stage, that do what an operation of a list does."""
+        if op.kind in lists.PASSES:
+            self._last_pass = Kind(op.kind.value), op.stage
+            return self._last_pass
+        if op.kind in lists.MESSAGES:
+            return Kind(op.kind.value), op.stage
+        if op.kind is lists.Kind.NOTE:
+            return Kind.REDUCE, NO_STAGE
+        if op.kind is lists.Kind.SUM and self._overlaps:
+            return self._last_pass
+        return Kind.UPDATE, NO_STAGE

@@ -7,7 +7,8 @@ replay    a stage of any rank with the same layers makes the same calls to its s
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -196,8 +197,7 @@ class RecordedStats:
 
 
 class PaperRoot(JoinedOutputs):
-    """The outputs of a stage on paper; calling `backward` on them replays the recorded backward
-    pass."""
+    """The outputs of a stage on paper; a backward pass from them replays the recorded one."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -209,28 +209,39 @@ class PaperRoot(JoinedOutputs):
         self._stats = _pass().batch_stats
         self.requires_grad = True
 
+    def begun(self, seed: Any) -> "_RestOfPass":  # type: ignore[override]
+        """The whole backward pass."""
+        return _RestOfPass(self._stage, self._events.backward, self._stats, self._give_back)
+
     def backward(  # type: ignore[override]
-        self, gradient: Any = None, *, on_leaf: Any = None, until: Any = None, **options: Any
-    ) -> "_SecondHalf | None":
-        """Replays the backward pass or, with `until`, its first half; returns the second half, if
-        there is one."""
-        events = self._events.backward if until is None else self._events.inputs
-        self._stage.replay(events, self._stats, on_leaf)
+        self, gradient: Any = None, *, until: Any = None, **options: Any
+    ) -> "_RestOfPass":
+        """Replays the first half of the backward pass; returns the second one."""
+        self._stage.replay(self._events.inputs, self._stats)
+        self._give_back()
+        return _RestOfPass(self._stage, self._events.weights, self._stats, lambda: None)
+
+    def _give_back(self) -> None:
         for x in self._leaves:
             x.receive(lambda g, out, x=x: meta.like(x.data) if out is None else out, None)
-        return None if until is None else _SecondHalf(self._stage, self._events, self._stats)
 
 
-class _SecondHalf(NamedTuple):
-    """The second half of a backward pass: the gradients of parameters."""
+class _RestOfPass(NamedTuple):
+    """A backward pass, or its second half: the gradients of parameters."""
 
     stage: "PaperStage"
-    events: PassEvents
+    events: Events
     stats: BatchStats
+    end: Callable[[], None]
 
-    def finish(self, on_leaf: Any = None) -> None:
-        """Replays the second half."""
-        self.stage.replay(self.events.weights, self.stats, on_leaf)
+    def leaves(self) -> Sequence[Any]:
+        """Returns none: on paper, nobody uses others than parameters."""
+        return ()
+
+    def in_parts(self, parts: Sequence[Collection[Parameter]]) -> Iterator[None]:
+        """Replays the events part by part: each ends with the last gradient of its parameters."""
+        yield from self.stage.replayed(self.events, self.stats, parts)
+        self.end()
 
 
 def _pass() -> Pass:
@@ -253,7 +264,6 @@ class PaperStage(Module):
     _replays: Iterator[int]
     _replay: int  # the number of the running pass, which has these statistics and this hook
     _stats: BatchStats
-    _on_leaf: Callable[[Any], None] | None
 
     def __init__(
         self,
@@ -276,16 +286,38 @@ class PaperStage(Module):
         leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
         return PaperRoot(self, events, outputs, leaves)
 
-    def replay(
-        self, events: Events, stats: BatchStats, on_leaf: Callable[[Any], None] | None = None
-    ) -> None:
-        """Repeats the events of a pass; `on_leaf` is called with each parameter whose gradient is
-        final."""
-        vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
+    def replay(self, events: Events, stats: BatchStats) -> None:
+        """Repeats the events of a pass."""
+        for _ in self.replayed(events, stats, ()):
+            pass
+
+    def replayed(
+        self, events: Events, stats: BatchStats, parts: Sequence[Collection[Parameter]]
+    ) -> Iterator[None]:
+        """Repeats the events of a pass; stops between the parts, each with the last gradient of its
+        parameters."""
+        vars(self).update(_stats=stats, _replay=next(self._replays))
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
-        for do, arguments in events.calls:
+        at = 0
+        for end in self._ends(events, parts):
+            for do, arguments in events.calls[at:end]:
+                do(self, *arguments)
+            yield
+            at = end
+        for do, arguments in events.calls[at:]:
             do(self, *arguments)
+
+    def _ends(self, events: Events, parts: Sequence[Collection[Parameter]]) -> Iterator[int]:
+        """Where the events of each part end, but for the last one."""
+        of = self._parameters_by_variable
+        final = {
+            of[arguments[0]]: k + 1
+            for k, (do, arguments) in enumerate(events.calls if len(parts) > 1 else ())
+            if do is PaperStage.ready
+        }
+        last_of_parts = (max((final.get(p, 0) for p in part), default=0) for part in parts[:-1])
+        return accumulate(last_of_parts, max)
 
     # ---- events
 
@@ -305,10 +337,7 @@ class PaperStage(Module):
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
-        """Reports that the gradient of a parameter is final, so that its sum over ranks may
-        start."""
-        if self._on_leaf is not None:
-            self._on_leaf(self._parameters_by_variable[variable])
+        """Stands where the gradient of a parameter is final."""
 
     def moments(self, local: Moments) -> None:
         """Asks the batch statistics for moments over all ranks."""

@@ -48,13 +48,16 @@ def test_sums_of_buckets_are_shown_beside_the_backward_pass(tmp_path: Path) -> N
     for rank in range(RANKS):
         assert len(buckets[rank]) >= 3
         works = chosen(events, rank, "background")
-        for step, backward in enumerate(chosen(events, rank, "B")):
+        passes = chosen(events, rank, "B")
+        for step in {e["args"]["step"] for e in passes}:
+            units = [e for e in passes if e["args"]["step"] == step]
             own = [e for e in works if e["args"]["step"] == step]
             assert [e["args"]["bytes"] for e in own] == buckets[rank]
-            for e in own:
-                assert backward["ts"] <= e["ts"] <= end(e)
-                assert e["ts"] < end(backward)
+            assert len(units) == len(own)
+            for unit, e in zip(units, own, strict=True):  # each starts when a unit is done
+                assert end(unit) <= e["ts"] <= end(e)
                 assert (e["name"], e["args"]["algorithm"]) == ("all_reduce", "ring")
+            assert own[-2]["ts"] < units[-1]["ts"]
         for lane in {e["tid"] for e in works}:
             assert lane > 0
             own = [e for e in works if e["tid"] == lane]

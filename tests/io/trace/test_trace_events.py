@@ -70,7 +70,7 @@ def test_a_wait_is_divided_when_the_message_was_sent() -> None:
 def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     mesh = Mesh({"dp": 2, "pp": 2, "tp": 1})
     came = [1, 3, 4, 2]  # ranks 0 and 2 sum, and so do 1 and 3
-    ranks = [Rank().add("sums", t, 5).add("UPDATE", 0, 6).events for t in came]
+    ranks = [Rank().add("sums", t, 5).add("APPLY", 0, 6).events for t in came]
     table = traced(ranks, mesh)
     found = [of(table, rank) for rank in range(4)]
     assert [f.waiting for f in found] == [3, 0, 0, 1]
@@ -118,8 +118,8 @@ def test_the_offset_of_a_clock_is_found() -> None:
 
 def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
     """A forward pass is cut where it waits; the wait ends when the message was sent."""
-    first = Rank().add("F", 0, 2, 0).add("SEND_F", 2, 2.5, 0).add("UPDATE", 2.5, 3)
-    second = Rank().add("wait F", 0.5, 4, 0, 1).add("F", 0, 5, 0, 1).add("UPDATE", 5, 6)
+    first = Rank().add("F", 0, 2, 0).add("SEND_F", 2, 2.5, 0).add("APPLY", 2.5, 3)
+    second = Rank().add("wait F", 0.5, 4, 0, 1).add("F", 0, 5, 0, 1).add("APPLY", 5, 6)
     path = tmp_path / "t.json"
     table = traced([first.events, second.events], TWO)
     write(str(path), table, [first.entries, second.entries], TWO, {})

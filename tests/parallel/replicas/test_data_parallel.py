@@ -1,7 +1,6 @@
 """Data parallelism in parts: shares, buckets, the rules behind auto, and programs as values."""
 
-import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,21 +8,14 @@ from helpers.datafiles import refused
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.arrays.backend import CPU
 from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import Event, NullReport
-from nnmpi.nn.models import mlp
-from nnmpi.nn.store import spans_of
 from nnmpi.options.config import ALLREDUCES
-from nnmpi.parallel.arrangement.arrange import cut_buckets
-from nnmpi.parallel.arrangement.flat_buffer import scalar_count
-from nnmpi.parallel.replicas.gradient_sync import BucketedSync
-from nnmpi.parallel.stores.buckets import Buckets, CommBucket
-from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
+from nnmpi.parallel.stores.local import squares
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:
@@ -51,48 +43,6 @@ def test_parts_make_up_the_batch(n: int, ranks: int, micro_batches: int) -> None
 # ---- buckets
 
 COMM = threads.comm_self()
-
-
-class Recorded(NamedTuple):
-    """A store, the sync of its gradients, and the numbers of the sums that were started."""
-
-    store: LocalStore
-    sync: BucketedSync
-    started: list[int]
-
-
-def recorded(parameters: list[nn.Parameter], numbers: float, overlap: bool = True) -> Recorded:
-    scalars, started = scalar_count(parameters), list[int]()
-    spans = spans_of([p.room for p in parameters], scalars)
-    cut = [CommBucket(b.start, b.stop, COMM) for b in cut_buckets(spans, numbers)]
-    buckets = Buckets(spans, cut, [frozenset([0])] * len(parameters), "ring")
-
-    class Noted(LocalStore):
-        def start(self, b: int) -> None:
-            started.append(b)
-
-    store = Noted(StoreSpec(parameters, "float32", CPU, COMM, scalars, buckets))
-    sync = BucketedSync(store, overlap)
-    sync.begin(0)
-    sync.begin_pass(0)
-    return Recorded(store, sync, started)
-
-
-def test_buckets_are_summed_in_one_order_whatever_is_final_first() -> None:
-    model = mlp(4, 5, 6, 3)
-    parameters = [*model.parameters()]
-    for order in itertools.permutations(range(len(parameters)), len(parameters)):
-        if order[0] not in (0, 3, 5):  # half of them will do
-            continue
-        _, sync, started = recorded(parameters, 1)
-        done, wanted = set[int](), [*reversed(range(len(parameters)))]
-        for i in order:
-            sync.ready(parameters[i])
-            done.add(i)
-            waited_for = max({*range(len(parameters))} - done, default=-1)
-            assert started == wanted[: len(parameters) - 1 - waited_for]
-        sync.finish()
-        assert started == wanted
 
 
 def test_parameters_are_laid_out_as_they_are_used() -> None:

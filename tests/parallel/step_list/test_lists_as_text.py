@@ -23,12 +23,12 @@ def test_the_list_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
 list of ranks 2, 3, proved:
   unit 0: 2 to 4, buckets: 0
   unit 1: 5 to 7, buckets: 1
-  RECV_F1.0 F0.0 F1.0 B1.0 SUM1 B0.0 SUM0 SEND_B1.0 FINISH1 FINISH0 AGREE APPLY
+  RECV_F1.0 F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 SEND_B1.0 FINISH1 FINISH0 AGREE APPLY
 """
     assert out.endswith(expected)
 
 
-OTHERS = "--sync asp", "--reproducible", "--pp 2 --recompute stage", "--optimizer lamb"
+OTHERS = "--sync asp", "--reproducible", "--schedule pipedream --pp 2", "--optimizer lamb"
 
 
 @pytest.mark.parametrize("options", OTHERS)

@@ -110,7 +110,8 @@ def of_program(op: schedules.Op, step: StepList) -> Iterator[Op]:
     """What a list has for an operation of a program, whose messages name their own stage."""
     if op.kind in schedules.MESSAGES:
         behind = op.kind in (schedules.Kind.SEND_F, schedules.Kind.RECV_B)
-        yield Op(Kind(op.kind.value), op.stage + behind, op.micro, peer=op.peer)
+        at = op.stage + behind
+        yield Op(Kind(op.kind.value), at, op.micro, peer=op.peer, stage=op.stage)
     elif op.kind not in (schedules.Kind.REDUCE, schedules.Kind.UPDATE):
         yield from units_of([op], step.chain)
 

@@ -1,0 +1,90 @@
+"""The lists that the executor of a rank carries out: of a step, and of an evaluation."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from nnmpi.nn.parameter import Parameter
+from nnmpi.parallel.arrangement import program
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.op import NONE, Kind, Op
+from nnmpi.parallel.step_list.step import step_list
+from nnmpi.schedules import op as schedules
+from nnmpi.schedules.lowering import boundary
+
+LISTED = ("replicas", "pipeline", "averaging")
+"""The strategies whose steps are lists; those of others are programs of passes of whole stages."""
+
+
+class StageUnits(NamedTuple):
+    """The units of a stage.
+
+    numbers     their numbers in the lists
+    parameters  of each unit, those of the buckets that no unit of the stage in front of it uses: it
+                is the first one to read them, and the last one to add to their gradients
+    """
+
+    numbers: range
+    parameters: Sequence[frozenset[Parameter]]
+
+
+def stage_units(
+    a: Arrangement, rank: int, parameters: Sequence[Parameter]
+) -> dict[int, StageUnits]:
+    """Returns the units of each stage of a rank, whose trained parameters are these."""
+    if a.strategy.name not in LISTED:
+        stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
+        none = frozenset[Parameter]()
+        return {s: StageUnits(range(k, k + 1), [none]) for k, s in enumerate(stages)}
+    chain, held = chain_of(a, rank), a.model_on(rank)
+    of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
+    members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]
+    found = dict[int, StageUnits]()
+    for stage, numbers in chain.of_stage.items():
+        first = [min((u for u in users if u in numbers), default=NONE) for users in chain.users]
+        of_unit = [
+            frozenset(p for b, own in enumerate(members) if first[b] == u for p in own)
+            for u in numbers
+        ]
+        found[stage] = StageUnits(numbers, of_unit)
+    return found
+
+
+def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
+    """Returns the list of a step of `micro` micro-batches."""
+    if a.strategy.name in LISTED:
+        ops = step_list(a, rank, micro).ops
+        if a.store.zero < 3:
+            return ops
+        # the store of ZeRO 3 gathers when values are used
+        return [op for op in ops if op.kind not in (Kind.GATHER, Kind.WAIT)]
+    return [*of_program(a, rank, program.ops(a, rank, micro))]
+
+
+def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
+    """Returns the list of an evaluation of a batch in `micro` micro-batches: passes of whole
+    stages."""
+    return [*of_program(a, rank, program.forward_ops(a, rank, micro))]
+
+
+KINDS = {
+    **{kind: Kind(kind.value) for kind in (*schedules.COMPUTE, *schedules.MESSAGES)},
+    schedules.Kind.REDUCE: Kind.NOTE,
+    schedules.Kind.UPDATE: Kind.APPLY,
+}
+"""What stands in a list for an operation of a program."""
+
+
+def of_program(a: Arrangement, rank: int, ops: Iterable[schedules.Op]) -> Iterator[Op]:
+    """Yields a program as a list, in which each stage is one unit. Where all micro-batches make one
+    step, its sums are complete before the update."""
+    stages = [*a.division.of_rank(a.mesh.coordinates(rank)["pp"])]
+    for op in ops:
+        kind, at, stage = KINDS[op.kind], NONE, NONE
+        if op.kind in schedules.MESSAGES:
+            at, stage = boundary(op) + 1, op.stage
+        elif op.micro != NONE and kind is not Kind.APPLY:
+            at, stage = stages.index(op.stage), op.stage
+        if kind is Kind.APPLY and op.micro == NONE:
+            yield from map(Op, (Kind.FINISH, Kind.AGREE))
+        yield Op(kind, at, op.micro, peer=op.peer, stage=stage)
