@@ -164,7 +164,8 @@ class _StandInStore(SingleStore):
     def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
         super().__init__(stand_ins.of(p.operand))
         if p.requires_grad:
-            self._slot = stand_ins.of(p.grad_memory)
+            assert p.store is not None
+            self._slot = stand_ins.of(p.store.fixed_gradient(p.index))
 
 
 class Recording(NamedTuple):

@@ -27,6 +27,10 @@ class Store(Protocol):
     def grad_memory(self, i: int) -> Array:
         """Returns the memory of the gradient of parameter i."""
 
+    def fixed_gradient(self, i: int) -> Array:
+        """Returns the memory of the gradient of parameter i in all steps, if that is the same."""
+        return self.grad_memory(i)
+
     def refresh(self, i: int, made: int) -> None:
         """Restores the values that parameter i had when tape node `made`, which uses it, was
         created.

@@ -75,7 +75,7 @@ class BucketSums(GradientSync):
         self._store.poll()
 
     def _open(self, op: Op) -> None:
-        self._store.open(op.at, op.slot)
+        self._store.open(op.at)
 
     def _sum(self, op: Op) -> None:
         fill_unused(self._members[op.at])
@@ -93,7 +93,7 @@ class BucketSums(GradientSync):
         if work is not None:
             with self._waiting:
                 work.wait()
-        self._store.finish(op.at, op.slot)
+        self._store.finish(op.at)
 
     def _gather(self, op: Op) -> None:
         self._store.gather(op.at)

@@ -30,6 +30,8 @@ from nnmpi.parallel.replicas.gradient_sync import (
     sum_terms,
 )
 from nnmpi.parallel.step.executor import GradientSync
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -124,6 +126,9 @@ def _store_and_sync(
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
     made_from = made_from._replace(compress=a.config.compress or "")
+    if a.store.scatters:
+        slots = gradient_slots(chain_of(a, layout.all.rank))
+        made_from = made_from._replace(gradient_slots=slots)
     store, at_end = STORES[a.store.name](made_from), dict[Kind, Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}

@@ -4,8 +4,8 @@ The replay exchanges nothing with other ranks: it gets what the tape has got fro
 would have sent is compared with what the tape has sent.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -34,13 +34,12 @@ class Compared:
     ) -> None:
         self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
         self._received, self._notes, self._ended = received, notes, ended
-        self._parameters, self._of_units = [*stage.module.parameters()], stage.of_units[::-1]
-        self._same = True
+        self._stage, self._same = stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass of the tape, then that of the replay; stops between units."""
-        seeds = seeds_of(self.root, seed)
-        yield from self._both(self._by_tape.backward(seed), seeds)
+        by_tape, replay = self._by_tape.backward(seed), self._replayed(seeds_of(self.root, seed))
+        yield from self._both(by_tape, replay)
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
@@ -55,47 +54,72 @@ class Compared:
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes what is left, in both ways; stops between units."""
-        yield from self._both(self._by_tape.second_half(), None)
+        yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
+
+    def _replayed(self, seeds: Sequence[Any]) -> Generator[None, None, None]:
+        self._replay.first_half(seeds)
+        yield from self._replay.second_half()
 
     def _compare_inputs(self) -> None:
         for x, gradient in zip(self._received, self._replay.gradients, strict=True):
             self._same &= same_bits(x.gradient().array, gradient)
 
-    def _both(
-        self, by_tape: Iterator[None], seeds: Sequence[Any] | None
-    ) -> Generator[None, None, None]:
-        """Runs all of a backward pass, or of its second half, by the tape, then unit by unit as a
-        replay, from these gradients of outputs."""
-        before = [(p, _copied(p)) for p in self._parameters]
-        with self._notes.noting():
-            for _ in by_tape:
-                pass
-        wanted = {p: _copied(p) for p in self._parameters}
-        for p, gradient in before:
-            p.grad = gradient
-        left = {p for p in self._parameters if wanted[p] is not None}
-        replay = self._unit_by_unit(seeds)
-        for own in self._of_units[:-1]:
+    def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
+        """Runs a backward pass, or its second half, unit by unit: by the tape, then as a replay.
+
+        Between units, a parameter of several units has the gradient of a part of them, and the tape
+        and the replay each go on with their own.
+        """
+        left = {*self._stage.parameters}
+        of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]
+        for k, own in enumerate(self._stage.of_units[::-1]):
+            if k:
+                yield
+            _put_back(of_tape)
+            with self._notes.noting():
+                next(by_tape, None)
+            of_tape = [_Gradient.of(p, p.has_grad) for p in left]
+            _put_back(of_replay)
             with self._notes.recalling():
-                next(replay)
-            self._compare(left & own, wanted)
-            left -= own  # it may be summed over ranks now
-            yield
-        with self._notes.recalling():
-            next(replay, None)
-        self._compare(left, wanted)
-        self._same &= not any(p.has_grad and wanted[p] is None for p in self._parameters)
+                next(replay, None)
+            of_replay = [
+                _Gradient.of(p, g.array is not None) for p, g in zip(left, of_tape, strict=True)
+            ]
+            is_last = k + 1 == len(self._stage.of_units)
+            for mine, wanted in zip(of_replay, of_tape, strict=True):
+                if (is_last or mine.p in own) and not mine.is_same(wanted):
+                    self._same = False
+                    wanted.put_back()
+            left -= own  # their sum over ranks may start now
+            of_tape, of_replay = ([g for g in row if g.p in left] for row in (of_tape, of_replay))
 
-    def _unit_by_unit(self, seeds: Sequence[Any] | None) -> Generator[None, None, None]:
-        if seeds is not None:
-            self._replay.first_half(seeds)
-        yield from self._replay.second_half()
 
-    def _compare(self, parameters: Iterable[Parameter], wanted: Mapping[Parameter, Any]) -> None:
-        for p in parameters:
-            if not same_bits(p.grad, wanted[p]):
-                self._same, p.grad = False, wanted[p]
+class _Gradient(NamedTuple):
+    """The gradient of a parameter so far; `array` is None where nothing was added to it."""
+
+    p: Parameter
+    has_grad: bool
+    array: Array | None
+
+    @classmethod
+    def of(cls, p: Parameter, is_there: bool) -> Self:
+        return cls(p, p.has_grad, p.grad_memory.copy() if is_there else None)
+
+    def put_back(self) -> None:
+        self.p.has_grad = self.has_grad
+        if self.array is not None:
+            self.p.grad_memory[...] = self.array
+
+    def is_same(self, other: "_Gradient") -> bool:
+        if self.array is None or other.array is None:
+            return self.has_grad is other.has_grad
+        return self.has_grad is other.has_grad and same_bits(self.array, other.array)
+
+
+def _put_back(gradients: Iterable[_Gradient]) -> None:
+    for gradient in gradients:
+        gradient.put_back()
 
 
 class NotedStats:
@@ -141,7 +165,3 @@ class RecalledStats:
         total = sums.copy()
         self._notes.write_next(total)
         return total
-
-
-def _copied(p: Parameter) -> Array | None:
-    return None if p.grad is None else p.grad.copy()

@@ -128,6 +128,7 @@ class StepPlan(NamedTuple):
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
+    scatters: bool  # each backward pass of a stage has gradients of its own
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
     halved: set[tuple[int, int]]  # ... whose backward pass has two halves
     in_flight: dict[int, int]  # by stage: micro-batches that are kept for a backward pass at once
@@ -148,6 +149,7 @@ class StepPlan(NamedTuple):
         return cls(
             [(do[op.kind], op) for op in ops],
             {op.stage: op.micro for op in reversed(backward)},
+            any(op.kind is Kind.OPEN for op in ops),
             recomputed,
             {(op.stage, op.micro) for op in passes if op.kind is Kind.I},
             most,
@@ -159,7 +161,8 @@ class StepPlan(NamedTuple):
         if first is None:
             return None
         halves = (op.stage, op.micro) in self.halved
-        return BackwardKind(first != op.micro, halves, self.in_flight[op.stage])
+        adds = first != op.micro and not self.scatters
+        return BackwardKind(adds, halves, self.in_flight[op.stage])
 
 
 BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]

@@ -292,7 +292,7 @@ class StageLists:
     def _check_memory(self, planned: PlannedPass) -> None:
         """Sets a reason if memory is too short for a pass that is compared with the tape: it has
         its activations twice, and its gradients up to three times."""
-        gradients = sum(p.grad_memory.nbytes for p in planned.trained)
+        gradients = sum(p.operand.nbytes for p in planned.trained)
         size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
         if free is not None and 2 * size * self._on_node > free:
             self.reason = (

@@ -43,34 +43,48 @@ def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator
 def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
     """Yields a list in which each backward pass of a stage scatters the sums of its buckets.
 
-    One slot more is taken than there are buckets with open gradients at a time, so that one sum
-    goes on beside a pass. A slot is free again after FINISH, which comes when another bucket needs
-    it.
+    A slot is free again after FINISH, which comes when the slot is opened again.
     """
-    passes = [*ops]
+    passes, slots = [*ops], gradient_slots(chain)
     opened, summed = _spans(passes, chain)
-    free = [*range(1 + _most_open(opened, summed, len(passes)))]
-    at, flying = dict[tuple[int, int], int](), list[Op]()
-
-    def finish() -> Op:
-        op = flying.pop(0)
-        free.append(op.slot)
-        return op._replace(kind=Kind.FINISH)
-
+    flying = dict[int, Op]()  # by slot
     for k, op in enumerate(passes):
-        for key in opened[k]:
-            if not free:
-                yield finish()
-            at[key] = free.pop(0)
-            yield Op(Kind.OPEN, *key, at[key])
+        for b, micro in opened[k]:
+            if slots[b] in flying:
+                yield flying.pop(slots[b])
+            yield Op(Kind.OPEN, b, micro, slots[b])
         yield op
-        for key in summed[k]:
-            flying.append(Op(Kind.SUM, *key, at.pop(key)))
-            yield flying[-1]
+        for b, micro in summed[k]:
+            yield Op(Kind.SUM, b, micro, slots[b])
+            flying[slots[b]] = Op(Kind.FINISH, b, micro, slots[b])
             if not overlap:
-                yield finish()
-    while flying:
-        yield finish()
+                yield flying.pop(slots[b])
+    yield from flying.values()
+
+
+def gradient_slots(chain: Chain) -> dict[int, int]:
+    """Returns the slot of each bucket whose gradients are scattered, which is always the same,
+    since recorded passes write to it.
+
+    Buckets that are open at a time have different slots. There is one more than that takes, so that
+    one sum goes on beside a pass.
+    """
+    passes = [Op(Kind.B, u, 0, stage=s) for s, us in chain.of_stage.items() for u in reversed(us)]
+    opened, summed = _spans(passes, chain)
+    beside, open_buckets, most = defaultdict[int, set[int]](set), set[int](), 0
+    for k in range(len(passes)):
+        open_buckets |= {b for b, _ in opened[k]}
+        most = max(most, len(open_buckets))
+        for b in open_buckets:
+            beside[b] |= open_buckets
+        open_buckets -= {b for b, _ in summed[k]}
+    slots, turn = dict[int, int](), [*range(most + 1)]
+    for b in beside:  # in the order in which they are opened
+        taken = {slots[o] for o in beside[b] if o in slots}
+        slots[b] = next((s for s in turn if s not in taken), len(turn))
+        # the slot that was given longest ago is the next one
+        turn = [*(s for s in turn if s != slots[b]), slots[b]]
+    return slots
 
 
 Keys = defaultdict[int, list[tuple[int, int]]]
@@ -94,13 +108,3 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
             after = max(after, uses[-1])
             summed[after].append((b, micro))
     return opened, summed
-
-
-def _most_open(opened: Keys, summed: Keys, passes: int) -> int:
-    """Returns how many buckets have open gradients at a time, at most."""
-    most = open_buckets = 0
-    for k in range(passes):
-        open_buckets += len(opened[k])
-        most = max(most, open_buckets)
-        open_buckets -= len(summed[k])
-    return most

@@ -8,7 +8,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.step_list.chain import Chain, chain_of
 from nnmpi.parallel.step_list.gradients import with_scatters, with_sums
-from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.step_list.passes import (
     units_of,
     with_messages,
@@ -63,7 +63,7 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     totals = (*[Kind.TIES] * is_tied, *[Kind.TERMS] * has_terms)
     ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
-    room = len({op.slot for op in ops if op.kind is Kind.OPEN})
+    room = 1 + max((op.slot for op in ops if op.kind is Kind.OPEN), default=NONE)
     slots, begins = dict[int, int](), tuple[int, ...]()
     if zero == 3 and not a.graph.may_differ:
         slots, begins = value_slots(chain), first_buckets(passes, chain)

@@ -6,12 +6,10 @@ A slot has the gradients of one bucket until they are summed:
     start     the pass is done with it: its reduce-scatter starts
     finish    the sum is complete: this rank's shard is added to `flat`
 
-This happens once for each backward pass of a stage, when the list of the step says so, and in the
-slot that it names. Shards are added in the order of the list, so the same layout always gives the
-same bits.
+This happens once for each backward pass of a stage, when the list of the step says so. A bucket is
+always in the same slot, so that recorded passes can write to it. Shards are added in the order of
+the list, so the same layout always gives the same bits.
 """
-
-from collections.abc import Mapping, Sequence
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
@@ -27,7 +25,7 @@ class WholeGradients:
     """Whole gradients of this rank in `flat`; the sums replace them, at least in this rank's
     shards."""
 
-    slot_bytes, is_whole = 0, True
+    slot_bytes = 0
 
     def __init__(self, store: LocalStore) -> None:
         self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
@@ -55,10 +53,14 @@ class WholeGradients:
             return comm.start_reduce_scatter(self.flat[start:stop], algorithm)
         return comm.start(self.flat[start:stop], algorithm)
 
-    def open(self, b: int, slot: int) -> None:
+    def open(self, b: int) -> None:
         """Does nothing: each bucket has memory of its own."""
 
-    def finish(self, b: int, slot: int) -> None:
+    def fixed_gradient(self, i: int) -> Array:
+        """The memory of this rank's gradient of parameter i."""
+        return self._memories[i]
+
+    def finish(self, b: int) -> None:
         """Does nothing: the sum is in place."""
 
     def whole(self, i: int) -> Array:
@@ -74,37 +76,36 @@ class GradientSlots:
     """Summed gradients of this rank's shards in `flat`, packed, over all ranks and micro-batches so
     far."""
 
-    is_whole = False
-
     def __init__(self, store: LocalStore) -> None:
         self._parameters, self._buckets = store.parameters, store.buckets
-        self._wire, self._on, self._dtype = wire_of(store.dp, store.on), store.on, store.dtype
+        self._wire, self._on = wire_of(store.dp, store.on), store.on
         self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, types_of(store.dtype).sums)
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in self._buckets.all]
         self._chunks = [self._wire.chunk(n) for n in lengths]  # of each bucket
-        self._longest, self._of = max(lengths), self._buckets.of
-        self._slots, self._views = list[Array](), list[Sequence[Mapping[int, Array]]]()
-        self._open, self._has_sum = dict[int, int](), set[int]()
+        self._of = self._buckets.of
+        slots = [store.gradient_slots[b] for b in range(len(lengths))]
+        longest = [0] * (1 + max(slots))
+        for n, slot in zip(lengths, slots, strict=True):
+            longest[slot] = max(longest[slot], n)
+        memory = [store.on.xp.zeros(n, store.dtype) for n in longest]
+        self.slot_bytes = sum(int(row.nbytes) for row in memory)
+        self._rows = [memory[slot][:n] for n, slot in zip(lengths, slots, strict=True)]
+        views = [self._buckets.views(row, b, self._parameters) for b, row in enumerate(self._rows)]
+        self._memories = [views[b][i] for i, b in enumerate(self._of)]
+        self._open, self._has_sum = set[int](), set[int]()
         self._padding = [self._padding_of(b) for b in range(len(lengths))]
-
-    @property
-    def slot_bytes(self) -> int:
-        """The memory of the slots that steps have used so far."""
-        return sum(int(slot.nbytes) for slot in self._slots)
 
     def begin(self) -> None:
         """Starts a step: discards the sums of the last step, and closes all slots."""
         self._open.clear()
         self._has_sum.clear()
 
-    def open(self, b: int, slot: int) -> None:
-        """Gives a slot to bucket b, and writes zeros to its padding."""
-        while slot >= len(self._slots):
-            self._add_slot()
-        self._open[b] = slot
+    def open(self, b: int) -> None:
+        """Gives its slot to bucket b, and writes zeros to the padding."""
+        self._open.add(b)
         for lo, hi in self._padding[b]:
-            self._slots[slot][lo:hi] = 0
+            self._rows[b][lo:hi] = 0
 
     def grad_memory(self, i: int) -> Array:
         """The memory of this rank's gradient of parameter i, in the slot of its bucket."""
@@ -114,7 +115,11 @@ class GradientSlots:
                 f"{self._parameters[i].place.path} gets a gradient where no layer that uses it "
                 "runs: use --zero 1"
             )
-        return self._views[self._open[b]][b][i]
+        return self._memories[i]
+
+    def fixed_gradient(self, i: int) -> Array:
+        """The memory of the gradient of parameter i, also while other buckets use it."""
+        return self._memories[i]
 
     def shard_view(self, shard: Shard) -> Array:
         """The memory of the summed gradients of a shard."""
@@ -122,13 +127,12 @@ class GradientSlots:
 
     def start(self, b: int) -> Transfer:
         """Starts the reduce-scatter of a bucket whose gradients are final."""
-        start, stop, _ = self._buckets.all[b]
-        row = self._slots[self._open.pop(b)][: stop - start]
-        return self._wire.start_reduce_scatter(row, self._buckets.algorithm)
+        self._open.remove(b)
+        return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
-    def finish(self, b: int, slot: int) -> None:
+    def finish(self, b: int) -> None:
         """Adds this rank's shard of a sum, which is complete, to those of earlier passes."""
-        new, shard = self._slots[slot][self._chunks[b]], self._shards[b]
+        new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._has_sum:
             shard += new
         else:  # not added to zeros: a copy is cheaper than clearing `flat` in each step
@@ -143,13 +147,6 @@ class GradientSlots:
         array[self._chunks[b]] = self._shards[b]
         self._wire.all_gather(array, GATHER)
         return self._buckets.views(array, b, self._parameters)[i]
-
-    def _add_slot(self) -> None:
-        slot, buckets = self._on.xp.zeros(self._longest, self._dtype), self._buckets
-        self._slots.append(slot)
-        self._views.append(
-            [buckets.views(slot, b, self._parameters) for b in range(len(buckets.all))]
-        )
 
     def _padding_of(self, b: int) -> list[FlatSlice]:
         """The slices of a slot that belong to no parameter of bucket b."""

@@ -34,6 +34,7 @@ class StoreSpec(NamedTuple):
     apart     True if they are summed separately although they have room: no sum takes them along
     scaler    the loss scale, if parameters have masters
     compress  the value of --compress
+    gradient_slots  the slot of each bucket, if gradients are scattered
     """
 
     parameters: Sequence[Parameter]
@@ -45,6 +46,7 @@ class StoreSpec(NamedTuple):
     scaler: Scaler | None = None
     apart: bool = False
     compress: str = ""
+    gradient_slots: Mapping[int, int] = {}
 
 
 InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
@@ -73,6 +75,7 @@ class LocalStore(FlatStore):
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
+        self.gradient_slots = spec.gradient_slots
         # scalars that are summed separately are on the host, except for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))
@@ -195,8 +198,8 @@ class LocalStore(FlatStore):
             p.has_grad = False
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
-    def open(self, b: int, slot: int) -> None:
-        """Writes the gradients of a bucket to a slot from here on, in a store that has slots."""
+    def open(self, b: int) -> None:
+        """Gives its slot to the gradients of a bucket, in a store that has slots."""
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket in place; returns None on one rank, where nothing is
@@ -206,7 +209,7 @@ class LocalStore(FlatStore):
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
-    def finish(self, b: int, slot: int) -> None:
+    def finish(self, b: int) -> None:
         """Takes the sum of a bucket, which is complete, out of its slot."""
 
     def gather(self, b: int) -> None:

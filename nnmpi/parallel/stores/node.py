@@ -85,7 +85,7 @@ class NodeStore(LocalStore):
         start, stop, _ = self.buckets.all[b]
         return self._window.start(start, stop)
 
-    def finish(self, b: int, slot: int) -> None:
+    def finish(self, b: int) -> None:
         if not b:  # the last one
             self.flat_grad, self.grad_memories = self._total
 

@@ -68,7 +68,7 @@ class ZeroStore(LocalStore):
         self._gradients = self._gradients_of(self)
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
-        self.has_fixed_memory = not self.rotates and self._gradients.is_whole
+        self.has_fixed_memory = not self.rotates
 
     # ---- values
 
@@ -183,14 +183,17 @@ class ZeroStore(LocalStore):
         super().begin()
         self._gradients.begin()
 
-    def open(self, b: int, slot: int) -> None:
-        self._gradients.open(b, slot)
+    def fixed_gradient(self, i: int) -> Array:
+        return self._gradients.fixed_gradient(i)
+
+    def open(self, b: int) -> None:
+        self._gradients.open(b)
 
     def start(self, b: int) -> Transfer | None:
         return self._gradients.start(b)
 
-    def finish(self, b: int, slot: int) -> None:
-        self._gradients.finish(b, slot)
+    def finish(self, b: int) -> None:
+        self._gradients.finish(b)
 
     def gather(self, b: int) -> None:
         self._values.gather_bucket(b)

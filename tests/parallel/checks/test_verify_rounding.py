@@ -91,8 +91,8 @@ def test_a_wrong_gradient_is_found_where_the_true_one_is_zero_too(
 ) -> None:
     finish = LocalStore.finish
 
-    def spoilt(store: LocalStore, b: int, slot: int) -> None:
-        finish(store, b, slot)
+    def spoilt(store: LocalStore, b: int) -> None:
+        finish(store, b)
         if store.dp.size > 1 and not b:
             wrong = next(p for p in store.parameters if p.place.path == path)
             wrong.grad_memory[...] += 1e-8

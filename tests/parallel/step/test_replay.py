@@ -51,6 +51,13 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "shared": (2, {"model": "mlp:64-12-10", "allreduce": "shared", "clip_norm": 0.1}),
     "statistics": (3, {**CNN, "micro_batches": 2}),
     "zero 1": (2, {"model": "mlp:64-12-10", "zero": 1, "micro_batches": 2}),
+    "zero 1, buckets": (2, {**GPT, "zero": 1, "bucket_mb": 0.005, "allreduce": "ring"}),
+    "zero 2": (3, {**CNN, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
+    "zero 2, a tied weight": (2, {**GPT, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
+    "zero 2 in pipelines": (
+        4,
+        {**DEEP, "pp": 2, "zero": 2, "bucket_mb": 0.001, "micro_batches": 4, "schedule": "zb-h1"},
+    ),
     "pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3}),
     "gpipe": (2, {**CNN, "pp": 2, "cut": "4", "micro_batches": 3, "schedule": "gpipe"}),
     "interleaved": (
@@ -82,7 +89,6 @@ BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
         {**CNN, "tp": 2, "layout": "1=channels,5=samples"},
         "an exchange of numbers on the host",
     ),
-    "zero 2": (2, {"model": "mlp:64-12-10", "zero": 2}, "the store moves parameters or gradients"),
     "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
     "pipedream": (
         2,
