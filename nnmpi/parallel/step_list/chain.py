@@ -19,6 +19,7 @@ from nnmpi.nn.fusion import SMALL
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
 from nnmpi.parallel.step_list.op import NONE
 
@@ -81,6 +82,7 @@ class Chain:
         return NONE, max(stage, other)
 
 
+@cached
 def chain_of(a: Arrangement, rank: int) -> Chain:
     """Returns the chain of a rank."""
     held = a.model_on(rank)

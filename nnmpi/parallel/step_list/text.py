@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from textwrap import fill
 
-from nnmpi.options.config import LAYERWISE
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import ranks_text
 from nnmpi.parallel.step_list.chain import Chain
@@ -37,11 +36,8 @@ def _others(a: Arrangement) -> Iterator[str]:
     """Yields the options of a layout that its list would not show."""
     if a.strategy.name not in ("replicas", "pipeline"):
         yield f"the strategy {a.strategy.name}"
-    for name in ("compress", "verify"):
-        if (value := getattr(a.config, name)) not in ("none", None, False):
-            yield f"--{name} {value}"
-    if a.config.optimizer in LAYERWISE:
-        yield f"--optimizer {a.config.optimizer}, whose norms are summed"
+    if a.config.verify:
+        yield "--verify, which makes it twice,"
 
 
 def _units(a: Arrangement, chain: Chain) -> Iterator[str]:

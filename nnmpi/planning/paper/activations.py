@@ -11,7 +11,9 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.exchanges import received
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PassBytes
@@ -119,7 +121,8 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
             scattered, scatters = max(scattered, nbytes), scatters + exchange.times
         else:
             most[exchange.group] = max(most[exchange.group], nbytes)
-    return at_once + min(SLOTS, scatters) * scattered + most.total()
+    slots = {*gradient_slots(chain_of(a, rank)).values()} if a.store.scatters else ()
+    return at_once + min(len(slots), scatters) * scattered + most.total()
 
 
 def message_buffers(a: Arrangement, rank: int, batch: int) -> int:

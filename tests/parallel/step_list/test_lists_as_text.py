@@ -28,7 +28,7 @@ list of ranks 2, 3, proved:
     assert out.endswith(expected)
 
 
-OTHERS = "--sync asp", "--reproducible", "--schedule pipedream --pp 2", "--optimizer lamb"
+OTHERS = "--sync asp", "--reproducible", "--schedule pipedream --pp 2", "--verify"
 
 
 @pytest.mark.parametrize("options", OTHERS)
