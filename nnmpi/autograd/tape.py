@@ -15,8 +15,8 @@ Rules:
   vjp that needs only the shape of an array closes over the shape.
 - The order of visits is the order of additions, and therefore decides the bits: on one rank and on
   many, in one pass and in two halves. It depends on `made` alone, which is unique.
-- Vjps of later arguments run first. Ops therefore take weights after inputs: the all-reduce of a
-  weight gradient can start while the gradient of the input is computed.
+- Vjps of later arguments run first. Ops therefore take weights after inputs: a recorded pass can
+  stop for the sum of a weight gradient before the gradient of the input is computed.
 - `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
   whose memory a store fills again (ZeRO 3, PipeDream), without a copy.
 - A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
@@ -79,21 +79,37 @@ def backward(
     object computes all others. `until` may be several tensors, none below another: each gets its
     gradient, if one reaches it.
     """
-    node, ends, path = root.node, dict[Any, AnyTensor](), None
     if until is not None:
         several = until if isinstance(until, Sequence) else (until,)
-        ends = {end.node or end: end for end in several}
-        path = _path(node or root, ends)
-        if several is not until:
-            _check_reached(root, path, several[0])
+        return _first_half(root, seed, on_leaf, retain_graph, several, several is not until)
+    if root.node is not None:
+        begun(root, seed, retain_graph).finish(on_leaf)
+        return None
+    root.receive(_same, seed)
+    if on_leaf is not None:
+        on_leaf(root)
+    return None
+
+
+def _first_half(
+    root: AnyTensor,
+    seed: Array,
+    on_leaf: OnLeaf | None,
+    retain_graph: bool,
+    until: Sequence[AnyTensor],
+    is_reached: bool,
+) -> "UnfinishedBackward":
+    """Computes the gradients of `until` alone; if `is_reached`, the root must depend on it."""
+    node = root.node
+    ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
+    path = _path(node or root, ends)
+    if is_reached:
+        _check_reached(root, path, until[0])
     if node is None:
         root.receive(_same, seed)
         if on_leaf is not None:
             on_leaf(root)
-        return None if until is None else UnfinishedBackward([], {}, retain_graph)
-    if path is None:  # an undivided pass: there is no first half
-        begun(root, seed, retain_graph).finish(on_leaf)
-        return None
+        return UnfinishedBackward([], {}, retain_graph)
     if node.vjps is None:
         _refuse_used()
     visits: list[Visit] = [(-node.made, node, node.needs)]
@@ -129,6 +145,7 @@ class UnfinishedBackward:
     _visits: list[Visit] | None
     _grads: dict[TapeNode, Any]
     _retain_graph: bool
+    _leaf_uses: dict[AnyTensor, int] | None = None
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
         """Adds their gradients to all leaves except `until`, with the bits of an undivided pass.
@@ -144,15 +161,16 @@ class UnfinishedBackward:
 
     def leaves(self) -> Iterable[AnyTensor]:
         """The leaves that `finish` will give gradients."""
-        return _uses(self._visits or [])
+        self._leaf_uses = _uses(self._visits or [])
+        return [*self._leaf_uses]
 
     def in_parts(self, parts: Sequence[Iterable[AnyTensor]]) -> Generator[None, None, None]:
         """As `finish`, in a generator that stops between the parts: as soon as the gradients of
         the leaves in a part, and in those before, are final."""
         if len(parts) < 2:
             return self.finish()
-        visits = self._taken()
-        uses, progress = _uses(visits), progress_hook.get()
+        visits, progress = self._taken(), progress_hook.get()
+        uses = self._leaf_uses or _uses(visits)
         due = [{leaf for leaf in part if leaf in uses} for part in parts]
 
         def on_leaf(leaf: AnyTensor) -> None:

@@ -105,7 +105,7 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
     """Returns a function that runs Linear layers and their ReLUs as one op.
 
     At the time of the call they run one by one if a layer has hooks, a recorder wants to see each,
-    or a store moves their weights.
+    or a store has the weights or gradients of several layers in one memory.
     """
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
@@ -120,7 +120,7 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
         parameters = []
         for m in linears:
             for p in (m.weight, m.bias):
-                if p is not None and p.store is not None and p.store.rotates:
+                if p is not None and p.store is not None and p.store.is_shared:
                     return _in_turn(steps, x)
                 parameters.append(p)
         return apply(linear.mlp, x, *parameters, relus=relus)

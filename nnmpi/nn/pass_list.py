@@ -54,6 +54,7 @@ class PassList(NamedTuple):
     seeds      their gradients, with which the backward pass begins; None where none is needed
     gradients  those of inputs that come from another stage
     adds       True if the backward pass adds to gradients that are there already
+    halves     True if the backward pass is divided
     """
 
     calls: Sequence[Call]
@@ -66,6 +67,7 @@ class PassList(NamedTuple):
     seeds: Sequence[Any]
     gradients: Sequence[Any]
     adds: bool
+    halves: bool
 
 
 class RecordedPass(Protocol):
@@ -317,7 +319,8 @@ def record(
         outputs, backward = recorded.outputs(root), len(calls)
         seeds = [meta.like(t.data) if t.requires_grad else None for t in outputs]
         seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.requires_grad]
-        if how.halves and leaves:
+        halves = how.halves and bool(leaves)
+        if halves:
             rest = root.backward(seed, until=leaves)
             assert rest is not None
             gradients, second = recorded.gradients(inputs), len(calls)
@@ -328,7 +331,8 @@ def record(
             second = len(calls)
     given, results = [*given, rows], [t.operand for t in outputs]
     places = backward, second, stand_ins.pairs, given, current.keys
-    return PassList(checks_first(calls, given), *places, results, seeds, gradients, how.adds)
+    facts = gradients, how.adds, halves
+    return PassList(checks_first(calls, given), *places, results, seeds, *facts)
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:

@@ -16,10 +16,12 @@ class Store(Protocol):
 
     dtype    the type of all parameters
     rotates  whether the memory of a value may hold another value later, until `refresh`
+    is_shared  whether the memory of a value, or of a gradient, serves other parameters too
     """
 
     dtype: np.dtype[Any]
     rotates: bool = False
+    is_shared: bool = False
 
     def value(self, i: int) -> Array:
         """Returns the values of parameter i."""

@@ -11,7 +11,7 @@ import dis
 import random
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from functools import partial
 from operator import is_
@@ -152,13 +152,14 @@ class UsersCode:
                 if name[:2] != "__":
                     yield cls, name, value
 
-    @contextmanager
-    def restored(self) -> Iterator[Callable[[], bool]]:
+    def restored(self) -> AbstractContextManager[Callable[[], bool]]:
         """A context after which the state, and generators of random numbers, are as before; it
         yields a function that tells whether they have changed so far."""
-        if not self.is_foreign:  # others may draw meanwhile
-            yield lambda: False
-            return
+        # if no code is foreign, others may draw meanwhile
+        return self._restored() if self.is_foreign else nullcontext(lambda: False)
+
+    @contextmanager
+    def _restored(self) -> Iterator[Callable[[], bool]]:
         cells = [(cell, contents(cell)) for cell in self._cells.values()]
         attributes, drawn = [*self._of_classes()], [read() for read, _ in GENERATORS]
         at_first = self.state(), drawn

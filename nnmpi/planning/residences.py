@@ -70,8 +70,7 @@ def within_memory(
     `gather(n)` returns n samples. If all ranks have enough memory, the given arrangement is
     returned.
     """
-    if a.config.memory is None:
-        return a
+    assert a.config.memory is not None
     limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:

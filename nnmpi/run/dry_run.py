@@ -55,7 +55,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         return on_paper(uncut(*given, partial(build_model, config, setup.build, dataset)), cluster)
 
     arrangement = all_or_none(comm, arranged)
-    arrangement = within_memory(arrangement, comm, model, setup.samples, setup.on)
+    if arrangement.config.memory is not None:
+        arrangement = within_memory(arrangement, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if arrangement.store.buckets:

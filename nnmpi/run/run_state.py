@@ -6,7 +6,7 @@ until garbage is collected.
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.files.loading import Loaded
@@ -17,10 +17,12 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.planning.search import PricedLayout
 from nnmpi.run.reported import ReportedEvents
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
+
+if TYPE_CHECKING:
+    from nnmpi.planning.search import PricedLayout
 
 STEP_EVENTS = 200
 """About this many events of steps has a run, unless --log-every says otherwise."""
@@ -82,7 +84,7 @@ class RunPlan(NamedTuple):
     notes   remarks on how far the figures can be trusted, a line each
     """
 
-    layout: PricedLayout
+    layout: "PricedLayout"
     looked: int
     notes: list[str]
 

@@ -16,6 +16,7 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.exchanges import Traffic
+from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
@@ -118,9 +119,10 @@ def devices(a: Arrangement) -> Event:
 def residences(a: Arrangement) -> Event:
     """Where the activations of each unit are kept (memory, disk, recomputed) if --memory has no
     room for all; empty if there is room."""
-    known = a.residences
-    if known is None:
-        return {}
+    return {} if a.residences is None else _residences(a, a.residences)
+
+
+def _residences(a: Arrangement, known: Residences) -> Event:
     units = zip(known.names, known.choice, known.loads, strict=True)
     return {
         "residences": {

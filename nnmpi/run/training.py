@@ -31,7 +31,6 @@ from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.dropped import close_dropped
-from nnmpi.run.planning.planning import planned_run
 from nnmpi.run.resume import ResumePoint, facts_of, resume_point, try_resume
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -210,6 +209,9 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
     """Opens a session with ranks arranged as the config says; each of them calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     if config.plan is not None:
+        # here, since a search loads much that other runs do not need
+        from nnmpi.run.planning.planning import planned_run
+
         trainer.run.plan = planned_run(trainer.setup, config, comm)
         options: dict[str, Any] = {"plan": None}
         if trainer.run.plan is not None:

@@ -44,16 +44,18 @@ def programs(
 
 
 def forward_programs(place: Place, m: int) -> list[list[Op]]:
-    """The programs of an evaluation: forward passes alone; a rank runs as many micro-batches as
-    there are ranks through its first stage, then through its next one.
-    """
+    """The programs of an evaluation: forward passes alone."""
     p = max(place) + 1
+    passes = (forward_passes(stages_of(place, r), m, p) for r in range(p))
+    return [list(_with_messages(ops, place)) for ops in passes]
+
+
+def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
+    """The forward passes of m micro-batches on a rank with these stages, one of p: it runs as many
+    micro-batches as there are ranks through its first stage, then through its next one.
+    """
     groups = [range(g, min(g + p, m)) for g in range(0, m, p)]
-
-    def rank(r: int) -> list[Op]:
-        return [Op(Kind.F, i, s) for group in groups for s in stages_of(place, r) for i in group]
-
-    return [list(_with_messages(rank(r), place)) for r in range(p)]
+    return [Op(Kind.F, i, s) for group in groups for s in stages for i in group]
 
 
 def lower(compute: Sequence[Sequence[Op]], place: Place) -> list[list[Op]]:

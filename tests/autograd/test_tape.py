@@ -9,6 +9,7 @@ import pytest
 import nnmpi
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
+from nnmpi.autograd.tape import begun
 
 
 def leaf(*values: float) -> Tensor:
@@ -89,6 +90,20 @@ def test_on_leaf_counts_only_the_uses_under_this_root():
     unused.backward(on_leaf=calls.append)
     assert calls[2:] == [a]
     assert grads(a, b) == [[7.0], [1.0]]
+
+
+def test_a_pass_in_parts_stops_where_the_gradients_of_a_part_are_final() -> None:
+    wanted, w = [leaf(2, 3), leaf(5, 7), leaf(11, 13)], [leaf(2, 3), leaf(5, 7), leaf(11, 13)]
+    net(leaf(1, -1).detach(), wanted).backward()
+    unused, root = leaf(1), net(leaf(1, -1).detach(), w)
+    parts = begun(root, np.array(1.0)).in_parts([[w[1]], [unused], [w[0], w[2]]])
+    for final in ([1], [1], [0, 1, 2]):
+        next(parts, None)
+        for k in final:
+            assert grads(w[k]) == grads(wanted[k])
+    assert next(parts, None) is None
+    rest = begun(net(leaf(1, -1).detach(), w), np.array(1.0))
+    assert {*rest.leaves()} == {*w}
 
 
 # ---- depth and memory

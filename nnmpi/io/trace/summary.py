@@ -249,7 +249,9 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
     stages = 1 + int(rows["stage"].max())
     times = [
         dict.fromkeys((Kind.F, Kind.RECOMPUTE), mean("F", "RECOMPUTE", stage=s))
-        | {kind: mean(kind.value, stage=s) for kind in (Kind.B, Kind.I, Kind.W)}
+        | {kind: mean(kind.value, stage=s) for kind in (Kind.B, Kind.I)}
+        # a stage that computes no gradient of its input has B in place of W
+        | {Kind.W: mean("W", stage=s) or mean("B", stage=s)}
         for s in range(stages)
     ]
     plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute == "stage")

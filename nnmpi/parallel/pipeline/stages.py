@@ -17,11 +17,15 @@ def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
     """Returns the part of a model that a rank has; parameters of other ranks lose their memory."""
+    recompute(model, arrangement.graph, arrangement.config.recompute)
+    if len(arrangement.division.stages) == 1 and not arrangement.sharding.branches.variables:
+        return ModelPart.whole(model)._replace(positions=arrangement.own_positions(rank))
+    return _cut(model, arrangement, rank, facts)
+
+
+def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]) -> ModelPart:
+    """Returns a part of a model that is not all of it."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.branches
-    positions = arrangement.own_positions(rank)
-    recompute(model, graph, arrangement.config.recompute)
-    if len(division.stages) == 1 and not owned.variables:
-        return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)
     parts_here = division.of_rank(at["pp"])
     stages = {0: model}
@@ -46,7 +50,7 @@ def own_stages(
         facts,
         boundaries_of(arrangement, at),
         division.place,
-        positions,
+        arrangement.own_positions(rank),
         CutModules(model, graph, stages.values(), arrangement.config.dtype).follow,
     )
 
@@ -64,6 +68,7 @@ class OnAnotherRank:
     value = grad_memory = fixed_gradient = refresh = written = _refuse
     dtype: Any = property(_refuse)
     rotates: Any = property(_refuse)
+    is_shared: Any = property(_refuse)
 
 
 class CutModules:

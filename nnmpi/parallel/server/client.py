@@ -51,7 +51,7 @@ class LocalGradient(GradientSync):
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """What this object does at the end of a list; the servers agree, not the workers."""
+        """The functions for AGREE and APPLY; the servers agree, not the workers."""
         return {Kind.AGREE: lambda step: None, Kind.APPLY: self.apply}
 
     def apply(self, step: int) -> Outcome:

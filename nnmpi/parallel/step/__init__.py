@@ -2,12 +2,13 @@
 
 Rules of `executor.py`:
 
-- No branch on a strategy; a new operation is a row of `do` (and more: see `schedules/op.py`).
+- No branch on a strategy; a new operation is a row of `do` (and more: see `step_list/op.py`). The
+  executor decides nothing about buckets: when they are gathered and summed stands in the list.
 - No counter lives from step to step: StepState comes in and goes out, and a snapshot contains it.
-- REDUCE comes when all losses of the rank are known: `loss()` clears the sum, so the loss of a
+- NOTE comes when all losses of the rank are known: `loss()` clears the sum, so the loss of a
   forward pass after it would be lost.
-- The sync hears of leaves only in the last backward pass of a stage, unless it asks for every pass:
-  a gradient to which a later micro-batch adds is not final.
+- Passes stop between units in the order of the list, never earlier or later: what comes in between
+  may send the gradients of a unit, or replace its values.
 - `give_back` comes before `done`: the gradient of an input is sent from memory that `done` frees
   for the next micro-batch.
 """

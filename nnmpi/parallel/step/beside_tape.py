@@ -73,7 +73,7 @@ class Compared:
         """
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]
-        for k, own in enumerate(self._stage.of_units[::-1]):
+        for k, final in enumerate(self._stage.of_units[::-1]):
             if k:
                 yield
             _put_back(of_tape)
@@ -86,10 +86,10 @@ class Compared:
             of_replay = [_Gradient.of(g.p, g.array is not None) for g in of_tape]
             is_last = k + 1 == len(self._stage.of_units)
             for mine, wanted in zip(of_replay, of_tape, strict=True):
-                if (is_last or mine.p in own) and not mine.is_same(wanted):
+                if (is_last or mine.p in final) and not mine.is_same(wanted):
                     self._same = False
                     wanted.put_back()
-            left -= own  # their sum over ranks may start now
+            left -= final  # their sum over ranks may start now
             of_tape, of_replay = ([g for g in row if g.p in left] for row in (of_tape, of_replay))
 
 

@@ -42,7 +42,7 @@ class DeferredSteps:
     """The update, the hooks and the steps of an executor, for outcomes that the host reads one step
     later.
 
-    now   agrees, makes an update and waits for its outcome
+    update   agrees, updates and waits for the outcome
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class DeferredSteps:
         store: LocalStore,
         optimizer: Optimizer,
         clip_norm: float | None,
-        now: Update,
+        update: Update,
         control: StepControl,
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._most = math.inf if clip_norm is None else clip_norm
-        self._now, self._control, self._is_deferred = now, control, False
+        self._update, self._control, self._is_deferred = update, control, False
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
@@ -63,7 +63,7 @@ class DeferredSteps:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """What this object does at the end of a list."""
+        """The functions for AGREE and APPLY, the ends of a list."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
@@ -73,12 +73,12 @@ class DeferredSteps:
         reads = self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1)
         self._is_deferred = not reads
         if reads:
-            self._now.agree(step)
+            self._update.agree(step)
 
     def apply(self, step: int) -> Outcome:
         """Updates the parameters."""
         if not self._is_deferred:
-            return self._now.apply(step)
+            return self._update.apply(step)
         self._launch(step)
         self._control.launched()
         return UNREAD

@@ -50,7 +50,7 @@ from nnmpi.parallel.step.ports import (
     run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.step_list.op import MESSAGES, Kind, Op
+from nnmpi.parallel.step_list.op import FORWARD, MESSAGES, Kind, Op
 
 
 class GradientSync:
@@ -169,7 +169,7 @@ BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
 """Begins a pass of a stage, which stops between units."""
 
 ENDED = object()
-"""What `next` returns of a pass that is over."""
+"""Stands for the end of a pass, in place of its next stop."""
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
@@ -223,7 +223,7 @@ class Executor:
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
         self._plan_of = cache(lambda m: StepPlan.of(lists.step(m), self._do, self._stages))
         # without the recorder: evaluations are not recorded
-        do_evaluation = {**do, Kind.F: self._evaluate}
+        do_evaluation: dict[Kind, Do] = {**do, Kind.F: partial(self._pass, self._evaluate)}
         self._evaluation_of = cache(
             lambda m: [(do_evaluation[op.kind], op) for op in lists.evaluation(m)]
         )
@@ -281,7 +281,7 @@ class Executor:
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
         """Runs forward passes over batches; `outputs` accumulates what the last stage returns."""
-        self._step, self.loss.outputs = step, outputs
+        self._step, self.loss.outputs, self._running = step, outputs, {}
         self._passes.free()  # they need none now, and what is computed here does
         with closing(loads):
             for load in loads:
@@ -305,9 +305,12 @@ class Executor:
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
         """Carries out the part of a pass of a stage that belongs to one unit."""
-        where = op.stage, op.micro
+        where, units = (op.stage, op.micro), self._stages[op.stage].units
         running = self._running.pop(where, None) or begin(op)
-        if next(running, ENDED) is not ENDED:
+        is_over = next(running, ENDED) is ENDED
+        if is_over is not (op.at == units[-1 if op.kind in FORWARD else 0]):
+            raise RuntimeError(f"{op}: the pass has not stopped where the list says")
+        if not is_over:
             self._running[where] = running
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
@@ -321,9 +324,9 @@ class Executor:
             stage.sink.put(op.micro, state.run.root)
             state.release()
             return
-        yield from pauses(stage.units)
         with no_grad():
             root = run_stage(stage, state, op.micro, current)
+        yield from pauses(stage.units)
         if self._step < self._checked_until:
             state.note(root)
         stage.sink.put(op.micro, root)
@@ -364,7 +367,7 @@ class Executor:
         for port in self._with_memory[op.stage]:
             port.done(op.micro)
 
-    def _evaluate(self, op: Op) -> None:
+    def _evaluate(self, op: Op) -> Generator[None, None, None]:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
         x = stage.source.take(op.micro)
         y = forward(stage.module, x, Pass(self._step, samples))
@@ -373,6 +376,7 @@ class Executor:
         def apart(t: Tensor) -> Tensor:
             return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
 
+        yield from pauses(stage.units)
         stage.sink.evaluate(op.micro, each(apart, y))
         if stage.source.has_memory:
             stage.source.done(op.micro)

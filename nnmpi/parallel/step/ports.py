@@ -227,8 +227,8 @@ class Stage(NamedTuple):
     """A part of the model, between its source and its sink.
 
     A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
-    are final, a forward pass before it reads parameters of the next unit. By the tape a forward
-    pass runs with the last unit, since `forward` of a module cannot stop.
+    are final, a forward pass before it reads parameters of the next unit. By the tape all of a
+    forward pass runs with the first unit, since `forward` of a module cannot stop.
 
     parameters   of the module
     units        the numbers of its units in lists
@@ -338,9 +338,10 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch by module and tape, with its last unit."""
+    """Runs the forward pass of a micro-batch by module and tape, with its first unit."""
+    root = run_stage(stage, state, micro, current)
     yield from pauses(stage.units)
-    return TapePass(stage, state, run_stage(stage, state, micro, current))
+    return TapePass(stage, state, root)
 
 
 class TapePasses:

@@ -253,8 +253,8 @@ def _slices(passes: PassList, units: Sequence[Collection[Parameter]]) -> Slices:
     """Returns the calls of each unit: a forward pass is cut before the first call that reads a
     parameter of a later unit, a backward pass after the last gradient of a unit."""
     calls, backward = passes.calls, passes.backward
-    begin = passes.second if passes.second < len(calls) else backward
-    unit_of = {p: u for u, own in enumerate(units) for p in own}
+    begin = passes.second if passes.halves else backward
+    unit_of = {p: u for u, inside in enumerate(units) for p in inside}
     at = {array.ctypes.data: unit_of[p] for p in unit_of if (array := p.operand).size}
     read = {
         id(stand_in): at[array.ctypes.data]

@@ -108,7 +108,7 @@ class Update:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """What this object does at the end of a list."""
+        """The functions for AGREE and APPLY, the ends of a list."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:

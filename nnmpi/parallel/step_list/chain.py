@@ -1,38 +1,39 @@
 """Chain: the part of a model on a rank as units, with the buckets of its parameters.
 
     stage 0   [ embedding | block | block ]      stage 2   [ block | head ]       on rank 0 of 2
-    units       0           1       2                        3       4
-    buckets     0           0, 1    1                        2       0, 2         (0 is tied)
+    buckets     0           1       2                        3       0
+    units       0           1       2                        4       3            (0 is tied)
 
-A unit is a segment of the graph. One begins where an operation has to come between: where other
-buckets are used than before. Several tensors may cross from one unit to the next.
+A unit is what a pass of a stage does between two operations on buckets. Whoever runs a pass finds
+where it ends: a backward pass where all gradients of its buckets are final, a forward pass before
+it reads a bucket of a later unit. So each bucket of a stage is a unit. Only where the memory of
+gradients is shared by buckets (ZeRO 2 and 3) a unit has to use no others than its own: there it is
+a segment of the graph, with all buckets of that.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from itertools import groupby, pairwise
-from math import prod
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
-from nnmpi.nn.fusion import SMALL
-from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.division import StagePart
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
 from nnmpi.parallel.step_list.op import NONE
 
 
 class Unit(NamedTuple):
-    """A segment of the graph within a stage.
+    """A part of a stage.
 
-    buckets          those of the parameters that it uses, in the order of memory
-    takes_gradient   whether its backward pass computes a gradient of its input
+    buckets          those of its parameters, in the order of memory
+    takes_gradient   whether the backward pass of its stage computes a gradient of its input
     """
 
     stage: int
-    nodes: range
     variables: frozenset[int]
     buckets: tuple[int, ...]
     takes_gradient: bool
@@ -86,11 +87,15 @@ class Chain:
 def chain_of(a: Arrangement, rank: int) -> Chain:
     """Returns the chain of a rank."""
     held = a.model_on(rank)
-    buckets = held.inside()
+    buckets, entering = held.inside(), a.graph.crossings()
     of = {v.variable: b for b, inside in enumerate(buckets.values()) for v in inside}
-    stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
-    entering = a.graph.crossings()
-    units = [u for s, part in stages.items() for u in _units(a, s, part.nodes, of, entering)]
+    units = list[Unit]()
+    for stage, part in a.division.of_rank(a.mesh.coordinates(rank)["pp"]).items():
+        edges = entering[part.nodes.start] if stage else ()
+        takes_gradient = any(a.graph.edges[e].requires_grad for e in edges)
+        for variables in _parts(a, part, of):
+            used = sorted({of[v] for v in variables if v in of})
+            units.append(Unit(stage, frozenset(variables), tuple(used), takes_gradient))
     tied = {
         b: held.trained[bucket.tied].variable
         for b, bucket in enumerate(buckets)
@@ -99,14 +104,25 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
     return Chain(tuple(units), (*buckets,), a.division.place, tied)
 
 
-def _units(
-    a: Arrangement,
-    stage: int,
-    nodes: range,
-    bucket_of: Mapping[int, int],
-    entering: Sequence[Sequence[int]],
-) -> Iterator[Unit]:
-    """Yields the units of a stage; `entering` are the edges that cross in front of each node."""
+def _parts(
+    a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
+) -> Iterable[Collection[int]]:
+    """Returns the variables of each unit of a stage."""
+    if a.residences is not None:  # stages are small already
+        return [part.variables]
+    if a.store.scatters:
+        return [unit.variables for unit in _segments(a, part.nodes, bucket_of)]
+    inside = defaultdict[int, list[int]](list)
+    for v in part.variables:
+        if v in bucket_of:
+            inside[bucket_of[v]].append(v)
+    return [inside[b] for b in sorted(inside)] or [part.variables]
+
+
+def _segments(
+    a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
+) -> Iterable[partition.Unit]:
+    """Returns the segments of a stage that use other buckets than those in front of them."""
     graph = a.graph
     inside = [
         unit
@@ -117,30 +133,11 @@ def _units(
     def used(unit: partition.Unit) -> set[int]:
         return {bucket_of[v] for v in unit.variables if v in bucket_of}
 
-    groups, is_swapped = list[partition.Unit](), a.residences is not None
-    for unit in partition.joined(graph, [*_rows(graph, inside)], by_one_tensor=False):
+    groups = list[partition.Unit]()
+    for unit in partition.joined(graph, inside, by_one_tensor=False):
         # nothing has to come between units if the second one needs no other buckets
-        if groups and (is_swapped or not used(groups[-1]) or used(unit) <= used(groups[-1])):
+        if groups and (not used(groups[-1]) or used(unit) <= used(groups[-1])):
             groups[-1] = groups[-1].with_following(unit)
         else:
             groups.append(unit)
-    for group in groups:
-        edges = entering[group.nodes.start] if group.nodes.start else ()
-        takes_gradient = any(graph.edges[e].requires_grad for e in edges)
-        buckets = tuple(sorted(used(group)))
-        yield Unit(stage, group.nodes, group.variables, buckets, takes_gradient)
-
-
-def _rows(graph: Graph, units: Iterable[partition.Unit]) -> Iterator[partition.Unit]:
-    """Yields units, in which small Linear layers in a row, which run as one op, are one."""
-    for is_linear, run in groupby(units, lambda unit: unit.layers in LINEARS):
-        row = [*run]
-        shapes = [graph.variables[v].shape for unit in row for v in unit.variables]
-        weights = sum(prod(shape) for shape in shapes if len(shape) > 1)
-        if is_linear and weights <= SMALL:
-            yield reduce(partition.Unit.with_following, row)
-        else:
-            yield from row
-
-
-LINEARS = ("Linear",), ("Linear", "ReLU")
+    return groups

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from nnmpi.parallel.step_list.chain import Chain
-from nnmpi.parallel.step_list.op import ADDS, NONE, Kind, Op
+from nnmpi.parallel.step_list.op import ADDS, NONE, SENDS, Kind, Op
 
 
 def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
     """Yields a list in which each bucket is summed once, after the last pass that adds to it, or
     without overlap after all passes."""
     passes = [*ops]
-    last = {op.at: k for k, op in enumerate(passes) if op.kind in ADDS}
+    last = {op.at: _behind(passes, k) for k, op in enumerate(passes) if op.kind in ADDS}
     sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
     for b in reversed(range(len(chain.buckets))):
         after = max([after, *(last[u] for u in chain.users[b] if u in last)])
@@ -105,6 +105,11 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
         for b in sorted(used, reverse=True):
             uses = [k for k in ks if b in chain.units[passes[k].at].buckets]
             opened[uses[0]].append((b, micro))
-            after = max(after, uses[-1])
+            after = max(after, _behind(passes, uses[-1]))
             summed[after].append((b, micro))
     return opened, summed
+
+
+def _behind(passes: Sequence[Op], k: int) -> int:
+    """Returns the place of a pass, or of the message behind it, for which another rank waits."""
+    return k + (k + 1 < len(passes) and passes[k + 1].kind in SENDS)

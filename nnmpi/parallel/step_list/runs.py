@@ -8,7 +8,7 @@ from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
-from nnmpi.parallel.step_list.step import step_list
+from nnmpi.parallel.step_list.step import evaluation, step_list
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules.lowering import boundary
 
@@ -39,15 +39,15 @@ def stage_units(
     chain, held = chain_of(a, rank), a.model_on(rank)
     of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
     members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]
-    found = dict[int, StageUnits]()
+    by_stage = dict[int, StageUnits]()
     for stage, numbers in chain.of_stage.items():
         first = [min((u for u in users if u in numbers), default=NONE) for users in chain.users]
         of_unit = [
-            frozenset(p for b, own in enumerate(members) if first[b] == u for p in own)
+            frozenset(p for b, inside in enumerate(members) if first[b] == u for p in inside)
             for u in numbers
         ]
-        found[stage] = StageUnits(numbers, of_unit)
-    return found
+        by_stage[stage] = StageUnits(numbers, of_unit)
+    return by_stage
 
 
 def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
@@ -62,8 +62,9 @@ def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
 
 
 def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the list of an evaluation of a batch in `micro` micro-batches: passes of whole
-    stages."""
+    """Returns the list of an evaluation of a batch in `micro` micro-batches."""
+    if a.strategy.name in LISTED:
+        return evaluation(a, rank, micro)
     return [*of_program(a, rank, program.forward_ops(a, rank, micro))]
 
 
@@ -72,7 +73,7 @@ KINDS = {
     schedules.Kind.REDUCE: Kind.NOTE,
     schedules.Kind.UPDATE: Kind.APPLY,
 }
-"""What stands in a list for an operation of a program."""
+"""The operation of a list that stands for one of a program."""
 
 
 def of_program(a: Arrangement, rank: int, ops: Iterable[schedules.Op]) -> Iterator[Op]:

@@ -24,7 +24,9 @@ from nnmpi.parallel.step_list.values import (
 )
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules import proof
+from nnmpi.schedules.lowering import forward_passes
 from nnmpi.schedules.op import COMPUTE
+from nnmpi.schedules.placement import stages_of
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,13 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
         slots, begins = whole_values(chain), (*range(len(chain.buckets)),)
         ops = [*with_new_values(ops, chain)]
     return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,))
+
+
+def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
+    """Returns the list of an evaluation of a batch in `micro` micro-batches."""
+    chain, at, place = chain_of(a, rank), a.mesh.coordinates(rank)["pp"], a.division.place
+    passes = forward_passes(stages_of(place, at), micro, max(place) + 1)
+    return [*with_messages(units_of(passes, chain), chain)]
 
 
 @cached

@@ -42,8 +42,7 @@ def _others(a: Arrangement) -> Iterator[str]:
 
 def _units(a: Arrangement, chain: Chain) -> Iterator[str]:
     for u, unit in enumerate(chain.units):
-        nodes = [a.graph.nodes[k] for k in unit.nodes]
-        names = [node.name for node in nodes if node.layer] or [node.name for node in nodes]
-        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        paths = [a.graph.variables[v].path for v in sorted(unit.variables)]
+        span = " to ".join(dict.fromkeys((paths[0], paths[-1]))) if paths else "no parameters"
         numbers = ", ".join(map(str, unit.buckets)) or "none"
         yield f"  unit {u}: {span}, buckets: {numbers}"

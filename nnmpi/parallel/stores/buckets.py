@@ -35,7 +35,6 @@ class Buckets:
     spans      (start, stop) of each parameter, padding included
     of         the bucket of each parameter
     members    the parameters of each bucket
-    users      the stages of this rank that use each parameter
     stages     the stages of this rank that use each bucket
     algorithm  the all-reduce that sums them
     differ     True if ranks may use different ones in a step, as `forward` may depend on values
@@ -50,7 +49,7 @@ class Buckets:
         differ: bool = False,
     ) -> None:
         self.spans, self.algorithm, self.differ = spans, algorithm, differ
-        self.users, self.all = users, sorted(buckets, key=lambda bucket: bucket[:2])
+        self.all = sorted(buckets, key=lambda bucket: bucket[:2])
         stops, last = [bucket.stop for bucket in self.all], len(buckets) - 1
         # an empty parameter may begin where the last bucket ends
         self.of = [min(bisect_right(stops, start), last) for start, _ in spans]

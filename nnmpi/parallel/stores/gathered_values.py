@@ -37,7 +37,11 @@ class GatheredValues:
         return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
-        """The values of parameter i."""
+        """The values of parameter i, once they are complete: by the tape, a forward pass reads
+        them before the list waits for them."""
+        if self._works:
+            self.wait_for(self._buckets.of[i])
+            self.poll()
         return self._values[i]
 
     def refresh(self, i: int, made: int) -> None:

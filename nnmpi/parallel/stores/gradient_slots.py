@@ -25,7 +25,7 @@ class WholeGradients:
     """Whole gradients of this rank in `flat`; the sums replace them, at least in this rank's
     shards."""
 
-    slot_bytes = 0
+    slot_bytes, has_slots = 0, False
 
     def __init__(self, store: LocalStore) -> None:
         self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
@@ -75,6 +75,8 @@ class WholeGradients:
 class GradientSlots:
     """Summed gradients of this rank's shards in `flat`, packed, over all ranks and micro-batches so
     far."""
+
+    has_slots = True
 
     def __init__(self, store: LocalStore) -> None:
         self._parameters, self._buckets = store.parameters, store.buckets

@@ -69,6 +69,7 @@ class ZeroStore(LocalStore):
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
         self.has_fixed_memory = not self.rotates
+        self.is_shared = self.rotates or self._gradients.has_slots
 
     # ---- values
 
@@ -158,6 +159,7 @@ class ZeroStore(LocalStore):
         return self.unscaled(self._gradients.whole(i))
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
+        self._has_sums = True
         order = float(self._values.order)
         row = np.array([*self.on_host([self.squares(self._counted, counted)]), order, order**2])
         self.dp.all_reduce(row, "doubling")
@@ -212,7 +214,7 @@ class ZeroStore(LocalStore):
         if self.rotates:
             with waiting("settle"):
                 self._values.gather()
-        self._is_reading, self._has_sums = False, True
+        self._is_reading = False
 
     def close(self) -> None:
         self.wait()

@@ -162,7 +162,7 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 class RecordedStore(SingleStore):
     """A store of one parameter that records each use of its values and of its gradient."""
 
-    rotates = True
+    rotates = is_shared = True
 
     def __init__(self, variable: int, value: Array, recorder: PassRecorder) -> None:
         super().__init__(value)

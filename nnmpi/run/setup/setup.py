@@ -268,4 +268,6 @@ def arranged(
         fastest = layout.replicas.fastest(arrangement_now.longest_sum)
         measured["allreduce"] = gather_objects(comm, fastest)[0]
         arrangement_now = arrangement()
-    return within_memory(arrangement_now, comm, model, samples, setup.on), facts
+    if arrangement_now.config.memory is not None:
+        arrangement_now = within_memory(arrangement_now, comm, model, samples, setup.on)
+    return arrangement_now, facts

@@ -21,9 +21,9 @@ def test_the_list_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     expected = """\
 list of ranks 2, 3, proved:
-  unit 0: 2 to 4, buckets: 0
-  unit 1: 5 to 7, buckets: 1
-  RECV_F1.0 F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 SEND_B1.0 FINISH1 FINISH0 AGREE APPLY
+  unit 0: 3.weight to 3.bias, buckets: 0
+  unit 1: 5.weight to 7.bias, buckets: 1
+  RECV_F1.0 F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SEND_B1.0 SUM0 FINISH1 FINISH0 AGREE APPLY
 """
     assert out.endswith(expected)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.training.pipelined import digits
 
-from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi import Config, Tensor, Trainer, nn, optim
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 
@@ -90,3 +90,44 @@ def test_stages_of_a_rank_with_zero_3_are_priced_and_trained() -> None:
         "steps": 3,
     }
     assert digest(6, None, **how, dp=2, zero=3) == digest(6, None, **how, dp=2, zero=2)
+
+
+class Residual(nn.Module):
+    """A row of layers that run as one op, with a bucket that ends within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.row(x)
+        return y
+
+
+def residual() -> nn.Module:
+    parts = [Residual() for _ in range(5)]
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), *parts, nn.Linear(16, 10))
+
+
+def test_layers_that_run_as_one_op_may_have_several_buckets() -> None:
+    options = {"dtype": "float64", "steps": 4, "bucket_mb": 0.003}
+    assert len({digest(2, residual, zero=zero, **options) for zero in range(4)}) == 1
+
+
+class Looks(optim.SGD):
+    """Reads gradients itself, which with ZeRO are shards of sums by then."""
+
+    def step(self, *args: object, **options: object) -> None:
+        for p in self.parameters:
+            assert p.grad is not None
+        super().step(*args, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_an_update_cannot_read_whole_gradients(zero: int) -> None:
+    def job(comm: Comm) -> None:
+        config = Config(zero=zero, steps=1, batch_size=16, allreduce="ring", quiet=True)
+        Trainer(config, residual, digits(), comm, optimizer=lambda of: Looks(of, lr=0.1)).fit()
+
+    with pytest.raises(ValueError, match="after a step the gradient is sharded over 2 ranks"):
+        threads.run(2, job)
