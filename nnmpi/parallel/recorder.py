@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from nnmpi.parallel.step_list.op import Op
-
-Do: TypeAlias = Callable[[Op], None]
-"""A function that carries out an operation of a step."""
+Do: TypeAlias = Callable[[Any], None]
+"""A function that carries out an operation of a list (`step_list/op.py`)."""
 
 
 class Recorder:
