@@ -78,6 +78,9 @@ class Optimizer:
     by_parameter = False
     """True if each parameter is updated on its own, with options of its own."""
 
+    whole = False
+    """True if an update needs all elements of a parameter at once."""
+
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 
@@ -167,7 +170,7 @@ class Optimizer:
         for i, j, store, start, end, number in self._ranges:
             group, t = self._group_of(number, i, lr_factor), self.steps[i] + 1
             for x in store.updates(start, end, flat_state.arrays, flat_state.starts[i], t):
-                for piece in (x,) if self.takes_mixed else in_blocks(x):
+                for piece in (x,) if self.takes_mixed else in_blocks(x, self.whole):
                     self._update(piece, group)
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
