@@ -13,6 +13,7 @@ from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import lr_scheduler
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
 from nnmpi.optim.layerwise import LAMB, LARS
+from nnmpi.optim.muon import Muon
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
@@ -39,6 +40,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "Muon",
     "Optimizer",
     "RMSprop",
     "all_decay",

@@ -8,6 +8,7 @@ from nnmpi.nn.store import Operands, flatten
 from nnmpi.optim.flat_state import store_of
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.layerwise import LAMB, LARS
+from nnmpi.optim.muon import Muon
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
@@ -201,5 +202,6 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "rmsprop": RMSprop,
     "lamb": LAMB,
     "lars": LARS,
+    "muon": Muon.with_adamw,
 }
 """The optimizers by their names on the command line."""

@@ -19,7 +19,7 @@ from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
-OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "lars")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "lars", "muon")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
@@ -37,6 +37,7 @@ OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete
 OUTER_DTYPES = ("float32", "bfloat16", "int8")
 RECOMPUTED = ("none", "stage", "block", "selective")
 LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
+OF_MATRICES = ("muon",)  # optimizers that need whole matrices
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
@@ -97,10 +98,14 @@ class Config:
         False, "batch samples of similar length together, by the model's input `lengths`"
     )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
-    optimizer: str = _training("adam", "rule that updates the parameters", choices=OPTIMIZERS)
+    optimizer: str = _training(
+        "adam",
+        "rule that updates the parameters; muon updates matrices, and adamw the others then",
+        choices=OPTIMIZERS,
+    )
     momentum: float = _training(0.9, "momentum of sgd and lars; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
-        0.0, "weight decay: decoupled in adamw, an L2 penalty in other optimizers", NUMBER_FROM_0
+        0.0, "weight decay: an L2 penalty; decoupled in adamw, lamb and muon", NUMBER_FROM_0
     )
     weight_decay_of: str = _training(
         "all", "parameters that decay: all, or those with two or more axes", choices=DECAYS

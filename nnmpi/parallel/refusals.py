@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options import terms
-from nnmpi.options.config import LAYERWISE, Config, options
+from nnmpi.options.config import LAYERWISE, OF_MATRICES, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.layout import AVERAGED, server_count
 from nnmpi.parallel.mesh import AXES
@@ -36,6 +36,7 @@ TWO = "start it with mpirun -n 2, or leave verify out"
 OWN_SUM = "it has no effect, since servers add up the gradients"
 ONE_POSITION = "a new token is one position, and cannot be cut along positions"
 NO_ONE_STEP = "ranks make their steps at different times"
+WHOLE_MATRICES = "it needs whole matrices, and ranks update parts"
 ONE_RANK_HAS_ALL = "activations are swapped only on ranks that have the whole model"
 SLOWING = "only data-parallel ranks can be slowed"
 
@@ -69,6 +70,10 @@ REFUSALS = (
     Refusal("verify", "one rank", "there is nothing to compare it with", TWO),
     Refusal("layerwise", "servers", "a server has parts of parameters, whose norms it needs"),
     Refusal("layerwise", "verify along tp", "one rank has no norms of parameters that tp cuts"),
+    Refusal("optimizer muon", "servers", WHOLE_MATRICES, NO_SERVERS),
+    Refusal("optimizer muon", "zero", WHOLE_MATRICES),
+    Refusal("optimizer muon", "tp", WHOLE_MATRICES),
+    Refusal("optimizer muon", "memory", "it needs whole matrices, and pieces are updated"),
     Refusal("verify", "servers", "it compares copies that ranks update themselves", NO_SERVERS),
     Refusal("reproducible", "pp", WHOLE_SLICE),
     Refusal("reproducible", "schedule", WHOLE_SLICE),
@@ -303,6 +308,9 @@ def _layout(config: Config, along: str) -> str:
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "layerwise": lambda config, ranks: (
         f"optimizer {config.optimizer} (layerwise)" if config.optimizer in LAYERWISE else ""
+    ),
+    "optimizer muon": lambda config, ranks: (
+        f"optimizer {config.optimizer}" if config.optimizer in OF_MATRICES else ""
     ),
     "verify along tp": lambda config, ranks: "verify along tp" * (config.verify and config.tp > 1),
     "servers": _servers,

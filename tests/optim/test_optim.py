@@ -241,7 +241,7 @@ def test_bad_options_give_one_line(case: Any) -> None:
         call([*model().parameters()])
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Muon"])
 def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
     """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4), with a dampening of 0, is refused."""
     ours, theirs = (

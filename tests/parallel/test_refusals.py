@@ -21,6 +21,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
     "layerwise": {"optimizer": "lamb"},
+    "optimizer muon": {"optimizer": "muon"},
     "verify along tp": {"verify": True, "tp": 2},
     "layout length:cp": {"layout": "length:cp"},
     "averaging": {"sync": "local"},

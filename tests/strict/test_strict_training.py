@@ -67,6 +67,7 @@ TASKS = {
     "mlp": Task(lambda: mlp(12, 16, CLASSES), (6, 3, 4)),
     "mlp, sgd": Task(lambda: mlp(12, 16, 8, CLASSES), (6, 12), "sgd"),
     "mlp, rmsprop": Task(lambda: mlp(12, 16, 8, CLASSES), (6, 12), "rmsprop"),
+    "mlp, muon": Task(lambda: mlp(12, 16, 8, CLASSES), (6, 12), "muon"),
     "digits-cnn": Task(MODELS["digits-cnn"], (5, 1, 8, 8), "adamw"),
     "words": Task(words, (6, 3), loss="NLLLoss"),
     "shapes": Task(shapes, (4, 2, 12, 12), "sgd", "MSELoss"),

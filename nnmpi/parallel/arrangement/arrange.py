@@ -40,7 +40,7 @@ from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.fragments import check_fragments
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
-from nnmpi.parallel.arrangement.reduction import algorithm, progress
+from nnmpi.parallel.arrangement.reduction import algorithm, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import AVERAGED, mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
@@ -92,7 +92,7 @@ def arrange(
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
     copies = mesh.count(*summed_axes(config))
-    is_in_window = name == "shared" and not cluster.survives and copies > 1
+    is_in_window = name == "shared" and shares_values(config, cluster) and copies > 1
     store = _store(config, strategy.name, copies, is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     arrangement = Arrangement(
@@ -228,8 +228,8 @@ def _store(
 ) -> StoreKind:
     """Returns the kind of store for parameters and gradients.
 
-    If ranks of a node sum gradients in a shared window, the window holds the parameters too, except
-    where other ranks continue after a rank is lost: they would be left with a half updated window.
+    If ranks of a node sum gradients in a shared window, the window holds the parameters too, unless
+    each rank needs its own (`shares_values`).
     """
     asked = asked_kind(config)
     for kind in STORE_KINDS.values():

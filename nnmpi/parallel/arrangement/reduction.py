@@ -9,7 +9,7 @@ import numpy as np
 
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
-from nnmpi.options.config import Config
+from nnmpi.options.config import OF_MATRICES, Config
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
@@ -62,7 +62,7 @@ def algorithm(
     longest = {at: power_of_two(n) for at, n in lengths.items()}
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
         # buffers for copies have power-of-two lengths; a window of the gradients is exact
-        needed = longest if cluster.survives else lengths
+        needed = lengths if shares_values(config, cluster) else longest
         lack = "" if mesh.count(*REPLICAS) == 1 else _lack(config, cluster, mesh, needed)
         if not lack:
             return "shared"
@@ -142,6 +142,16 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     )
 
 
+def shares_values(config: Config, cluster: Cluster) -> bool:
+    """Returns True if ranks that sum gradients in memory of a node keep their parameters there, of
+    which each updates a part.
+
+    Not where ranks continue after one is lost, perhaps with a half updated window; nor with an
+    optimizer that needs whole matrices.
+    """
+    return not cluster.survives and config.optimizer not in OF_MATRICES
+
+
 def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
@@ -152,7 +162,7 @@ def _lack(
     @cache
     def memory(n: int, ranks: int) -> int:
         """Returns the bytes that a node with `ranks` ranks of a group needs for n elements."""
-        values = 0 if cluster.survives else n * dtype.itemsize
+        values = n * dtype.itemsize if shares_values(config, cluster) else 0
         return memory_of_sums(n, dtype, ranks) + values
 
     needed: Counter[int] = Counter()

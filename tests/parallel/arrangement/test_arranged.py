@@ -98,6 +98,7 @@ OTHERS = {
         6,
         {**EVERYWHERE, "tp": 3, "sequence_parallel": True, "cut": "1"},
     ),
+    "whole matrices": (4, {"allreduce": "shared", "optimizer": "muon"}),
     "convolutions by samples, which run with what follows": (
         2,
         {"build": plain_cnn, "tp": 2, "layout": "0=samples,3=samples", "micro_batches": 2},
