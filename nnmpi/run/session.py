@@ -42,7 +42,6 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
@@ -129,6 +128,8 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
+            from nnmpi.planning.paper.rank_kinds import rank_kinds
+
             all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from nnmpi.arrays import blas, native
 from nnmpi.data.loader import padding
@@ -19,13 +20,15 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
-from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import cores, threads
 from nnmpi.run.setup.cores import RankCores
 from nnmpi.run.setup.setup import Setup
+
+if TYPE_CHECKING:
+    from nnmpi.planning.paper.rank_kinds import RankKind
 
 
 def layout_event(a: Arrangement) -> Event:
@@ -74,6 +77,9 @@ def layout_event(a: Arrangement) -> Event:
 
 def arranged_event(a: Arrangement) -> Event:
     """The bytes that ranks hold and send, and which ranks have which layers."""
+    # here, since only some runs are priced
+    from nnmpi.planning.paper.rank_kinds import rank_kinds
+
     return {
         "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
         "blocks": [
@@ -147,7 +153,7 @@ def _residences(a: Arrangement, known: Residences) -> Event:
     }
 
 
-def _figures(kind: RankKind) -> Event:
+def _figures(kind: "RankKind") -> Event:
     """The bytes that ranks of one kind hold and send."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {

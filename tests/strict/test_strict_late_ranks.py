@@ -15,7 +15,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import loss_scale
 from nnmpi.parallel import nccl
-from nnmpi.parallel.replicas.gradient_sync import BucketedSync
+from nnmpi.parallel.replicas.gradient_sync import BucketSums
 
 pytestmark = needs_emulator  # which has as many devices as there are ranks
 
@@ -140,7 +140,7 @@ def test_the_host_waits_for_no_step_that_it_has_just_made(
         return True
 
     monkeypatch.setattr(nccl.Launched, "done", property(done))
-    monkeypatch.setattr(BucketedSync, "poll", lambda sync: None)
+    monkeypatch.setattr(BucketSums, "poll", lambda sync: None)
 
     def kinds(comm: Comm) -> set[str]:
         heard = Noted() if comm.rank == 0 else Heard()

@@ -7,7 +7,6 @@ from typing import Any
 
 from nnmpi.options.amounts import duration, plural
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
-from nnmpi.planning.paper.rank_kinds import MANY
 from nnmpi.sim.drawing.tables import columns
 
 Event = dict[str, Any]
@@ -52,6 +51,9 @@ def _parts(e: Event) -> Iterator[str]:
     if e["servers"]:
         yield "what workers and servers send depends on who waits for whom, so it is not predicted"
     elif e["ranks"] > 1:
+        # here, since most runs print no layout
+        from nnmpi.planning.paper.rank_kinds import MANY
+
         sent = columns(list(_sent(e)), str.rjust)
         of_first = f" (above {MANY:,} ranks, sums are those of the first)" * (e["ranks"] > MANY)
         yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"

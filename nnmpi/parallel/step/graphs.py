@@ -144,16 +144,17 @@ class Graphs:
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, as in this step, with its first unit."""
+        """Runs the forward pass on these inputs, as in this step, with its last unit: by then all
+        values are there."""
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
+        yield from pauses(self._units)
         for memory, array in zip(self._inputs, arrays, strict=True):
             _write(memory, array)
         for seed, purpose, names, words in self._keys:
             _write(words, np.array(keyed.key(seed, purpose, step, *names), np.uint32))
         self._forward.launch()
-        yield from pauses(self._units)
 
     def first_half(self, seeds: Sequence[Array | None]) -> None:
         """Runs the backward pass from the gradients of the outputs."""

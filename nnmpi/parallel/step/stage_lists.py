@@ -273,6 +273,9 @@ class StageLists:
         if not is_whole or kind.in_flight > 1 or kind.halves or is_again:
             self.reason = "on a GPU, only passes of whole models on one rank are captured"
             return None
+        if any(p.store is not None and p.store.is_shared for p in self._parameters):
+            self.reason = "on a GPU, passes are not captured that write gradients to slots"
+            return None
         try:
             with self._users_code.restored() as has_changed:
                 graphs = Graphs(
