@@ -39,7 +39,7 @@ class GatheredValues:
     def value(self, i: int) -> Array:
         """The values of parameter i, once they are complete: by the tape, a forward pass reads
         them before the list waits for them."""
-        if self._works:
+        if self._works or self._due:
             self.wait_for(self._buckets.of[i])
             self.poll()
         return self._values[i]
