@@ -56,7 +56,15 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "zero 2, a tied weight": (2, {**GPT, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
     "zero 2 in pipelines": (
         4,
-        {**DEEP, "pp": 2, "zero": 2, "bucket_mb": 0.001, "micro_batches": 4, "schedule": "zb-h1"},
+        {
+            **DEEP,
+            "pp": 2,
+            "cut": "5",
+            "zero": 2,
+            "bucket_mb": 0.001,
+            "micro_batches": 4,
+            "schedule": "zb-h1",
+        },
     ),
     "pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3}),
     "gpipe": (2, {**CNN, "pp": 2, "cut": "4", "micro_batches": 3, "schedule": "gpipe"}),
