@@ -24,6 +24,9 @@ class OpRecorder(Protocol):
     def enter_no_grad(self) -> None:
         """Receives notice that a no_grad block begins, in which ops are not reported."""
 
+    def run_again(self, function: Callable[[], Any]) -> Any:
+        """Runs a function that is to run again in the backward pass."""
+
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
 """True if ops record nodes; while a model is traced, a recorder that is called as well. A context

@@ -25,7 +25,7 @@ Rules:
   visited. They are numbered as if they had been kept, so gradients are added in the same order.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeAlias
@@ -164,9 +164,17 @@ class UnfinishedBackward:
         self._leaf_uses = _uses(self._visits or [])
         return [*self._leaf_uses]
 
-    def in_parts(self, parts: Sequence[Iterable[AnyTensor]]) -> Generator[None, None, None]:
+    def in_parts(
+        self,
+        parts: Sequence[Iterable[AnyTensor]],
+        absent: Sequence[Collection[AnyTensor]],
+    ) -> Generator[None, None, None]:
         """As `finish`, in a generator that stops between the parts: as soon as the gradients of
-        the leaves in a part, and in those before, are final."""
+        the leaves in a part, and in those before, are final.
+
+        `absent` has leaves that cannot be read in a part. If there are any, it goes on until the
+        next node would read one.
+        """
         if len(parts) < 2:
             return self.finish()
         visits, progress = self._taken(), progress_hook.get()
@@ -178,8 +186,8 @@ class UnfinishedBackward:
                 part.discard(leaf)
 
         contributed = _counting(uses, on_leaf)
-        for part in due[:-1]:
-            while part:
+        for part, unread in zip(due[:-1], absent, strict=False):
+            while part or (unread and visits and _reads_none(visits[0][1], unread)):
                 self._visit_next(visits, contributed)
                 progress()
             yield
@@ -355,6 +363,11 @@ def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
                 seen.add(parent)
                 stack.append((-parent.made, parent, parent.needs))
     return uses
+
+
+def _reads_none(node: TapeNode, leaves: Collection[AnyTensor]) -> bool:
+    """Returns True if a node uses none of these leaves."""
+    return not any(parent in leaves for parent in node.parents)
 
 
 def _counting(remaining: dict[AnyTensor, int], on_leaf: OnLeaf) -> OnLeaf:

@@ -192,6 +192,7 @@ class Graph(NamedTuple):
     calls      calls of modules with several nodes, except Sequentials that only run their layers
     shapes     the edges whose shape a `forward` reads, which therefore cannot be sharded
     fused      neighbours that run as one op
+    again      nodes of functions that `checkpoint` calls, which run again in backward passes
     source     how the model is run again, for simulated steps (`tracing.ModelSource`)
     """
 
@@ -204,6 +205,7 @@ class Graph(NamedTuple):
     calls: tuple[Call, ...]
     shapes: frozenset[int]
     fused: tuple[range, ...]
+    again: tuple[range, ...] = ()
     source: Any = None
 
     @property

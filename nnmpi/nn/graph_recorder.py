@@ -87,6 +87,7 @@ class GraphRecorder:
 
     edges  the edges for the samples of the pass; available after `free`
     fused  neighbours that run as one op
+    again  nodes that run again in the backward pass, by `checkpoint`
     held   the size of the edges in bytes
     """
 
@@ -100,6 +101,7 @@ class GraphRecorder:
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
         self.calls, self.shapes, self.fused = list[Call](), set[int](), list[range]()
+        self.again = list[range]()
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
         self._memory: dict[int, Array] = {}  # that edges lie in, by id
         self._within: list[str] = []  # the modules being traced into, the innermost last
@@ -133,6 +135,13 @@ class GraphRecorder:
     def enter_no_grad(self) -> None:
         """Refuses no_grad in a traced `forward` (see `nnmpi.autograd.recording`)."""
         self.refuse(NO_GRAD)
+
+    def run_again(self, function: Callable[[], Any]) -> Any:
+        """Runs a function that `checkpoint` was called with."""
+        start = len(self.nodes)
+        result = function()
+        self.again.append(range(start, len(self.nodes)))
+        return result
 
     def note_shape_read(self, tensor: Tensor) -> None:
         """Notes that `forward` has read the shape of a tensor."""

@@ -46,7 +46,8 @@ def checkpoint(
     """
     current, record = current_pass.get(), recording.get()
     if not record or (current is not None and current.around is not None):
-        return function(*args, **named)
+        call = partial(function, *args, **named)
+        return call() if isinstance(record, bool) else record.run_again(call)
     if current is None:
         raise ValueError(
             "checkpoint: call it in the `forward` of a module, whose passes say which random "

@@ -247,6 +247,7 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
         tuple(_common_calls(few.calls, more.calls)),
         frozenset(few.shapes | more.shapes),
         tuple(few.fused),
+        tuple(few.again),
     )
     return with_names(graph)
 

@@ -23,10 +23,10 @@ import numpy as np
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
-from nnmpi.parallel.arrangement.program import SLOTS
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.parallel.step_list.values import SLOTS
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bucket_bound import BucketBounds
 from nnmpi.planning.candidate import Candidate

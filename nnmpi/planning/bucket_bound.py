@@ -8,8 +8,8 @@ from typing import Any
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.arrangement.program import SLOTS
 from nnmpi.parallel.layout import AVERAGED
+from nnmpi.parallel.step_list.values import SLOTS
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.exchange_time import ExchangeTimes

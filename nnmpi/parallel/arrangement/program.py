@@ -1,4 +1,4 @@
-"""The program of a rank in a step, its micro-batches, and when ZeRO 3 gathers which parameters."""
+"""The program of a rank in a step, and its micro-batches."""
 
 from collections.abc import Sequence
 
@@ -60,83 +60,3 @@ def measured_samples(config: Config, parts: int) -> int:
     """Returns how many samples to measure the units of a model with: a rank's samples in a
     micro-batch."""
     return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
-
-
-# ---- ZeRO 3
-
-SLOTS = 2
-"""The number of slots of ZeRO 3 for gradients, and for parameters: one bucket is in use while the
-next one is gathered."""
-
-NONE = -1
-FORWARD, BACKWARD = 1, -1
-
-
-class SlotWalk:
-    """The plan of ZeRO 3's parameter slots: which bucket is in which slot, and when it is gathered.
-
-        forward     use 0   gather 1 | use 1   gather 2 | use 2
-        backward    use 2            | use 1   gather 0 | use 0        1 was still there
-        slot        0       1          1       0          0
-
-    Bucket b always uses slot b mod `slots`; `stages` are the stages that use each bucket. The store
-    that follows this plan is in `parallel/stores/weight_slots.py`.
-
-    If ranks may use different buckets, because `forward` may depend on values, then `at_once`: each
-    bucket has a slot, and all are gathered before the first use, in the same order on all ranks.
-    """
-
-    def __init__(self, stages: Sequence[frozenset[int]], at_once: bool = False) -> None:
-        self._stages, self._at_once = stages, at_once
-        self.slots = len(stages) if at_once else min(SLOTS, len(stages))
-        self._begin()
-        self._first = NONE
-
-    def _begin(self) -> None:
-        self._held = [NONE] * self.slots
-        self._current = NONE, FORWARD
-
-    def slot(self, b: int) -> int:
-        """Returns the slot of bucket b."""
-        return b % self.slots
-
-    def holds(self, b: int) -> bool:
-        """Returns True if bucket b is in its slot, or is being gathered into it."""
-        return self._held[self.slot(b)] == b
-
-    def use(self, b: int, towards: int) -> tuple[list[int], list[int]]:
-        """Returns the buckets to gather when bucket b is used, before and after waiting for b: b
-        itself unless it is there, then the next one in direction `towards` (FORWARD or
-        BACKWARD)."""
-        if self._current == (b, towards):
-            return [], []
-        self._current = b, towards
-        if self._first == NONE:
-            self._first = b
-        if self._at_once:
-            return self._missing(*range(self.slots)), []
-        following = b + towards
-        due, ahead = self._missing(b), list[int]()
-        # prefetch only what a stage of this bucket uses too: others may run at another time
-        if 0 <= following < len(self._stages) and self._stages[b] & self._stages[following]:
-            ahead = self._missing(following)
-        return due, ahead
-
-    def updated(self) -> list[int]:
-        """Forgets all buckets because their values have changed, and returns those to gather
-        first: the first one used in the last step, or all of them."""
-        self._begin()
-        first, self._first = self._first, NONE
-        if self._at_once:
-            return self._missing(*range(self.slots))
-        return self._missing(first) if first != NONE else []
-
-    def _missing(self, *buckets: int) -> list[int]:
-        """Returns those of the buckets that are not in their slots, and assigns these to them."""
-        return [b for b in buckets if self._taken(b)]
-
-    def _taken(self, b: int) -> bool:
-        """Assigns bucket b to its slot; returns False if it was there."""
-        was_held = self.holds(b)
-        self._held[self.slot(b)] = b
-        return not was_held

@@ -33,6 +33,7 @@ from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.parallel.step_list.op import Kind
+from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.table import STORES
@@ -118,17 +119,18 @@ def _store_and_sync(
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
-    users = [variable.users for variable in held.trained]
-    buckets = Buckets(held.spans, with_comms, users, a.algorithm, a.graph.may_differ)
+    buckets = Buckets(held.spans, with_comms, a.algorithm)
     if scaler is not None:
         for p in {*spec.part.parameters} - {*parameters}:  # frozen, so without masters
             p.move(SingleStore(p.data.astype(a.dtype)), 0)
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
     made_from = made_from._replace(compress=a.config.compress or "")
-    if a.store.scatters:
-        slots = gradient_slots(chain_of(a, layout.all.rank))
-        made_from = made_from._replace(gradient_slots=slots)
+    if a.store.zero:
+        chain = chain_of(a, layout.all.rank)
+        made_from = made_from._replace(value_slots=value_slots(a, chain))
+        if a.store.scatters:
+            made_from = made_from._replace(gradient_slots=gradient_slots(chain))
     store, at_end = STORES[a.store.name](made_from), dict[Kind, Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}

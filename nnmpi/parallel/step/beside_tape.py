@@ -43,11 +43,11 @@ class Compared:
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
-    def first_half(self, seed: Array) -> None:
+    def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, in both ways."""
         seeds = seeds_of(self.root, seed)
         with self._notes.noting():
-            self._by_tape.first_half(seed)
+            yield from self._by_tape.first_half(seed)
         with self._notes.recalling():
             self._replay.first_half(seeds)
         self._compare_inputs()

@@ -299,8 +299,7 @@ class Ports(NamedTuple):
                 channels.inlets.get(s, samples),
                 channels.outlets.get(s, loss),
                 frozenset(module.parameters()),
-                units[s].numbers,
-                units[s].parameters,
+                *units[s],
             )
             for s, module in part.stages.items()
         }

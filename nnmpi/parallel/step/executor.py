@@ -46,11 +46,10 @@ from nnmpi.parallel.step.ports import (
     StagePasses,
     TapePasses,
     forward,
-    pauses,
     run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.step_list.op import FORWARD, MESSAGES, Kind, Op
+from nnmpi.parallel.step_list.op import ADDS, FORWARD, MESSAGES, PASSES, Kind, Op
 
 
 class GradientSync:
@@ -60,6 +59,9 @@ class GradientSync:
     """
 
     ops: Mapping[Kind, Do] = {}
+
+    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
+        """Takes the function by which lists go on within a pass: see `Executor._go_on`."""
 
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
@@ -171,6 +173,12 @@ BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
 ENDED = object()
 """Stands for the end of a pass, in place of its next stop."""
 
+OVER: Iterator[None] = iter(())
+"""A pass that has ended before the last of its units."""
+
+NO_PASS = Op(Kind.APPLY)
+"""Stands for no operation of a pass."""
+
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
 """Wrappers of operations, as (kind, hook) pairs: hook(do, op) calls do(op), and may act before and
@@ -203,7 +211,10 @@ class Executor:
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
         self._plan, self._states = StepPlan.of([], {}, {}), dict[tuple[int, int], PassState]()
-        self._running = dict[tuple[int, int], Generator[None, None, None]]()
+        self._running = dict[tuple[int, int], Iterator[None]]()
+        self._calls: Iterator[tuple[Do, Op]] = iter(())
+        self._inside = NO_PASS
+        sync.lists_go_on(self._go_on)
         self._progress = self._poll if self._channels.is_needed else sync.poll
         passes_of_stages = {
             Kind.F: self._forward,
@@ -292,10 +303,12 @@ class Executor:
 
     def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
         tokens = progress_hook.set(poll), current_recorder.set(self._recorder)
+        self._calls = iter(calls)
         try:
-            for do, op in calls:
+            for do, op in self._calls:
                 do(op)
         finally:
+            self._inside = NO_PASS
             progress_hook.reset(tokens[0])
             current_recorder.reset(tokens[1])
 
@@ -304,14 +317,45 @@ class Executor:
         self._sync.poll()
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
-        """Carries out the part of a pass of a stage that belongs to one unit."""
-        where, units = (op.stage, op.micro), self._stages[op.stage].units
+        """Carries out the part of a pass of a stage that belongs to one unit, and those of further
+        units if the pass cannot stop between them."""
+        if self._inside is not NO_PASS:  # the list has gone on within the pass
+            self._inside = op
+            return
+        where = op.stage, op.micro
         running = self._running.pop(where, None) or begin(op)
+        self._inside = op
         is_over = next(running, ENDED) is ENDED
-        if is_over is not (op.at == units[-1 if op.kind in FORWARD else 0]):
-            raise RuntimeError(f"{op}: the pass has not stopped where the list says")
-        if not is_over:
-            self._running[where] = running
+        last, self._inside = self._is_last(self._inside), NO_PASS
+        if last and not is_over:
+            raise RuntimeError(f"{op}: the pass has not ended where the list says")
+        if not last:
+            self._running[where] = OVER if is_over else running
+
+    def _is_last(self, op: Op) -> bool:
+        """Returns True if a pass of a stage ends with this unit."""
+        return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
+
+    def _go_on(self, path: str) -> bool:
+        """Carries out the list up to the next unit of the pass under way, which reads a parameter
+        that is not there yet; returns False if no pass is under way.
+
+        The gradients of a unit have to be final before the next unit of a B or W.
+        """
+        op = self._inside
+        if op is NO_PASS:
+            return False
+        if op.kind in ADDS or self._is_last(op):
+            raise ValueError(
+                f"{path} is read where the model did not use it when its layers were recorded, and "
+                "zero 3 has gathered other parameters there: read each one in the same layers of "
+                "every pass, or use --zero 2"
+            )
+        for do, following in self._calls:
+            do(following)
+            if following.kind in PASSES:
+                break
+        return True
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
         stage, stats = self._stages[op.stage], self._batch_stats
@@ -326,7 +370,6 @@ class Executor:
             return
         with no_grad():
             root = run_stage(stage, state, op.micro, current)
-        yield from pauses(stage.units)
         if self._step < self._checked_until:
             state.note(root)
         stage.sink.put(op.micro, root)
@@ -353,8 +396,7 @@ class Executor:
 
     def _input_gradient(self, op: Op) -> Generator[None, None, None]:
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
-        state.run.first_half(stage.sink.seed(op.micro, state.run.root))
-        yield from pauses(stage.units)
+        yield from state.run.first_half(stage.sink.seed(op.micro, state.run.root))
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
 
@@ -376,10 +418,10 @@ class Executor:
         def apart(t: Tensor) -> Tensor:
             return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
 
-        yield from pauses(stage.units)
         stage.sink.evaluate(op.micro, each(apart, y))
         if stage.source.has_memory:
             stage.source.done(op.micro)
+        yield from ()
 
     def _note(self, op: Op) -> None:
         self._sync.note(self.loss.loss(), self._request())

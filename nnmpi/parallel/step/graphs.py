@@ -27,7 +27,6 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
-from nnmpi.parallel.step.ports import pauses
 from nnmpi.parallel.step.replay import Memory
 
 
@@ -149,7 +148,8 @@ class Graphs:
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
-        yield from pauses(self._units)
+        for _ in self._units[1:]:
+            yield
         for memory, array in zip(self._inputs, arrays, strict=True):
             _write(memory, array)
         for seed, purpose, names, words in self._keys:
@@ -169,8 +169,8 @@ class Graphs:
                 leaf.has_grad = True
 
     def second_half(self) -> Generator[None, None, None]:
-        """Stops between units, with nothing to do: a graph is not cut."""
-        return pauses(self._units)
+        """Does nothing: a graph is not cut, so the first half was all of it."""
+        yield from ()
 
     def free(self) -> None:
         """The memory serves this pass alone."""

@@ -227,12 +227,14 @@ class Stage(NamedTuple):
     """A part of the model, between its source and its sink.
 
     A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
-    are final, a forward pass before it reads parameters of the next unit. By the tape all of a
-    forward pass runs with the first unit, since `forward` of a module cannot stop.
+    are final, a forward pass before it reads parameters of the next unit. It may end before the
+    last unit: by the tape all of a forward pass runs with the first one, since `forward` of a
+    module cannot stop.
 
     parameters   of the module
     units        the numbers of its units in lists
-    of_units     the parameters of each unit: see `StageUnits` in step_list/runs.py
+    of_units     the parameters of each unit, and
+    absent       those whose values may not be in memory then: see `StageUnits` in step_list/runs.py
     """
 
     module: Module
@@ -241,12 +243,7 @@ class Stage(NamedTuple):
     parameters: frozenset[Parameter]
     units: Sequence[int] = (0,)
     of_units: Sequence[frozenset[Parameter]] = (frozenset(),)
-
-
-def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Stops between units, with nothing to do in between."""
-    for _ in units[1:]:
-        yield
+    absent: Sequence[frozenset[Parameter]] = (frozenset(),)
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
@@ -268,8 +265,9 @@ class StagePass(Protocol):
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass; stops between units."""
 
-    def first_half(self, seed: Array) -> None:
-        """Computes the gradients of the inputs that come from another stage."""
+    def first_half(self, seed: Array) -> Generator[None, None, None]:
+        """Computes the gradients of the inputs that come from another stage; stops between
+        units."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes what is left; stops between units."""
@@ -299,23 +297,24 @@ class TapePass:
         self._begin(seed)
         return self.second_half()
 
-    def first_half(self, seed: Array) -> None:
-        """Computes the gradients of the inputs that come from another stage."""
+    def first_half(self, seed: Array) -> Generator[None, None, None]:
+        """Computes the gradients of the inputs that come from another stage, without a stop."""
         leaves = needing_gradients(self._state.input)
         if leaves and self.root.requires_grad:
             self._rest = self.root.backward(seed, until=leaves)
         else:  # the input is data: all of the backward pass is left
             self._begin(seed)
+        yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes what is left; stops between units."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
-            return pauses(self._stage.units)
+            return _nothing()
         kind = self._state.kind
         if kind is None or not kind.adds:
             self._check(rest.leaves())
-        return rest.in_parts(self._stage.of_units[::-1])
+        return rest.in_parts(self._stage.of_units[::-1], self._stage.absent[::-1])
 
     def _begin(self, seed: Array) -> None:
         root = self.root
@@ -338,10 +337,13 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch by module and tape, with its first unit."""
-    root = run_stage(stage, state, micro, current)
-    yield from pauses(stage.units)
-    return TapePass(stage, state, root)
+    """Runs the forward pass of a micro-batch by module and tape, without a stop."""
+    yield from ()
+    return TapePass(stage, state, run_stage(stage, state, micro, current))
+
+
+def _nothing() -> Generator[None, None, None]:
+    yield from ()
 
 
 class TapePasses:

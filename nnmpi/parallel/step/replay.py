@@ -296,10 +296,11 @@ class ReplayedPass:
         yield from self._replay.second_half()
         self._pass_on()
 
-    def first_half(self, seed: Array) -> None:
+    def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage."""
         self._replay.first_half(seeds_of(self.root, seed))
         self._pass_on()
+        yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes what is left; stops between units."""

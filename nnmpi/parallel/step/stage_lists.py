@@ -44,7 +44,6 @@ from nnmpi.parallel.step.ports import (
     by_tape,
     call,
     joined,
-    pauses,
     run_stage,
 )
 from nnmpi.parallel.step.replay import Memory, PlannedPass, ReplayedPass
@@ -188,9 +187,7 @@ class StageLists:
                 self._seen.add(key)
                 return (yield from by_tape(self._stage, state, number, current))
             if key not in self.compared or self._always_compared:
-                run = self._beside_tape(key, micro)
-                yield from pauses(self._stage.units)
-                return run
+                return self._beside_tape(key, micro)
             self._last, self._planned = key, self._lists[key]
         assert self._planned is not None
         replay = self._planned.replay(self.memory)

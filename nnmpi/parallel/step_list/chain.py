@@ -6,9 +6,9 @@
 
 A unit is what a pass of a stage does between two operations on buckets. Whoever runs a pass finds
 where it ends: a backward pass where all gradients of its buckets are final, a forward pass before
-it reads a bucket of a later unit. So each bucket of a stage is a unit. Only where the memory of
-gradients is shared by buckets (ZeRO 2 and 3) a unit has to use no others than its own: there it is
-a segment of the graph, with all buckets of that.
+it reads a bucket of a later unit. So each bucket of a stage is a unit. Only where buckets share
+memory, for gradients (ZeRO 2) or values (ZeRO 3), a unit has to use no others than its own: there
+it is a segment of the graph, with all buckets of that.
 """
 
 from collections import defaultdict
@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from nnmpi.nn.recompute import recomputed_paths
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
@@ -110,7 +111,7 @@ def _parts(
     """Returns the variables of each unit of a stage."""
     if a.residences is not None:  # stages are small already
         return [part.variables]
-    if a.store.scatters:
+    if a.store.scatters or shares_values(a):
         return [unit.variables for unit in _segments(a, part.nodes, bucket_of)]
     inside = defaultdict[int, list[int]](list)
     for v in part.variables:
@@ -119,11 +120,23 @@ def _parts(
     return [inside[b] for b in sorted(inside)] or [part.variables]
 
 
+def shares_values(a: Arrangement) -> bool:
+    """Returns True if buckets share memory for values, which are gathered for their use."""
+    return a.store.zero > 0 and not a.store.has_all_values and not a.graph.may_differ
+
+
 def _segments(
     a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
 ) -> Iterable[partition.Unit]:
-    """Returns the segments of a stage that use other buckets than those in front of them."""
-    graph = a.graph
+    """Returns the segments of a stage that use other buckets than those in front of them.
+
+    Modules that run again in a backward pass then use all their values at once, which have to be
+    there: with ZeRO 3 no segment ends within one.
+    """
+    graph, together = a.graph, list[range]()
+    if shares_values(a):
+        paths = recomputed_paths(graph, a.config.recompute)
+        together = [*graph.again, *(call.nodes for call in graph.calls if call.path in paths)]
     inside = [
         unit
         for unit in partition.units(graph, tuple(a.division.begins))
@@ -136,7 +149,8 @@ def _segments(
     groups = list[partition.Unit]()
     for unit in partition.joined(graph, inside, by_one_tensor=False):
         # nothing has to come between units if the second one needs no other buckets
-        if groups and (not used(groups[-1]) or used(unit) <= used(groups[-1])):
+        is_within = any(unit.nodes.start in nodes[1:] for nodes in together)
+        if groups and (is_within or not used(groups[-1]) or used(unit) <= used(groups[-1])):
             groups[-1] = groups[-1].with_following(unit)
         else:
             groups.append(unit)

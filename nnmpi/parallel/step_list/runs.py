@@ -9,6 +9,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.step_list.step import evaluation, step_list
+from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules.lowering import boundary
 
@@ -22,10 +23,12 @@ class StageUnits(NamedTuple):
     numbers     their numbers in the lists
     parameters  of each unit, those of the buckets that no unit of the stage in front of it uses: it
                 is the first one to read them, and the last one to add to their gradients
+    absent      of each unit, those of the stage whose values may not be in memory while it runs
     """
 
     numbers: range
     parameters: Sequence[frozenset[Parameter]]
+    absent: Sequence[frozenset[Parameter]]
 
 
 def stage_units(
@@ -35,10 +38,11 @@ def stage_units(
     if a.strategy.name not in LISTED:
         stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
         none = frozenset[Parameter]()
-        return {s: StageUnits(range(k, k + 1), [none]) for k, s in enumerate(stages)}
+        return {s: StageUnits(range(k, k + 1), [none], [none]) for k, s in enumerate(stages)}
     chain, held = chain_of(a, rank), a.model_on(rank)
     of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
     members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]
+    share_slots = len({*(slots := value_slots(a, chain)).values()}) < len(slots)
     by_stage = dict[int, StageUnits]()
     for stage, numbers in chain.of_stage.items():
         first = [min((u for u in users if u in numbers), default=NONE) for users in chain.users]
@@ -46,18 +50,16 @@ def stage_units(
             frozenset(p for b, inside in enumerate(members) if first[b] == u for p in inside)
             for u in numbers
         ]
-        by_stage[stage] = StageUnits(numbers, of_unit)
+        others = frozenset[Parameter]().union(*of_unit) if share_slots else frozenset[Parameter]()
+        absent = [others.difference(*(members[b] for b in chain.units[u].buckets)) for u in numbers]
+        by_stage[stage] = StageUnits(numbers, of_unit, absent)
     return by_stage
 
 
 def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
     """Returns the list of a step of `micro` micro-batches."""
     if a.strategy.name in LISTED:
-        ops = step_list(a, rank, micro).ops
-        if a.store.zero < 3:
-            return ops
-        # the store of ZeRO 3 gathers when values are used
-        return [op for op in ops if op.kind not in (Kind.GATHER, Kind.WAIT)]
+        return step_list(a, rank, micro).ops
     return [*of_program(a, rank, program.ops(a, rank, micro))]
 
 

@@ -15,13 +15,7 @@ from nnmpi.parallel.step_list.passes import (
     with_note,
     with_recomputed,
 )
-from nnmpi.parallel.step_list.values import (
-    first_buckets,
-    value_slots,
-    whole_values,
-    with_gathers,
-    with_new_values,
-)
+from nnmpi.parallel.step_list.values import first_buckets, value_slots, with_gathers
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import forward_passes
@@ -58,7 +52,7 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     ops = [*with_messages(passes, chain)]
     if a.config.recompute == "stage":
         passes, ops = ([*with_recomputed(row, chain)] for row in (passes, ops))
-    scatters, zero = a.store.scatters, a.store.zero
+    scatters = a.store.scatters
     with_gradients = with_scatters if scatters else with_sums
     is_tied = scatters and bool(chain.tied)
     has_terms = bool(a.model_on(rank).slices_of(a.sharding.terms))
@@ -66,13 +60,9 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
     room = 1 + max((op.slot for op in ops if op.kind is Kind.OPEN), default=NONE)
-    slots, begins = dict[int, int](), tuple[int, ...]()
-    if zero == 3 and not a.graph.may_differ:
-        slots, begins = value_slots(chain), first_buckets(passes, chain)
-        ops = [*with_gathers(ops, chain, slots)]
-    elif zero:
-        slots, begins = whole_values(chain), (*range(len(chain.buckets)),)
-        ops = [*with_new_values(ops, chain)]
+    slots, begins = value_slots(a, chain), tuple[int, ...]()
+    if slots:
+        begins, ops = first_buckets(chain, slots), [*with_gathers(ops, chain, slots)]
     return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,))
 
 
@@ -80,7 +70,8 @@ def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """Returns the list of an evaluation of a batch in `micro` micro-batches."""
     chain, at, place = chain_of(a, rank), a.mesh.coordinates(rank)["pp"], a.division.place
     passes = forward_passes(stages_of(place, at), micro, max(place) + 1)
-    return [*with_messages(units_of(passes, chain), chain)]
+    ops, slots = [*with_messages(units_of(passes, chain), chain)], value_slots(a, chain)
+    return [*with_gathers(ops, chain, slots)] if slots else ops
 
 
 @cached

@@ -1,27 +1,36 @@
 """Gathers of values: which bucket is in which slot, and when it is gathered and waited for.
 
-    ZeRO 1, 2    WAIT0 F0.0 WAIT1 F1.0 ... APPLY GATHER0 GATHER1       each bucket has memory of its
-                                                                       own: slot b
-    ZeRO 3       WAIT0@0 GATHER1@1 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0
+    ZeRO 1, 2    WAIT0@0 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0 GATHER1@1    each bucket has a slot
+    ZeRO 3       WAIT0@0 GATHER1@1 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0    they share slots
 
-A step ends with the gathers with which the next one begins.
+A list ends with the gathers with which the next one begins.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from nnmpi.parallel.arrangement.program import SLOTS
-from nnmpi.parallel.step_list.chain import Chain
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.step_list.chain import Chain, shares_values
 from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
 
+SLOTS = 2
+"""The least number of slots that several buckets share: one bucket is in use while the next one is
+gathered."""
 
-def whole_values(chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket where all values are on each rank."""
-    return {b: b for b in range(len(chain.buckets))}
+
+def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
+    """Returns the slot of the values of each bucket; none without ZeRO, where values stay.
+
+    With ZeRO 1 and 2 each bucket has its own; with ZeRO 3 too if ranks may use different buckets,
+    because `forward` may depend on values.
+    """
+    if not a.store.zero:
+        return {}
+    return shared_slots(chain) if shares_values(a) else {b: b for b in range(len(chain.buckets))}
 
 
-def value_slots(chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket with ZeRO 3, which is always the same, since backward passes
-    keep arrays in it.
+def shared_slots(chain: Chain) -> dict[int, int]:
+    """Returns the slot of each bucket where buckets share them. A bucket is always in the same one,
+    since backward passes keep arrays in it.
 
     Buckets of one unit have different slots, and those of neighbouring units too where SLOTS
     allow it.
@@ -44,32 +53,19 @@ def value_slots(chain: Chain) -> dict[int, int]:
     return slots
 
 
-def first_buckets(ops: Iterable[Op], chain: Chain) -> tuple[int, ...]:
-    """Returns the buckets of the first pass of a list."""
-    return next((chain.units[op.at].buckets for op in ops if op.kind in PASSES), ())
-
-
-def with_new_values(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields the list of ZeRO 1 or 2: after the update all buckets are gathered, in the order in
-    which the next step waits for them."""
-    due = {*range(len(chain.buckets))}
-    for op in ops:
-        # a bucket that no pass uses is waited for by its sum, which may run on the same Comm
-        needed = chain.units[op.at].buckets if op.kind in PASSES else ()
-        for b in (op.at,) if op.kind is Kind.SUM else needed:
-            if b in due:
-                due.remove(b)
-                yield Op(Kind.WAIT, b, slot=b)
-        yield op
-        if op.kind is Kind.APPLY:
-            yield from (Op(Kind.GATHER, b, slot=b) for b in range(len(chain.buckets)))
+def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
+    """Returns the buckets that are being gathered when a list begins: those of the first unit, or
+    all of them if each has a slot of its own."""
+    if len({*slots.values()}) == len(slots):
+        return (*slots,)
+    return chain.units[0].buckets
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
-    """Yields the list of ZeRO 3: each pass finds its buckets in their slots; they are gathered
-    before the pass in front, where it does not use the slot."""
-    listed = [*ops]
-    passes, first = [op for op in listed if op.kind in PASSES], first_buckets(listed, chain)
+    """Yields a list in which each pass finds its buckets in their slots; a bucket that is not there
+    is gathered before the pass in front, where that does not use the slot."""
+    listed, first = [*ops], first_buckets(chain, slots)
+    passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}
 
     def missing(op: Op, taken: Iterable[int] = ()) -> Iterator[Op]:
@@ -79,18 +75,23 @@ def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> I
                 held[slots[b]] = b
                 yield Op(Kind.GATHER, b, slot=slots[b])
 
+    def arriving(buckets: Iterable[int]) -> Iterator[Op]:
+        for b in buckets:
+            if b in moving:
+                moving.remove(b)
+                yield Op(Kind.WAIT, b, slot=slots[b])
+
     k = 0
     for op in listed:
         if op.kind in PASSES:
             yield from missing(op)
-            for b in chain.units[op.at].buckets:
-                if b in moving:
-                    moving.remove(b)
-                    yield Op(Kind.WAIT, b, slot=slots[b])
-            taken = {slots[b] for b in chain.units[op.at].buckets}
+            yield from arriving(chain.units[op.at].buckets)
             k += 1
             if k < len(passes):
-                yield from missing(passes[k], taken)
+                yield from missing(passes[k], {slots[b] for b in chain.units[op.at].buckets})
+        elif op.kind is Kind.SUM:  # of a bucket that no pass uses, perhaps on the same Comm
+            yield from arriving([op.at])
         yield op
         if op.kind is Kind.APPLY:
-            yield from (Op(Kind.GATHER, b, slot=slots[b]) for b in first)
+            held.clear()
+    yield from (Op(Kind.GATHER, b, slot=slots[b]) for b in first if held.get(slots[b]) != b)

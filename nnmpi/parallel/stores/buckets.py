@@ -35,20 +35,16 @@ class Buckets:
     spans      (start, stop) of each parameter, padding included
     of         the bucket of each parameter
     members    the parameters of each bucket
-    stages     the stages of this rank that use each bucket
     algorithm  the all-reduce that sums them
-    differ     True if ranks may use different ones in a step, as `forward` may depend on values
     """
 
     def __init__(
         self,
         spans: Sequence[tuple[int, int]],
         buckets: Sequence[CommBucket],
-        users: Sequence[frozenset[int]],
         algorithm: str,
-        differ: bool = False,
     ) -> None:
-        self.spans, self.algorithm, self.differ = spans, algorithm, differ
+        self.spans, self.algorithm = spans, algorithm
         self.all = sorted(buckets, key=lambda bucket: bucket[:2])
         stops, last = [bucket.stop for bucket in self.all], len(buckets) - 1
         # an empty parameter may begin where the last bucket ends
@@ -56,9 +52,6 @@ class Buckets:
         self.members: list[list[int]] = [[] for _ in buckets]
         for i, b in enumerate(self.of):
             self.members[b].append(i)
-        self.stages = [
-            frozenset[int]().union(*(users[i] for i in members)) for members in self.members
-        ]
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
         """This rank's shard of each bucket, as the ranks of the bucket's Comm, or of `over`, divide
@@ -84,5 +77,5 @@ class Buckets:
                 b.comm.all_reduce(on.xp.zeros(b.stop - b.start, dtype), self.algorithm)
 
 
-NO_BUCKETS = Buckets((), (), (), "")
+NO_BUCKETS = Buckets((), (), "")
 """The buckets of a store whose gradients are not summed in buckets."""

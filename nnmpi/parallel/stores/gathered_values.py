@@ -7,6 +7,7 @@ own, so each rank may start the next gather whenever it has time.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
@@ -21,8 +22,8 @@ AT_ONCE = 4  # gathers under way
 class GatheredValues:
     """Whole values in `flat`; a bucket is complete when its gather is."""
 
-    rotates, order = False, 0
-    slot_bytes = 0
+    rotates, slot_bytes = False, 0
+    go_on: Callable[[str], bool]
 
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._buckets, self._gathers = store.buckets, gathers
@@ -51,8 +52,8 @@ class GatheredValues:
         """The values of parameter i."""
         return self._values[i]
 
-    def gather(self) -> None:
-        """Starts to gather the new values of all buckets."""
+    def updated(self) -> None:
+        """Starts to gather all values, which ranks have written in their shards."""
         for b in range(len(self._buckets.all)):
             self.gather_bucket(b)
 

@@ -35,6 +35,7 @@ class StoreSpec(NamedTuple):
     scaler    the loss scale, if parameters have masters
     compress  the value of --compress
     gradient_slots  the slot of each bucket, if gradients are scattered
+    value_slots     that of its values, where ranks gather them
     """
 
     parameters: Sequence[Parameter]
@@ -47,6 +48,7 @@ class StoreSpec(NamedTuple):
     apart: bool = False
     compress: str = ""
     gradient_slots: Mapping[int, int] = {}
+    value_slots: Mapping[int, int] = {}
 
 
 InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
@@ -75,7 +77,7 @@ class LocalStore(FlatStore):
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
-        self.gradient_slots = spec.gradient_slots
+        self.gradient_slots, self.value_slots = spec.gradient_slots, spec.value_slots
         # scalars that are summed separately are on the host, except for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))
@@ -191,6 +193,9 @@ class LocalStore(FlatStore):
 
     def keep_state(self, optimizer: Optimizer) -> None:
         """Adds the state that this store keeps from step to step to that of the optimizer."""
+
+    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
+        """Takes the function by which lists go on within a pass: see `Executor._go_on`."""
 
     def begin(self) -> None:
         """Starts a step: no parameter has a gradient."""

@@ -1,92 +1,102 @@
-"""WeightSlots: the values of ZeRO 3, gathered when they are used, in two slots of a bucket each.
+"""WeightSlots: the values of ZeRO 3, of which this rank keeps its shards, gathered for their use.
 
-Bucket b is always in the same slot (see `SlotWalk`), so its values are always at the same address.
-An array that a vjp has kept is therefore valid whenever the bucket is in its slot; the tape calls
-`refresh` before the vjps of a node to bring it there.
+The list of a step says when a bucket is gathered into its slot, and when it has to be there. It is
+always in the same slot, so an array that a vjp has kept is valid whenever the bucket is there.
+
+A forward pass by the tape cannot stop between its units. When it reads a bucket that is not there,
+the list goes on to the next unit (`go_on`), within the pass. Outside of lists, where all ranks read
+the same values in the same order, a bucket is gathered when it is read.
 """
+
+from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SlotWalk
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire
 
-ORDERS = 65_521  # range of the checksum: squares add up exactly in float64 over 2 million ranks
+
+def no_list(path: str) -> bool:
+    """Stands for `go_on` where no list is carried out."""
+    return False
 
 
 class WeightSlots:
     """The weights under ZeRO 3: this rank's shards, packed in `flat` (which is the master weights,
-    if there are any), and two slots into which whole buckets are gathered when they are used.
+    if there are any), and slots into which whole buckets are gathered.
 
-    order   a checksum of the buckets gathered so far and of their order, the same on all ranks
+    go_on   carries out the list of a rank up to the next unit of the pass that reads the parameter
+            of this path; returns False if no pass is under way
     """
 
-    rotates, order = True, 0
+    rotates = True
+    go_on: Callable[[str], bool] = staticmethod(no_list)
 
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._parameters, buckets = store.parameters, store.buckets
-        self._buckets, self._gathers, self._of = buckets, gathers, buckets.of
+        self._gathers, self._of = gathers, buckets.of
         xp, dtype, masters = store.on.xp, store.dtype, store.masters
         self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in buckets.all]
-        self._walk = walk = SlotWalk(buckets.stages, buckets.differ)
-        longest = [max(lengths[s :: walk.slots]) for s in range(walk.slots)]
-        slots = [xp.zeros(n, dtype) for n in longest]
-        self.slot_bytes = sum(int(slot.nbytes) for slot in slots)
-        self._weights = [slots[walk.slot(b)][:n] for b, n in enumerate(lengths)]
+        self._slots = slots = store.value_slots
+        longest = {
+            s: max(n for b, n in enumerate(lengths) if slots[b] == s) for s in slots.values()
+        }
+        memory = {s: xp.zeros(n, dtype) for s, n in longest.items()}
+        self.slot_bytes = sum(int(slot.nbytes) for slot in memory.values())
+        self._weights = [memory[slots[b]][:n] for b, n in enumerate(lengths)]
         self._my_chunks = [weights[gathers.chunk(len(weights))] for weights in self._weights]
         views = [buckets.views(array, b, self._parameters) for b, array in enumerate(self._weights)]
         self._values = [views[b][i] for i, b in enumerate(self._of)]
-        self._arriving: dict[int, Transfer] = {}  # by slot, the newest last
-        self._node, self._bucket_of_node = 0, NONE
+        self._arriving = dict[int, Transfer]()  # by bucket, the newest last
+        self._there = dict[int, int]()  # by slot: the bucket in it
 
     def shard_view(self, shard: Shard) -> Array:
         """The memory of the values of a shard."""
         return self.flat[shard.packed]
 
     def value(self, i: int) -> Array:
-        """The values of parameter i, in a slot, for a forward pass; gathers its bucket if
-        necessary."""
-        self._bring(self._of[i], FORWARD)
+        """The values of parameter i, in a slot."""
+        b = self._of[i]
+        while self._there.get(self._slots[b]) != b:
+            if not self.go_on(self._parameters[i].place.path):
+                self.wait_for(b)
         return self._values[i]
 
     def refresh(self, i: int, made: int) -> None:
-        """Gathers the bucket of parameter i again, if necessary, for the vjps of tape node number
-        `made`."""
-        b = self._of[i]
-        # one node would need two buckets at a time, and both may belong to the same slot
-        is_other = made == self._node and b != self._bucket_of_node
-        if is_other and not self._buckets.differ:
-            members = self._buckets.members[self._bucket_of_node]
-            first, other = (self._parameters[k].place.path for k in (members[0], i))
-            raise ValueError(
-                f"zero 3 gathers the parameters of one layer at a time, but one operation uses "
-                f"{other} together with a parameter that is gathered with {first}: give both to "
-                "one module, or use --zero 2"
-            )
-        self._node, self._bucket_of_node = made, b
-        self._bring(b, BACKWARD)
+        """Makes the values of parameter i be in their slot, for the vjps of a tape node."""
+        self.value(i)
 
     def current(self, i: int) -> Array:
         """The values of parameter i, whose bucket must be in its slot."""
-        assert self._walk.holds(self._of[i])
+        assert self._there.get(self._slots[self._of[i]]) == self._of[i]
         return self._values[i]
 
-    def gather(self) -> None:
-        """Starts the gathers with which the next forward pass begins; all ranks have updated their
-        shards."""
-        self.wait()
-        for b in self._walk.updated():
-            self._start(b)
-
     def gather_bucket(self, b: int) -> None:
-        """Does nothing: a bucket is gathered when it is used."""
+        """Starts to gather a bucket; every rank has updated its own shard."""
+        self._there.pop(self._slots[b], None)
+        self._my_chunks[b][...] = self._shards[b]
+        self._arriving[b] = self._gathers.start_all_gather(self._weights[b], GATHER)
 
     def wait_for(self, b: int) -> None:
-        """Does nothing: whoever uses a bucket waits for it."""
+        """Waits for a bucket. The first list, or one after other reads, begins without the gathers
+        of the list before: then they start now."""
+        if self._there.get(self._slots[b]) == b:
+            return
+        if b not in self._arriving:
+            self.wait()
+            self.gather_bucket(b)
+        with waiting("gather"):
+            self._arriving.pop(b).wait()
+        self._there[self._slots[b]] = b
+
+    def updated(self) -> None:
+        """Forgets all values, which ranks have written in their shards."""
+        self.wait()
+        self._there.clear()
 
     def poll(self) -> None:
         """Moves the messages of gathers under way."""
@@ -95,29 +105,5 @@ class WeightSlots:
 
     def wait(self) -> None:
         """Waits for all gathers under way."""
-        for work in self._arriving.values():
-            work.wait()
-
-    def _bring(self, b: int, towards: int) -> None:
-        """Waits until bucket b is in its slot, and starts to gather the next one in this
-        direction."""
-        due, ahead = self._walk.use(b, towards)
-        for other in due:
-            self._start(other)
-        work = self._arriving.pop(self._walk.slot(b), None)
-        if work is not None:
-            with waiting("gather"):
-                work.wait()
-        for other in ahead:
-            self._start(other)
-
-    def _start(self, b: int) -> None:
-        """Starts to gather bucket b, once no other gather uses its slot."""
-        earlier = self._arriving.pop(self._walk.slot(b), None)
-        if earlier is not None:
-            earlier.wait()
-        self._my_chunks[b][...] = self._shards[b]
-        self.order = (31 * self.order + b + 1) % ORDERS
-        self._arriving[self._walk.slot(b)] = self._gathers.start_all_gather(
-            self._weights[b], GATHER
-        )
+        for b in [*self._arriving]:
+            self.wait_for(b)

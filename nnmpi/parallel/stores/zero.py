@@ -16,7 +16,7 @@ Values can be read only where all ranks along dp read together: in a step, in an
 for it. In `gathered` each rank has all values.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TypeAlias
 
@@ -27,7 +27,6 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, stores_of
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import duplicate
-from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -91,6 +90,9 @@ class ZeroStore(LocalStore):
             self._refuse_reading(i)
         self._values.refresh(i, made)
 
+    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
+        self._values.go_on = go_on
+
     def written(self, i: int) -> None:
         if self.rotates:
             self.keep(i, self._values.current(i))
@@ -131,7 +133,6 @@ class ZeroStore(LocalStore):
         arrays = self.views(self.on.xp.zeros(self.length, self.dtype))
         for i, array in enumerate(arrays):
             array[...] = self._values.value(i)
-        self.wait()
         self._whole, self.rotates = arrays, False
         try:
             yield
@@ -139,7 +140,7 @@ class ZeroStore(LocalStore):
                 self.take(i, p)
         finally:
             self._whole, self.rotates = [], self._values.rotates
-        self._values.gather()
+        self._values.updated()
 
     # ---- gradients
 
@@ -160,19 +161,9 @@ class ZeroStore(LocalStore):
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
         self._has_sums = True
-        order = float(self._values.order)
-        row = np.array([*self.on_host([self.squares(self._counted, counted)]), order, order**2])
+        row = np.array(self.on_host([self.squares(self._counted, counted)]))
         self.dp.all_reduce(row, "doubling")
-        *_, orders, squared = row.tolist()
-        # equal if and only if all orders are (Cauchy-Schwarz): both products are rounded alike,
-        # and `orders**2` would not be
-        if orders * orders != self.dp.size * squared:
-            raise ValueError(
-                f"zero 3 gathers parameters when they are used, but {self.dp.size} ranks have used "
-                "them in different orders, so some had wrong values: run layers and read "
-                "parameters in the same order on all ranks, or use --zero 2"
-            )
-        return row[:-2]
+        return row
 
     # ---- a step
 
@@ -211,9 +202,8 @@ class ZeroStore(LocalStore):
 
     def settle(self) -> None:
         super().settle()
-        if self.rotates:
-            with waiting("settle"):
-                self._values.gather()
+        if self.rotates:  # else the list gathers all values
+            self._values.updated()
         self._is_reading = False
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ replay    a stage of any rank with the same layers makes the same calls to its s
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import repeat
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -238,9 +238,12 @@ class _RestOfPass(NamedTuple):
         """Returns none: on paper, nobody uses others than parameters."""
         return ()
 
-    def in_parts(self, parts: Sequence[Collection[Parameter]]) -> Iterator[None]:
-        """Replays the events part by part: each ends with the last gradient of its parameters."""
-        yield from self.stage.replayed(self.events, self.stats, parts)
+    def in_parts(
+        self, parts: Sequence[Collection[Parameter]], absent: Sequence[Collection[Parameter]]
+    ) -> Iterator[None]:
+        """Replays the events part by part: each ends with the last gradient of its parameters or,
+        if parameters are absent, before the first use of one."""
+        yield from self.stage.replayed(self.events, self.stats, parts, absent)
         self.end()
 
 
@@ -288,19 +291,22 @@ class PaperStage(Module):
 
     def replay(self, events: Events, stats: BatchStats) -> None:
         """Repeats the events of a pass."""
-        for _ in self.replayed(events, stats, ()):
+        for _ in self.replayed(events, stats):
             pass
 
     def replayed(
-        self, events: Events, stats: BatchStats, parts: Sequence[Collection[Parameter]]
+        self,
+        events: Events,
+        stats: BatchStats,
+        parts: Sequence[Collection[Parameter]] = (),
+        absent: Sequence[Collection[Parameter]] = (),
     ) -> Iterator[None]:
-        """Repeats the events of a pass; stops between the parts, each with the last gradient of its
-        parameters."""
+        """Repeats the events of a pass; stops between the parts (see `_RestOfPass.in_parts`)."""
         vars(self).update(_stats=stats, _replay=next(self._replays))
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
         at = 0
-        for end in self._ends(events, parts):
+        for end in self._ends(events, parts, absent):
             for do, arguments in events.calls[at:end]:
                 do(self, *arguments)
             yield
@@ -308,7 +314,12 @@ class PaperStage(Module):
         for do, arguments in events.calls[at:]:
             do(self, *arguments)
 
-    def _ends(self, events: Events, parts: Sequence[Collection[Parameter]]) -> Iterator[int]:
+    def _ends(
+        self,
+        events: Events,
+        parts: Sequence[Collection[Parameter]],
+        absent: Sequence[Collection[Parameter]],
+    ) -> Iterator[int]:
         """Where the events of each part end, but for the last one."""
         of = self._parameters_by_variable
         final = {
@@ -317,7 +328,15 @@ class PaperStage(Module):
             if do is PaperStage.ready
         }
         last_of_parts = (max((final.get(p, 0) for p in part), default=0) for part in parts[:-1])
-        return accumulate(last_of_parts, max)
+        end, uses = 0, (PaperStage.use, PaperStage.use_again)
+        for last, unread in zip(last_of_parts, absent or repeat(()), strict=False):
+            end = max(end, last)
+            while unread and end < len(events.calls):
+                do, arguments = events.calls[end]
+                if do in uses and of[arguments[0]] in unread:
+                    break
+                end += 1
+            yield end
 
     # ---- events
 

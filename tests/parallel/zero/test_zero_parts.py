@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.planning import planning
 from helpers.training.laws_language import gpt, windows
 
 from nnmpi import Config, Trainer, nn
@@ -13,10 +12,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.store import spans_of, within
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
-from nnmpi.parallel.stores.weight_slots import ORDERS
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.paper.rank import built
 
 RNG = np.random.default_rng(0)
 DATA = RNG.standard_normal((60, 8)), np.arange(60) % 3
@@ -36,8 +32,7 @@ def test_the_parts_of_all_ranks_make_up_every_bucket(d: int) -> None:
     def parts(comm: Comm) -> list[tuple[int, int]]:
         edges = [(64, 96), (16, 64), (0, 16)]
         given = [CommBucket(start, stop, comm) for start, stop in edges]
-        spans, users = spans_of([p.room for p in parameters]), [frozenset[int]()] * len(parameters)
-        buckets = Buckets(spans, given, users, "ring")
+        buckets = Buckets(spans_of([p.room for p in parameters]), given, "ring")
         shards = buckets.shards()
         assert buckets.of == [0, 1, 1, 1, 2, 2]
         assert [*within(shards, 0, 96)] == [part for part in shards if part[0] < part[1]]
@@ -92,13 +87,3 @@ def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() ->
         return Trainer(config, gpt, windows(20), comm).fit(NullReport())["event"]
 
     assert threads.run(4, rank) == ["done"] * 4
-
-
-def test_orders_that_are_equal_on_many_ranks_are_found_equal() -> None:
-    """The sums of checksums, and of their squares, are rounded where many ranks add them up."""
-    config = Config(model="mlp:784-16-10", data="synthetic:1x28x28:10:12800", batch_size=997)
-    a = planning(config, 997).arranger.arranged(Candidate(dp=997, zero=3))
-    store = built(a, 0).store
-    for order in range(1, ORDERS, 2003):
-        store._values.order = order
-        store.totals([])
