@@ -18,7 +18,7 @@ Rules:
 - Vjps of later arguments run first. Ops therefore take weights after inputs: a recorded pass can
   stop for the sum of a weight gradient before the gradient of the input is computed.
 - `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
-  whose memory a store fills again (ZeRO 3, PipeDream), without a copy.
+  whose memory a store fills again (ZeRO 3), without a copy.
 - A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
   closure of a node keeps activations alive.
 - Instead of a visit to a RepeatedNode, its function runs again, and the nodes that this makes are
@@ -279,7 +279,7 @@ def _pass_on(
             if parent.storage.written > made:
                 _refuse_written(node)
             if parent.is_refreshed:  # before any vjp: it may have closed over the array
-                parent.refresh(made)
+                parent.refresh()
     if not retain:
         node.clear()
     if prepare is not None:

@@ -3,7 +3,7 @@
 Rules:
 
 - A parameter asks its store for the array at every use, and nobody keeps an array from step to
-  step: ZeRO 3 gathers, PipeDream rotates versions, `close` moves the values. Ops read `operand`;
+  step: ZeRO 3 gathers, PipeDream has versions, `close` moves the values. Ops read `operand`;
   users read `data`, which is a copy where the store reuses the memory for other values.
 - While `has_grad` is False, the memory of the gradient is undefined. The first contribution
   overwrites it, so no step has to write zeros. Who reads `grad_memory` checks `has_grad` first, or
@@ -301,12 +301,11 @@ class Parameter(Tensor):
         super().mark_written()
         self._drawn_store().written(self.index)
 
-    def refresh(self, made: int) -> None:
-        """Restores, in a store that rotates, the values that this parameter had when tape node
-        `made` was created."""
+    def refresh(self) -> None:
+        """Has the values back in their memory, in a store that rotates."""
         store = self.store
         if store is not None and store.rotates:
-            store.refresh(self.index, made)
+            store.value(self.index)
 
     def lend(self, view: Tensor) -> None:
         """Lets `view` share the storage of this parameter, or gives it a copy of the values if the

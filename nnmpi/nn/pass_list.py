@@ -89,6 +89,11 @@ class RecordedPass(Protocol):
         """The gradients of inputs that come from another stage."""
 
 
+def uses(p: Parameter) -> None:
+    """Stands in a list where an op reads p or, if its store rotates, where the vjps of a node that
+    uses p begin."""
+
+
 def ready(p: Parameter) -> None:
     """Stands in a list where the gradient of p is final."""
 
@@ -164,10 +169,18 @@ class _StandInStore(SingleStore):
     """A store of one parameter in the memory of another store."""
 
     def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
-        super().__init__(stand_ins.of(p.operand))
+        if not p.is_drawn:
+            p.draw()
+        assert p.store is not None
+        self.rotates = self.is_shared = p.store.rotates  # ops run as on the values of that store
+        super().__init__(stand_ins.of(p.store.fixed_value(p.index)))
         if p.requires_grad:
-            assert p.store is not None
             self._slot = stand_ins.of(p.store.fixed_gradient(p.index))
+        self._p = p
+
+    def value(self, i: int) -> Array:
+        log_call(uses, self._p)
+        return super().value(i)
 
 
 class Recording(NamedTuple):

@@ -15,7 +15,7 @@ class Store(Protocol):
     gather, rotate or version its memory.
 
     dtype    the type of all parameters
-    rotates  whether the memory of a value may hold another value later, until `refresh`
+    rotates  whether the memory of a value may hold another value later, until `value` is called
     is_shared  whether the memory of a value, or of a gradient, serves other parameters too
     """
 
@@ -29,17 +29,14 @@ class Store(Protocol):
     def grad_memory(self, i: int) -> Array:
         """Returns the memory of the gradient of parameter i."""
 
+    def fixed_value(self, i: int) -> Array:
+        """Returns the memory of the values of parameter i in all steps, if that is the same; it may
+        have other contents at the moment."""
+        return self.value(i)
+
     def fixed_gradient(self, i: int) -> Array:
         """Returns the memory of the gradient of parameter i in all steps, if that is the same."""
         return self.grad_memory(i)
-
-    def refresh(self, i: int, made: int) -> None:
-        """Restores the values that parameter i had when tape node `made`, which uses it, was
-        created.
-
-        It is called before the vjps of that node, and only if the store rotates.
-        """
-        return
 
     def written(self, i: int) -> None:
         """Notes that the values of parameter i were changed by somebody other than the

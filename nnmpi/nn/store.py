@@ -86,11 +86,8 @@ class FlatStore(Store):
     Parameter i is at `spans[i]`, including its padding, which is always zero. `reserved` elements
     precede the first parameter. Subclasses that share memory, or keep only their `shards` of it,
     override `allocate`. The optimizer updates values of type `updated_dtype`.
-
-    has_fixed_memory   True if values and gradients stay at their addresses
     """
 
-    has_fixed_memory = True
     _is_between_runs = False
     """True between two runs if this rank updates only a part of the values."""
 

@@ -31,7 +31,7 @@ from nnmpi.autograd.recording import recording, tick
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import KeyedPass, RecordedKey, StandIns, checks_first, without_data
+from nnmpi.nn.pass_list import KeyedPass, RecordedKey, StandIns, checks_first, uses, without_data
 from nnmpi.nn.passes import LOCAL, current_pass
 from nnmpi.nn.seeding import SeedState, next_draw, seed_state
 from nnmpi.nn.users_code import is_plain
@@ -185,7 +185,7 @@ def record_step(
             and f"returns a {kind}, which it does not compute from its arguments and parameters"
         )
     outputs = [array_of_argument(leaf) for leaf in leaves(result) if _is_computed(leaf)]
-    calls = checks_first(calls, inputs)
+    calls = checks_first([call for call in calls if call.function is not uses], inputs)
     arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
     changed = [p for p in code.parameters if id(p.operand) in arrays]
     return RecordedStep(calls, stand_ins.pairs, inputs, roots, result, outputs, made, changed)
@@ -253,10 +253,10 @@ class StepReplay:
     def __init__(self, recorded: RecordedStep) -> None:
         calls, roots = recorded.calls, recorded.roots
         words = *(key.words for key, _, _ in roots.keys), *roots.draws
-        uses = [(a, 0) for a in (*recorded.inputs, *words)]
-        uses += [(a, len(calls)) for a in recorded.outputs]
+        others = [(a, 0) for a in (*recorded.inputs, *words)]
+        others += [(a, len(calls)) for a in recorded.outputs]
         given = places_of(recorded.given)
-        places = plan(a for key, a in lifetimes(calls, uses).items() if key not in given)
+        places = plan(a for key, a in lifetimes(calls, others).items() if key not in given)
         binding = Binding(given, places_in(arena_of(places.size), places))
         self._recorded, self.memory = recorded, [array for _, array in recorded.given]
         self._owners = {id(owner(array)) for array in self.memory}

@@ -107,13 +107,8 @@ def test_equal_parts_are_what_each_is_alone(
 
 
 def calls(events: Events) -> list[Any]:
-    """The calls of a pass, with its tape nodes numbered in their order."""
-    nodes, found = dict[int, int](), list[Any]()
-    for do, arguments in events.calls:
-        if do is PaperStage.use_again:
-            arguments = arguments[0], nodes.setdefault(arguments[1], len(nodes))
-        found.append((do, arguments if do is not PaperStage.moments else ()))
-    return found
+    """The calls of a pass, without the moments, which are arrays."""
+    return [(do, of if do is not PaperStage.moments else ()) for do, of in events.calls]
 
 
 MODEL = "--model gpt:2x2x32 --context 16 --batch-size 8"

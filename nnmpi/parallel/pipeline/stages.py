@@ -65,7 +65,7 @@ class OnAnotherRank:
     def _refuse(self, *arguments: int) -> NoReturn:
         raise ValueError(f"{self._where}: read it there, or from a file written by --save")
 
-    value = grad_memory = fixed_gradient = refresh = written = _refuse
+    value = grad_memory = fixed_value = fixed_gradient = written = _refuse
     dtype: Any = property(_refuse)
     rotates: Any = property(_refuse)
     is_shared: Any = property(_refuse)

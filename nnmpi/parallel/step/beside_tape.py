@@ -10,13 +10,69 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from nnmpi.arrays.backend import Array
+from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
-from nnmpi.parallel.step.ports import Stage, TapePass
+from nnmpi.parallel.step.ports import PassState, Stage, TapePass, nothing
 from nnmpi.parallel.step.replay import RunnablePass, seeds_of
+
+
+class ForwardBeside:
+    """The forward pass of a replay beside that of the tape, with buffers of its own.
+
+    forward  the pass of the replay, which stops between units
+    before   what the buffers contained before the pass
+    """
+
+    def __init__(
+        self,
+        replay: RunnablePass,
+        forward: Iterator[None],
+        buffers: Sequence[Array],
+        before: Sequence[Array],
+        notes: Notes,
+    ) -> None:
+        self.replay, self._forward, self._notes = replay, forward, notes
+        self._buffers, self._own = buffers, [array.copy() for array in before]
+        self._is_alike = True
+
+    def follow(self) -> bool:
+        """Replays one unit, which the tape has run; returns False if none is left."""
+        of_tape = [array.copy() for array in self._buffers]
+        _write(self._buffers, self._own)
+        is_over = False
+        try:
+            with self._notes.recalling():
+                is_over = next(self._forward, OVER) is OVER
+        except UnlikeError:
+            self.replay.free()
+            self._is_alike, is_over = False, True
+        self._own = [array.copy() for array in self._buffers]
+        _write(self._buffers, of_tape)
+        return not is_over
+
+    def finish(self) -> bool:
+        """Replays what is left; returns False if the labels are none that were recorded."""
+        while self._is_alike and self.follow():
+            pass
+        return self._is_alike
+
+    def is_same(self, outputs: Sequence[Array]) -> bool:
+        """Returns True if outputs and buffers of the tape and of the replay have the same bits."""
+        pairs = zip((*outputs, *self._buffers), (*self.replay.outputs, *self._own), strict=True)
+        return all(same_bits(*pair) for pair in pairs)
+
+
+OVER = object()
+"""Stands for the end of a pass, in place of its next stop."""
+
+
+def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
+    for array, value in zip(arrays, values, strict=True):
+        array[...] = value
 
 
 class Compared:
@@ -28,13 +84,14 @@ class Compared:
         by_tape: TapePass,
         replay: RunnablePass,
         received: Sequence[Received],
+        state: PassState,
         stage: Stage,
         notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
         self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
         self._received, self._notes, self._ended = received, notes, ended
-        self._stage, self._same = stage, True
+        self._state, self._stage, self._same = state, stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass of the tape, then that of the replay; stops between units."""
@@ -45,11 +102,18 @@ class Compared:
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, in both ways."""
-        seeds = seeds_of(self.root, seed)
+        replayed = self._replay.first_half(seeds_of(self.root, seed))
+
+        def follow() -> bool:
+            with self._notes.recalling():
+                return next(replayed, OVER) is not OVER
+
+        self._state.at_next_unit = follow
         with self._notes.noting():
             yield from self._by_tape.first_half(seed)
-        with self._notes.recalling():
-            self._replay.first_half(seeds)
+        self._state.at_next_unit = nothing
+        while follow():
+            pass
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
@@ -58,7 +122,7 @@ class Compared:
         self._ended(self._same and self._notes.is_same)
 
     def _replayed(self, seeds: Sequence[Any]) -> Generator[None, None, None]:
-        self._replay.first_half(seeds)
+        yield from self._replay.first_half(seeds)
         yield from self._replay.second_half()
 
     def _compare_inputs(self) -> None:

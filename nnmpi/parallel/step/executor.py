@@ -351,6 +351,8 @@ class Executor:
                 "zero 3 has gathered other parameters there: read each one in the same layers of "
                 "every pass, or use --zero 2"
             )
+        if (state := self._states.get((op.stage, op.micro))) is not None:  # no evaluation
+            state.at_next_unit()
         for do, following in self._calls:
             do(following)
             if following.kind in PASSES:

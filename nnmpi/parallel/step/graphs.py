@@ -156,7 +156,7 @@ class Graphs:
             _write(words, np.array(keyed.key(seed, purpose, step, *names), np.uint32))
         self._forward.launch()
 
-    def first_half(self, seeds: Sequence[Array | None]) -> None:
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass from the gradients of the outputs."""
         if any(p.has_grad is not self._adds for p in self.trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
@@ -167,6 +167,7 @@ class Graphs:
         for leaf in self._leaves:
             if leaf in self.trained:
                 leaf.has_grad = True
+        yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
         """Does nothing: a graph is not cut, so the first half was all of it."""

@@ -13,7 +13,7 @@ Rules:
   graph. The loss stays on its device: `float(loss)` would wait in each micro-batch.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -228,8 +228,8 @@ class Stage(NamedTuple):
 
     A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
     are final, a forward pass before it reads parameters of the next unit. It may end before the
-    last unit: by the tape all of a forward pass runs with the first one, since `forward` of a
-    module cannot stop.
+    last unit: `forward` of a module cannot stop, so by the tape all of it runs with the first one,
+    and the list goes on within it where values of a further unit are needed.
 
     parameters   of the module
     units        the numbers of its units in lists
@@ -371,13 +371,22 @@ class BackwardKind(NamedTuple):
     in_flight: int
 
 
-class PassState:
-    """The state of a micro-batch in a stage, between its forward and its backward pass."""
+def nothing() -> object:
+    """Does nothing."""
 
-    __slots__ = ("_digest", "input", "kind", "run", "stats")
+
+class PassState:
+    """The state of a micro-batch in a stage, between its forward and its backward pass.
+
+    at_next_unit   called where a pass by the tape goes on with its next unit, while the values of
+                   the unit in front are there
+    """
+
+    __slots__ = ("_digest", "at_next_unit", "input", "kind", "run", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats, kind: BackwardKind | None) -> None:
         self.input, self.stats, self.kind, self._digest = x, stats, kind, list[int]()
+        self.at_next_unit: Callable[[], object] = nothing
         self.run: StagePass  # after the forward pass
 
     def release(self) -> None:

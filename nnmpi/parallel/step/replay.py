@@ -9,7 +9,7 @@ import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta.log import Call, arrays_in
+from nnmpi.arrays.meta.log import Call
 from nnmpi.arrays.meta.memory_plan import (
     Binding,
     arena_of,
@@ -18,11 +18,10 @@ from nnmpi.arrays.meta.memory_plan import (
     places_of,
     plan_in_parts,
 )
-from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks
+from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks, uses
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.ports import JoinedOutputs
@@ -35,7 +34,8 @@ class PlannedPass:
     scratch  of arrays within one part
 
     in_flight   how many micro-batches are between their forward and backward pass at once
-    units       the parameters of each unit: see `StageUnits`
+    units       the parameters of each unit, and
+    absent      those that are not in memory then: see `StageUnits`
     """
 
     def __init__(
@@ -43,20 +43,21 @@ class PlannedPass:
         passes: PassList,
         in_flight: int = 1,
         units: Sequence[Collection[Parameter]] = ((),),
+        absent: Sequence[Collection[Parameter]] = ((),),
     ) -> None:
         self.passes, calls = passes, passes.calls
         written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
-        uses = [(a, 0) for a in written]
-        uses += [(a, passes.backward) for a in (*passes.outputs, *passes.seeds) if a is not None]
-        uses += [(a, max(passes.second - 1, passes.backward)) for a in passes.gradients]
+        others = [(a, 0) for a in written]
+        others += [(a, passes.backward) for a in (*passes.outputs, *passes.seeds) if a is not None]
+        others += [(a, max(passes.second - 1, passes.backward)) for a in passes.gradients]
         outputs = [(a, 0) for a in passes.outputs]  # one may be an input that no call uses
         self.used, self.given = {*lifetimes(calls, outputs)}, places_of(passes.given)
         self.trained = frozenset(call.args[0] for call in calls if call.function is ready)
-        alive = [a for key, a in lifetimes(calls, uses).items() if key not in self.given]
+        alive = [a for key, a in lifetimes(calls, others).items() if key not in self.given]
         starts = 0, passes.backward, passes.second
         self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
-        self.calls = len(calls)
-        self.slices = _slices(passes, units)
+        self.calls = sum(call.function is not uses for call in calls)
+        self.slices = _Cutter(passes, units, absent).slices()
 
     def replay(self, memory: "Memory") -> "Replay":
         """A replay of the pass in memory that is free."""
@@ -139,9 +140,9 @@ class RunnablePass(Protocol):
     ) -> Generator[None, None, None]:
         """Runs the forward pass on these inputs, as in this step; stops between units."""
 
-    def first_half(self, seeds: Sequence[Array | None]) -> None:
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Begins the backward pass from the gradients of the outputs; if it has two halves, runs
-        the first one."""
+        the first one, and stops between units."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Runs the rest of the backward pass, and stops between units; the memory may then serve
@@ -170,10 +171,10 @@ class Replay:
         }
         calls = [*map(binding.call, passes.calls)]
         calls = [Call(own.get(call.function, call.function), *call[1:]) for call in calls]
-        forward, first, second = planned.slices
-        self._forward = [calls[a:b] for a, b in forward]
-        self._first = calls[slice(*first)]
-        self._second = [calls[a:b] for a, b in second]
+        self._forward, self._first, self._second = (
+            [[call for call in calls[a:b] if call.function is not uses] for a, b in bounds]
+            for bounds in planned.slices
+        )
         self._adds = passes.adds
         self._trained = planned.trained
 
@@ -203,13 +204,13 @@ class Replay:
             words[...] = keyed.key(seed, purpose, step, *names)
         yield from _in_turn(self._forward)
 
-    def first_half(self, seeds: Sequence[Array | None]) -> None:
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Begins the backward pass from the gradients of the outputs; if it has two halves, runs
-        the first one."""
+        the first one, and stops between units."""
         for memory, seed in zip(self._seeds, seeds, strict=True):
             if memory is not None and seed is not None:
                 np.copyto(memory, seed)
-        _run(self._first)
+        yield from _in_turn(self._first)
 
     def second_half(self) -> Generator[None, None, None]:
         """Runs the rest of the backward pass, and stops between units; the memory may then serve
@@ -220,17 +221,13 @@ class Replay:
         self.free()
 
 
-def _run(calls: Sequence[Call]) -> None:
-    for function, args, options, _ in calls:
-        function(*args, **options)
-
-
 def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
     """Runs calls slice by slice, and stops between two."""
     for k, calls in enumerate(slices):
         if k:
             yield
-        _run(calls)
+        for function, args, options, _ in calls:
+            function(*args, **options)
 
 
 class Bounds(NamedTuple):
@@ -241,44 +238,71 @@ class Bounds(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """The calls of the forward pass unit by unit, of the first half of the backward pass (none if
-    it is not divided), and of the rest of it, from the last unit on."""
+    """The calls of the forward pass unit by unit, and from the last unit on those of the first half
+    of the backward pass, and of the rest of it; if it is not divided, the first half has none."""
 
     forward: Sequence[Bounds]
-    first: Bounds
+    first: Sequence[Bounds]
     second: Sequence[Bounds]
 
 
-def _slices(passes: PassList, units: Sequence[Collection[Parameter]]) -> Slices:
-    """Returns the calls of each unit: a forward pass is cut before the first call that reads a
-    parameter of a later unit, a backward pass after the last gradient of a unit."""
-    calls, backward = passes.calls, passes.backward
-    begin = passes.second if passes.halves else backward
-    unit_of = {p: u for u, inside in enumerate(units) for p in inside}
-    at = {array.ctypes.data: unit_of[p] for p in unit_of if (array := p.operand).size}
-    read = {
-        id(stand_in): at[array.ctypes.data]
-        for stand_in, array in passes.given
-        if array.size and array.ctypes.data in at
-    }
-    # by unit: the first call that reads one of its parameters, the last that completes a gradient
-    reads, ready_at = [backward] * len(units), [begin] * len(units)
-    for k in reversed(range(backward)):
-        call = calls[k]
-        for array in arrays_in((call.args, call.options)):
-            if (unit := read.get(id(owner(array)))) is not None:
-                reads[unit] = k
-    for k in range(begin, len(calls)):
-        if calls[k].function is ready and (unit := unit_of.get(calls[k].args[0])) is not None:
-            ready_at[unit] = k + 1
-    starts = [0, *[*accumulate(reads[:0:-1], min)][::-1], backward]
-    ends = [begin, *accumulate(ready_at[:0:-1], max), len(calls)]
-    first = Bounds(backward, begin)
-    return Slices(_bounds(starts), first, _bounds(ends))
+class _Cutter:
+    """Finds the calls of each unit in a recorded pass."""
+
+    def __init__(
+        self,
+        passes: PassList,
+        of_units: Sequence[Collection[Parameter]],
+        absent: Sequence[Collection[Parameter]],
+    ) -> None:
+        self._passes, self._of_units, self._absent = passes, of_units, absent
+
+    def slices(self) -> Slices:
+        """Returns the calls of each unit."""
+        passes, units = self._passes, len(self._of_units)
+        begin = passes.second if passes.halves else passes.backward
+        forward, first, second = (
+            range(passes.backward),
+            range(passes.backward, begin),
+            range(begin, len(passes.calls)),
+        )
+        if any(self._absent):  # no call may use memory that other units have then
+            downwards = self._absent[::-1]
+            cuts = (
+                self._before(forward, self._absent),
+                self._before(first, downwards) if first else [],
+                self._before(second, downwards),
+            )
+        else:
+            later = [frozenset[Parameter]().union(*self._of_units[u + 1 :]) for u in range(units)]
+            cuts = self._before(forward, later), [], self._behind_gradients(second)
+        return Slices(*map(_bounds, (forward, first, second), cuts))
+
+    def _before(self, calls: range, others: Sequence[Collection[Parameter]]) -> list[int]:
+        """Returns where the units behind the first one begin: where one of the `others` of the unit
+        in front is used."""
+        begins = list[int]()
+        for k in calls:
+            if self._passes.calls[k].function is uses:
+                p = self._passes.calls[k].args[0]
+                while len(begins) + 1 < len(others) and p in others[len(begins)]:
+                    begins.append(k)
+        return begins + [calls.stop] * (len(others) - 1 - len(begins))
+
+    def _behind_gradients(self, calls: range) -> list[int]:
+        """Returns where the units behind the last one begin: as soon as all gradients of the ones
+        before are final."""
+        unit_of = {p: u for u, inside in enumerate(self._of_units) for p in inside}
+        final = [calls.start] * len(self._of_units)
+        for k in calls:
+            call = self._passes.calls[k]
+            if call.function is ready and (u := unit_of.get(call.args[0])) is not None:
+                final[u] = k + 1
+        return [*accumulate(final[:0:-1], max)]
 
 
-def _bounds(edges: Sequence[int]) -> list[Bounds]:
-    return [Bounds(*pair) for pair in pairwise(edges)]
+def _bounds(calls: range, cuts: Sequence[int]) -> list[Bounds]:
+    return [Bounds(*pair) for pair in pairwise([calls.start, *cuts, calls.stop])]
 
 
 class ReplayedPass:
@@ -292,15 +316,15 @@ class ReplayedPass:
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass; stops between units."""
-        self._replay.first_half(seeds_of(self.root, seed))
+        yield from self._replay.first_half(seeds_of(self.root, seed))
         yield from self._replay.second_half()
         self._pass_on()
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage."""
-        self._replay.first_half(seeds_of(self.root, seed))
+        """Computes the gradients of the inputs that come from another stage; stops between
+        units."""
+        yield from self._replay.first_half(seeds_of(self.root, seed))
         self._pass_on()
-        yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes what is left; stops between units."""

@@ -22,14 +22,18 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import FILLS, PassList, Recording, record, same_calls
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
-from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import UnfitError, UsersCode, foreign
 from nnmpi.parallel.batch_stats import Synced
-from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
+from nnmpi.parallel.step.beside_tape import (
+    Compared,
+    ForwardBeside,
+    NotedStats,
+    RecalledStats,
+)
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
-from nnmpi.parallel.step.exchanges import Notes, logged_exchanges, same_bits
+from nnmpi.parallel.step.exchanges import Notes, logged_exchanges
 from nnmpi.parallel.step.graphs import Graphs
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
@@ -44,6 +48,7 @@ from nnmpi.parallel.step.ports import (
     by_tape,
     call,
     joined,
+    nothing,
     run_stage,
 )
 from nnmpi.parallel.step.replay import Memory, PlannedPass, ReplayedPass
@@ -132,8 +137,8 @@ class StageLists:
             stage.sink, LossSink | Outlet
         ):
             self.reason = "stages get their inputs in another way than by messages"
-        if not all(_has_fixed_memory(p.store) for p in stage.module.parameters()):
-            self.reason = "the store moves parameters or gradients in memory"
+        if not all(isinstance(p.store, FlatStore) for p in stage.module.parameters()):
+            self.reason = "a parameter has memory of its own, as frozen ones have"
 
     def _look_again(self) -> None:
         """Finds the modules of the stage and of the loss, which may have changed."""
@@ -225,33 +230,37 @@ class StageLists:
         return [array for array in arrays if array is not None]
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
-        """A pass that runs by the tape, and by a replay that is compared with it."""
-        buffers, notes = self._buffers(), Notes()
+        """A pass that runs by the tape, and by a replay that is compared with it.
+
+        Where units share memory for values, each is replayed while they are there, so the list has
+        to be known before.
+        """
+        notes = Notes()
         noted = NotedStats(micro.state.stats, notes)
+        recalled, buffers = RecalledStats(noted, notes), self._buffers()
         before = [array.copy() for array in buffers]
+
+        def begun() -> ForwardBeside | None:
+            if (planned := self._lists.get(key)) is None:
+                return None
+            replay = planned.replay(self.memory)
+            forward = replay.forward(micro.arrays, micro.current.step, recalled)
+            return ForwardBeside(replay, forward, buffers, before, notes)
+
+        if (beside := begun()) is not None:
+            micro.state.at_next_unit = beside.follow
         current = micro.current._replace(batch_stats=noted)
         with notes.noting():
             root = run_stage(self._stage, micro.state, micro.number, current)
+        micro.state.at_next_unit = nothing
         on_tape = TapePass(self._stage, micro.state, root)
         if key not in self._lists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
-        if (planned := self._lists[key]) is None:
+            beside = None if any(self._stage.absent) else begun()
+        if beside is None or not beside.finish():
             return on_tape
         outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
-        wanted = [array.copy() for array in (*outputs, *buffers)]
-        _write(buffers, before)
-        replay = planned.replay(self.memory)
-        try:
-            with notes.recalling():
-                recalled = RecalledStats(noted, notes)
-                for _ in replay.forward(micro.arrays, micro.current.step, recalled):
-                    pass
-            same_forward = all(map(same_bits, wanted, (*replay.outputs, *buffers)))
-        except UnlikeError:
-            replay.free()
-            return on_tape
-        finally:
-            _write(buffers, wanted[len(outputs) :])
+        same_forward = beside.is_same(outputs)
 
         def ended(same: bool) -> None:
             if same and same_forward:
@@ -259,7 +268,8 @@ class StageLists:
             else:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
-        return Compared(on_tape, replay, _received(micro.state), self._stage, notes, ended)
+        of_pass = _received(micro.state), micro.state, self._stage
+        return Compared(on_tape, beside.replay, *of_pass, notes, ended)
 
     def _captured(self, micro: MicroBatch) -> Graphs | None:
         """The graphs of a pass on a GPU; None if it cannot be captured."""
@@ -293,7 +303,7 @@ class StageLists:
     def _check_memory(self, planned: PlannedPass) -> None:
         """Sets a reason if memory is too short for a pass that is compared with the tape: it has
         its activations twice, and its gradients up to three times."""
-        gradients = sum(p.operand.nbytes for p in planned.trained)
+        gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
         size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
         if free is not None and 2 * size * self._on_node > free:
             self.reason = (
@@ -332,7 +342,8 @@ class StageLists:
             return None
         if not all(same_calls(passes[0].calls, other.calls) for other in passes[1:]):
             self.reason = self.reason or "two recordings of a pass differ"
-        planned = PlannedPass(passes[0], kind.in_flight, self._stage.of_units)
+        of_units = self._stage.of_units, self._stage.absent
+        planned = PlannedPass(passes[0], kind.in_flight, *of_units)
         needed = tuple(p.requires_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
@@ -348,13 +359,3 @@ def _of_first_run(stats: BatchStats) -> BatchStats:
 
 def _received(state: PassState) -> list[Received]:
     return [t for _, t in parts(state.input) if isinstance(t, Received)]
-
-
-def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
-    for array, value in zip(arrays, values, strict=True):
-        array[...] = value
-
-
-def _has_fixed_memory(store: Store | None) -> bool:
-    """True if parameters and gradients stay where they are."""
-    return isinstance(store, FlatStore) and store.has_fixed_memory

@@ -45,8 +45,9 @@ class GatheredValues:
             self.poll()
         return self._values[i]
 
-    def refresh(self, i: int, made: int) -> None:
-        """Does nothing: values stay where they are."""
+    def fixed(self, i: int) -> Array:
+        """The memory of the values of parameter i."""
+        return self._values[i]
 
     def current(self, i: int) -> Array:
         """The values of parameter i."""

@@ -66,9 +66,9 @@ class WeightSlots:
                 self.wait_for(b)
         return self._values[i]
 
-    def refresh(self, i: int, made: int) -> None:
-        """Makes the values of parameter i be in their slot, for the vjps of a tape node."""
-        self.value(i)
+    def fixed(self, i: int) -> Array:
+        """The memory of the values of parameter i, while its bucket is in its slot."""
+        return self._values[i]
 
     def current(self, i: int) -> Array:
         """The values of parameter i, whose bucket must be in its slot."""

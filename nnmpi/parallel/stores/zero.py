@@ -67,7 +67,6 @@ class ZeroStore(LocalStore):
         self._gradients = self._gradients_of(self)
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
-        self.has_fixed_memory = not self.rotates
         self.is_shared = self.rotates or self._gradients.has_slots
 
     # ---- values
@@ -85,13 +84,11 @@ class ZeroStore(LocalStore):
             self._refuse_reading(i)
         return self._values.value(i)
 
-    def refresh(self, i: int, made: int) -> None:
-        if not self._is_reading:
-            self._refuse_reading(i)
-        self._values.refresh(i, made)
-
     def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
         self._values.go_on = go_on
+
+    def fixed_value(self, i: int) -> Array:
+        return self._values.fixed(i)
 
     def written(self, i: int) -> None:
         if self.rotates:

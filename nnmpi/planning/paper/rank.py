@@ -99,11 +99,11 @@ def _part(
     """The stages of a rank with their boundaries, and the parameters that other stages have too."""
     graph, elsewhere = a.graph, Parameter.drawn((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
-    stages, replays = dict[int, Any](), count()
+    stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
         of_stage = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
         recorded = cache(partial(passes, a, rank, s))
-        stages[s] = PaperStage(recorded, of_stage, comms, replays)
+        stages[s] = PaperStage(recorded, of_stage, comms)
     by_path = {graph.variables[v].path: p for v, p in parameters.items()}
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
     model = next(iter(stages.values()))

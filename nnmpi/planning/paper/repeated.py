@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.partition import joined, units
 from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
 
-OF_PARAMETERS = (PaperStage.use, PaperStage.use_again, PaperStage.contribute, PaperStage.ready)
+OF_PARAMETERS = (PaperStage.use, PaperStage.contribute, PaperStage.ready)
 """Calls whose first argument is the number of a parameter."""
 
 
@@ -153,8 +153,8 @@ def joined_sections(
     has_gradient   whether the input of the first section requires a gradient
     """
     events = list[PassEvents]()
-    for i, section in enumerate(parts):
-        events.append(with_variables(*record(section), section.variables, i))
+    for section in parts:
+        events.append(with_variables(*record(section), section.variables))
     forward = _joined(of.forward for of in events)
     backward = _joined(of.backward for of in reversed(events))
     nbytes = joined_bytes([of.nbytes for of in events], has_gradient)
@@ -166,15 +166,13 @@ def joined_sections(
     return PassEvents(outputs, nbytes, forward, backward, inputs, weights)
 
 
-def with_variables(
-    of: PassEvents, recorded: Sequence[int], variables: Sequence[int], place: int = 0
-) -> PassEvents:
-    """The passes of a recorded section as another, equal section makes them: with its variables,
-    and tape nodes numbered by its place."""
+def with_variables(of: PassEvents, recorded: Sequence[int], variables: Sequence[int]) -> PassEvents:
+    """The passes of a recorded section as another, equal section makes them: with its
+    variables."""
     twins = dict(zip(recorded, variables, strict=True))
 
     def renumbered(events: Events) -> Events:
-        return Events(events.exchanges, [*_renumbered(events, twins, place)])
+        return Events(events.exchanges, [*_renumbered(events, twins)])
 
     return of._replace(
         forward=renumbered(of.forward),
@@ -184,12 +182,9 @@ def with_variables(
     )
 
 
-def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Iterator[Any]:
+def _renumbered(events: Events, variables: Mapping[int, int]) -> Iterator[Any]:
     for do, arguments in events.calls:
-        if do is PaperStage.use_again:
-            variable, made = arguments
-            yield do, (variables[variable], (place << 48) + made)
-        elif do in OF_PARAMETERS:
+        if do in OF_PARAMETERS:
             yield do, (variables[arguments[0]],)
         else:
             yield do, arguments

@@ -173,9 +173,6 @@ class RecordedStore(SingleStore):
         self._recorder(PaperStage.use, self._variable)
         return super().value(i)
 
-    def refresh(self, i: int, made: int) -> None:
-        self._recorder(PaperStage.use_again, self._variable, made)
-
     def grad_memory(self, i: int) -> Array:
         self._recorder(PaperStage.contribute, self._variable)
         return super().grad_memory(i)
@@ -257,15 +254,12 @@ class PaperStage(Module):
     recorded     returns the events of passes over n samples
     parameters   by their numbers in the graph
     comms        of this rank, by axis
-    replays      numbers the passes of all stages of the rank
     """
 
     _recorded: Callable[[int], PassEvents]
     _parameters_by_variable: Mapping[int, Parameter]
     _comms: Mapping[str, PaperComm]
     _exchanges: dict[RecordedExchange, Exchange]
-    _replays: Iterator[int]
-    _replay: int  # the number of the running pass, which has these statistics and this hook
     _stats: BatchStats
 
     def __init__(
@@ -273,10 +267,9 @@ class PaperStage(Module):
         recorded: Callable[[int], PassEvents],
         parameters: Mapping[int, Parameter],
         comms: Mapping[str, PaperComm],
-        replays: Iterator[int],
     ) -> None:
         vars(self).update(_recorded=recorded, _parameters_by_variable=parameters, _comms=comms)
-        vars(self).update(_replays=replays, _exchanges=dict[RecordedExchange, Exchange]())
+        vars(self).update(_exchanges=dict[RecordedExchange, Exchange]())
         for v, p in parameters.items():
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
@@ -302,7 +295,7 @@ class PaperStage(Module):
         absent: Sequence[Collection[Parameter]] = (),
     ) -> Iterator[None]:
         """Repeats the events of a pass; stops between the parts (see `_RestOfPass.in_parts`)."""
-        vars(self).update(_stats=stats, _replay=next(self._replays))
+        vars(self).update(_stats=stats)
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
         at = 0
@@ -328,12 +321,12 @@ class PaperStage(Module):
             if do is PaperStage.ready
         }
         last_of_parts = (max((final.get(p, 0) for p in part), default=0) for part in parts[:-1])
-        end, uses = 0, (PaperStage.use, PaperStage.use_again)
+        end = 0
         for last, unread in zip(last_of_parts, absent or repeat(()), strict=False):
             end = max(end, last)
             while unread and end < len(events.calls):
                 do, arguments = events.calls[end]
-                if do in uses and of[arguments[0]] in unread:
+                if do is PaperStage.use and of[arguments[0]] in unread:
                     break
                 end += 1
             yield end
@@ -341,13 +334,8 @@ class PaperStage(Module):
     # ---- events
 
     def use(self, variable: int) -> None:
-        """Asks the store for the values of a parameter, as an op in a forward pass does."""
+        """Asks the store for the values of a parameter, as an op does, or the vjps of its node."""
         _ = self._parameters_by_variable[variable].operand
-
-    def use_again(self, variable: int, made: int) -> None:
-        """Asks the store for the values of a parameter again, in the backward pass of tape node
-        `made`."""
-        self._parameters_by_variable[variable].refresh((self._replay << 32) + made)
 
     def contribute(self, variable: int) -> None:
         """Asks for the memory of a gradient, as an op does that writes or adds to it."""

@@ -31,9 +31,10 @@ class AtOnce:
     def forward(self, *arguments: Any) -> Generator[None, None, None]:
         yield from ()
 
-    def first_half(self, seeds: Sequence[Any]) -> None:
+    def first_half(self, seeds: Sequence[Any]) -> Generator[None, None, None]:
         for p, gradient in self._wanted.items():
             p.grad = gradient + (p is self._spoilt)
+        yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
         yield from ()
@@ -55,7 +56,7 @@ def test_gradients_of_each_unit_are_compared(spoilt: int | None) -> None:
     on_tape = TapePass(stage, state, model(x).sum())
     replay = AtOnce(wanted, None if spoilt is None else parameters[2 * spoilt])
     ended = list[bool]()
-    compared = Compared(on_tape, replay, [], stage, Notes(), ended.append)
+    compared = Compared(on_tape, replay, [], state, stage, Notes(), ended.append)
     assert len([*compared.backward(np.asarray(seed))]) == 1
     assert ended == [spoilt is None]
     for p in parameters:  # also where the replay is wrong

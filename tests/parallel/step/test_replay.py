@@ -66,6 +66,38 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
             "schedule": "zb-h1",
         },
     ),
+    "zero 3": (2, {**DEEP, "zero": 3, "bucket_mb": 0.001, "micro_batches": 2}),
+    "zero 3, statistics": (3, {**CNN, "zero": 3, "bucket_mb": 0.005, "clip_norm": 0.5}),
+    "zero 3, a tied weight": (
+        2,
+        {**GPT, "zero": 3, "bucket_mb": 0.005, "micro_batches": 2, "dtype": "float32"},
+    ),
+    "zero 3, a bucket": (2, {"model": "mlp:64-12-10", "zero": 3}),
+    "zero 3, stages run again": (
+        4,
+        {
+            **DEEP,
+            "pp": 2,
+            "cut": "5",
+            "zero": 3,
+            "bucket_mb": 0.001,
+            "micro_batches": 3,
+            "recompute": "stage",
+        },
+    ),
+    "zero 3 in halves": (
+        4,
+        {
+            **DEEP,
+            "pp": 2,
+            "cut": "5",
+            "zero": 3,
+            "bucket_mb": 0.001,
+            "micro_batches": 4,
+            "schedule": "zb-h1",
+        },
+    ),
+    "zero 3, tp": (4, {**GPT, "dp": 2, "tp": 2, "zero": 3, "bucket_mb": 0.005}),
     "pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3}),
     "gpipe": (2, {**CNN, "pp": 2, "cut": "4", "micro_batches": 3, "schedule": "gpipe"}),
     "interleaved": (
@@ -97,7 +129,6 @@ BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
         {**CNN, "tp": 2, "layout": "1=channels,5=samples"},
         "an exchange of numbers on the host",
     ),
-    "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
     "pipedream": (
         2,
         {**DEEP, "pp": 2, "schedule": "pipedream", "clip_norm": None},
