@@ -12,6 +12,7 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.data.inputs import parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.buffers import Received
@@ -23,8 +24,8 @@ from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 class ForwardBeside:
     """The forward pass of a replay beside that of the tape, with buffers of its own.
 
-    forward  the pass of the replay, which stops between units
-    before   what the buffers contained before the pass
+    forward   the pass of the replay, which stops between units
+    is_alike  False if the labels are none that were recorded
     """
 
     def __init__(
@@ -32,33 +33,24 @@ class ForwardBeside:
         replay: RunnablePass,
         forward: Iterator[None],
         buffers: Sequence[Array],
-        before: Sequence[Array],
         notes: Notes,
     ) -> None:
-        self.replay, self._forward, self._notes = replay, forward, notes
-        self._buffers, self._own = buffers, [array.copy() for array in before]
-        self._is_alike = True
+        self.replay, self._forward, self._notes, self.is_alike = replay, forward, notes, True
+        self._buffers, self._own = buffers, [array.copy() for array in buffers]
 
     def follow(self) -> bool:
         """Replays one unit, which the tape has run; returns False if none is left."""
         of_tape = [array.copy() for array in self._buffers]
         _write(self._buffers, self._own)
-        is_over = False
         try:
             with self._notes.recalling():
-                is_over = next(self._forward, OVER) is OVER
+                is_left = next(self._forward, OVER) is not OVER
         except UnlikeError:
             self.replay.free()
-            self._is_alike, is_over = False, True
+            self.is_alike = is_left = False
         self._own = [array.copy() for array in self._buffers]
         _write(self._buffers, of_tape)
-        return not is_over
-
-    def finish(self) -> bool:
-        """Replays what is left; returns False if the labels are none that were recorded."""
-        while self._is_alike and self.follow():
-            pass
-        return self._is_alike
+        return is_left
 
     def is_same(self, outputs: Sequence[Array]) -> bool:
         """Returns True if outputs and buffers of the tape and of the replay have the same bits."""
@@ -83,14 +75,13 @@ class Compared:
         self,
         by_tape: TapePass,
         replay: RunnablePass,
-        received: Sequence[Received],
         state: PassState,
         stage: Stage,
         notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
         self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
-        self._received, self._notes, self._ended = received, notes, ended
+        self._received, self._notes, self._ended = received(state), notes, ended
         self._state, self._stage, self._same = state, stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
@@ -183,6 +174,11 @@ class _Gradient(NamedTuple):
 def _put_back(gradients: Iterable[_Gradient]) -> None:
     for gradient in gradients:
         gradient.put_back()
+
+
+def received(state: PassState) -> list[Received]:
+    """The inputs of a pass that need a gradient."""
+    return [t for _, t in parts(state.input) if isinstance(t, Received)]
 
 
 class NotedStats:

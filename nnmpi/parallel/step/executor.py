@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache, partial
-from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -188,6 +187,8 @@ after it."""
 class Executor:
     """Carries out the steps of one rank; it keeps no counter and knows no other rank."""
 
+    _calls: Iterator[tuple[Do, Op]]  # what is left of the list that is carried out
+
     def __init__(
         self,
         ports: Ports,
@@ -202,17 +203,10 @@ class Executor:
         self._passes = passes or TapePasses()
         self._checked_steps, self._checked_until = lists.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
-        ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
-        self._ports = [*chain(*ports_of.values())]
-        self._with_memory = {
-            s: [p for p in ports_here if p.has_memory] for s, ports_here in ports_of.items()
-        }
-        self._sync, self._request = sync, request
-        self._recorder = recorder
-        self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
+        self._ports = [p for stage in self._stages.values() for p in (stage.source, stage.sink)]
+        self._sync, self._request, self._recorder = sync, request, recorder
         self._plan, self._states = StepPlan.of([], {}, {}), dict[tuple[int, int], PassState]()
         self._running = dict[tuple[int, int], Iterator[None]]()
-        self._calls: Iterator[tuple[Do, Op]] = iter(())
         self._inside = NO_PASS
         sync.lists_go_on(self._go_on)
         self._progress = self._poll if self._channels.is_needed else sync.poll
@@ -254,11 +248,10 @@ class Executor:
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """Makes one step, of an epoch of `batches` batches."""
         self._step = state.step
-        self._plan, self._states = self._plan_of(len(load.micro)), {}
-        self._running = {}
+        self._plan, self._states, self._running = self._plan_of(len(load.micro)), {}, {}
         self.begin(load)
-        for begin in self._begins:
-            begin(state.step)
+        self._recorder.begin(state.step)
+        self._sync.begin(state.step)
         self._carry_out(self._plan.calls, self._progress)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
@@ -298,7 +291,7 @@ class Executor:
             for load in loads:
                 self.begin(load)
                 calls = self._evaluation_of(len(load.micro))
-                self._carry_out(calls, self._channels.poll)
+                self._carry_out(calls, self._progress)
                 self._channels.sends.finish()  # else a fast stage runs ahead of a slow one
 
     def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
@@ -408,8 +401,10 @@ class Executor:
         self._done(op)
 
     def _done(self, op: Op) -> None:
-        for port in self._with_memory[op.stage]:
-            port.done(op.micro)
+        stage = self._stages[op.stage]
+        for port in (stage.source, stage.sink):
+            if port.has_memory:
+                port.done(op.micro)
 
     def _evaluate(self, op: Op) -> Generator[None, None, None]:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples

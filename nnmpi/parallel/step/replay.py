@@ -57,7 +57,7 @@ class PlannedPass:
         starts = 0, passes.backward, passes.second
         self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
         self.calls = sum(call.function is not uses for call in calls)
-        self.slices = _Cutter(passes, units, absent).slices()
+        self.slices = _slices(passes, units, absent)
 
     def replay(self, memory: "Memory") -> "Replay":
         """A replay of the pass in memory that is free."""
@@ -172,11 +172,10 @@ class Replay:
         calls = [*map(binding.call, passes.calls)]
         calls = [Call(own.get(call.function, call.function), *call[1:]) for call in calls]
         self._forward, self._first, self._second = (
-            [[call for call in calls[a:b] if call.function is not uses] for a, b in bounds]
-            for bounds in planned.slices
+            [[call for call in calls[part] if call.function is not uses] for part in parts]
+            for parts in planned.slices
         )
-        self._adds = passes.adds
-        self._trained = planned.trained
+        self._adds, self._trained = passes.adds, planned.trained
 
     def end(self) -> None:
         """Drops the calls, which refer to this object and to its slot."""
@@ -230,79 +229,64 @@ def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
             function(*args, **options)
 
 
-class Bounds(NamedTuple):
-    """Where the calls of a unit begin and end in a list of calls."""
-
-    begin: int
-    end: int
-
-
 class Slices(NamedTuple):
     """The calls of the forward pass unit by unit, and from the last unit on those of the first half
     of the backward pass, and of the rest of it; if it is not divided, the first half has none."""
 
-    forward: Sequence[Bounds]
-    first: Sequence[Bounds]
-    second: Sequence[Bounds]
+    forward: Sequence[slice]
+    first: Sequence[slice]
+    second: Sequence[slice]
 
 
-class _Cutter:
-    """Finds the calls of each unit in a recorded pass."""
-
-    def __init__(
-        self,
-        passes: PassList,
-        of_units: Sequence[Collection[Parameter]],
-        absent: Sequence[Collection[Parameter]],
-    ) -> None:
-        self._passes, self._of_units, self._absent = passes, of_units, absent
-
-    def slices(self) -> Slices:
-        """Returns the calls of each unit."""
-        passes, units = self._passes, len(self._of_units)
-        begin = passes.second if passes.halves else passes.backward
-        forward, first, second = (
-            range(passes.backward),
-            range(passes.backward, begin),
-            range(begin, len(passes.calls)),
-        )
-        if any(self._absent):  # no call may use memory that other units have then
-            downwards = self._absent[::-1]
-            cuts = (
-                self._before(forward, self._absent),
-                self._before(first, downwards) if first else [],
-                self._before(second, downwards),
-            )
-        else:
-            later = [frozenset[Parameter]().union(*self._of_units[u + 1 :]) for u in range(units)]
-            cuts = self._before(forward, later), [], self._behind_gradients(second)
-        return Slices(*map(_bounds, (forward, first, second), cuts))
-
-    def _before(self, calls: range, others: Sequence[Collection[Parameter]]) -> list[int]:
-        """Returns where the units behind the first one begin: where one of the `others` of the unit
-        in front is used."""
-        begins = list[int]()
-        for k in calls:
-            if self._passes.calls[k].function is uses:
-                p = self._passes.calls[k].args[0]
-                while len(begins) + 1 < len(others) and p in others[len(begins)]:
-                    begins.append(k)
-        return begins + [calls.stop] * (len(others) - 1 - len(begins))
-
-    def _behind_gradients(self, calls: range) -> list[int]:
-        """Returns where the units behind the last one begin: as soon as all gradients of the ones
-        before are final."""
-        unit_of = {p: u for u, inside in enumerate(self._of_units) for p in inside}
-        final = [calls.start] * len(self._of_units)
-        for k in calls:
-            call = self._passes.calls[k]
-            if call.function is ready and (u := unit_of.get(call.args[0])) is not None:
-                final[u] = k + 1
-        return [*accumulate(final[:0:-1], max)]
+def _slices(
+    passes: PassList,
+    of_units: Sequence[Collection[Parameter]],
+    absent: Sequence[Collection[Parameter]],
+) -> Slices:
+    """Returns the calls of each unit: a forward pass is cut where a parameter of a later unit is
+    used, a backward pass where all gradients of a unit are final; where units share memory, both
+    before parameters are used that are absent."""
+    begin = passes.second if passes.halves else passes.backward
+    forward, second = range(passes.backward), range(begin, len(passes.calls))
+    first, downwards = range(passes.backward, begin), absent[::-1]
+    if any(absent):
+        later, ends = absent, _before(passes, second, downwards)
+    else:
+        later = [frozenset[Parameter]().union(*of_units[u:]) for u in range(1, len(of_units) + 1)]
+        ends = _behind(passes, second, of_units)
+    return Slices(
+        _cut(forward, _before(passes, forward, later)),
+        _cut(first, _before(passes, first, downwards) if first else ()),
+        _cut(second, ends),
+    )
 
 
-def _bounds(calls: range, cuts: Sequence[int]) -> list[Bounds]:
-    return [Bounds(*pair) for pair in pairwise([calls.start, *cuts, calls.stop])]
+def _before(
+    passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
+) -> Sequence[int]:
+    """Returns where the units behind the first one begin: where one of the `others` of the unit in
+    front is used."""
+    begins, left = list[int](), [*others[:-1]]
+    for k in calls:
+        call = passes.calls[k]
+        while left and call.function is uses and call.args[0] in left[0]:
+            begins.append(k)
+            del left[0]
+    return begins + [calls.stop] * len(left)
+
+
+def _behind(
+    passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
+) -> Sequence[int]:
+    """Returns where the units in front of the last one begin: where all gradients of those behind
+    are final."""
+    final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
+    ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
+    return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]
+
+
+def _cut(calls: range, places: Sequence[int]) -> list[slice]:
+    return [slice(*pair) for pair in pairwise([calls.start, *places, calls.stop])]
 
 
 class ReplayedPass:

@@ -1,8 +1,8 @@
 """Recorded passes of the stages of a rank: recorded once, compared with the tape, then replayed.
 
 key        shapes of the inputs, attributes of modules, which gradients are there already
-PassList   recorded for each key, twice: both recordings must agree
-compared   the first pass runs by the tape, and beside it as a replay: both must have the same bits
+PassList   recorded for each key after its first pass, twice: both recordings must agree
+compared   the second pass runs by the tape, and beside it as a replay: both must have the same bits
 Replay     one for each micro-batch in flight, used again and again
 """
 
@@ -30,6 +30,7 @@ from nnmpi.parallel.step.beside_tape import (
     ForwardBeside,
     NotedStats,
     RecalledStats,
+    received,
 )
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
@@ -202,7 +203,7 @@ class StageLists:
             replay.free()
             return (yield from by_tape(self._stage, state, number, current))
         self.replays += 1
-        return ReplayedPass(self._root_of(replay.outputs), replay, _received(state))
+        return ReplayedPass(self._root_of(replay.outputs), replay, received(state))
 
     def _root_of(self, outputs: Sequence[Array]) -> Tensor:
         """The result of a replay, as a pass by the tape returns it."""
@@ -230,24 +231,14 @@ class StageLists:
         return [array for array in arrays if array is not None]
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
-        """A pass that runs by the tape, and by a replay that is compared with it.
-
-        Where units share memory for values, each is replayed while they are there, so the list has
-        to be known before.
-        """
-        notes = Notes()
+        """A pass that runs by the tape. The first one tells how many numbers other ranks have for
+        BatchNorm, and is recorded; beside the second one its replay runs, to be compared."""
+        notes, beside = Notes(), None
         noted = NotedStats(micro.state.stats, notes)
-        recalled, buffers = RecalledStats(noted, notes), self._buffers()
-        before = [array.copy() for array in buffers]
-
-        def begun() -> ForwardBeside | None:
-            if (planned := self._lists.get(key)) is None:
-                return None
-            replay = planned.replay(self.memory)
-            forward = replay.forward(micro.arrays, micro.current.step, recalled)
-            return ForwardBeside(replay, forward, buffers, before, notes)
-
-        if (beside := begun()) is not None:
+        if (planned := self._lists.get(key)) is not None:
+            replay, stats = planned.replay(self.memory), RecalledStats(noted, notes)
+            forward = replay.forward(micro.arrays, micro.current.step, stats)
+            beside = ForwardBeside(replay, forward, self._buffers(), notes)
             micro.state.at_next_unit = beside.follow
         current = micro.current._replace(batch_stats=noted)
         with notes.noting():
@@ -256,8 +247,9 @@ class StageLists:
         on_tape = TapePass(self._stage, micro.state, root)
         if key not in self._lists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
-            beside = None if any(self._stage.absent) else begun()
-        if beside is None or not beside.finish():
+        while beside is not None and beside.follow():
+            pass
+        if beside is None or not beside.is_alike:
             return on_tape
         outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
         same_forward = beside.is_same(outputs)
@@ -268,8 +260,7 @@ class StageLists:
             else:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
-        of_pass = _received(micro.state), micro.state, self._stage
-        return Compared(on_tape, beside.replay, *of_pass, notes, ended)
+        return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
 
     def _captured(self, micro: MicroBatch) -> Graphs | None:
         """The graphs of a pass on a GPU; None if it cannot be captured."""
@@ -355,7 +346,3 @@ class StageLists:
 
 def _of_first_run(stats: BatchStats) -> BatchStats:
     return stats.inner if isinstance(stats, ReplayStats) else stats
-
-
-def _received(state: PassState) -> list[Received]:
-    return [t for _, t in parts(state.input) if isinstance(t, Received)]

@@ -111,7 +111,7 @@ def _parts(
     """Returns the variables of each unit of a stage."""
     if a.residences is not None:  # stages are small already
         return [part.variables]
-    if a.store.scatters or shares_values(a):
+    if a.store.scatters or shares_slots(a):
         return [unit.variables for unit in _segments(a, part.nodes, bucket_of)]
     inside = defaultdict[int, list[int]](list)
     for v in part.variables:
@@ -120,7 +120,7 @@ def _parts(
     return [inside[b] for b in sorted(inside)] or [part.variables]
 
 
-def shares_values(a: Arrangement) -> bool:
+def shares_slots(a: Arrangement) -> bool:
     """Returns True if buckets share memory for values, which are gathered for their use."""
     return a.store.zero > 0 and not a.store.has_all_values and not a.graph.may_differ
 
@@ -134,7 +134,7 @@ def _segments(
     there: with ZeRO 3 no segment ends within one.
     """
     graph, together = a.graph, list[range]()
-    if shares_values(a):
+    if shares_slots(a):
         paths = recomputed_paths(graph, a.config.recompute)
         together = [*graph.again, *(call.nodes for call in graph.calls if call.path in paths)]
     inside = [

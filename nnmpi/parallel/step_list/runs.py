@@ -50,7 +50,7 @@ def stage_units(
             frozenset(p for b, inside in enumerate(members) if first[b] == u for p in inside)
             for u in numbers
         ]
-        others = frozenset[Parameter]().union(*of_unit) if share_slots else frozenset[Parameter]()
+        others = frozenset[Parameter]().union(*of_unit if share_slots else ())
         absent = [others.difference(*(members[b] for b in chain.units[u].buckets)) for u in numbers]
         by_stage[stage] = StageUnits(numbers, of_unit, absent)
     return by_stage

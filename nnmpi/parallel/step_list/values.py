@@ -9,7 +9,7 @@ A list ends with the gathers with which the next one begins.
 from collections.abc import Iterable, Iterator, Mapping
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.step_list.chain import Chain, shares_values
+from nnmpi.parallel.step_list.chain import Chain, shares_slots
 from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
 
 SLOTS = 2
@@ -25,7 +25,7 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
     """
     if not a.store.zero:
         return {}
-    return shared_slots(chain) if shares_values(a) else {b: b for b in range(len(chain.buckets))}
+    return shared_slots(chain) if shares_slots(a) else {b: b for b in range(len(chain.buckets))}
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:

@@ -56,7 +56,7 @@ def test_gradients_of_each_unit_are_compared(spoilt: int | None) -> None:
     on_tape = TapePass(stage, state, model(x).sum())
     replay = AtOnce(wanted, None if spoilt is None else parameters[2 * spoilt])
     ended = list[bool]()
-    compared = Compared(on_tape, replay, [], state, stage, Notes(), ended.append)
+    compared = Compared(on_tape, replay, state, stage, Notes(), ended.append)
     assert len([*compared.backward(np.asarray(seed))]) == 1
     assert ended == [spoilt is None]
     for p in parameters:  # also where the replay is wrong

@@ -176,7 +176,7 @@ def test_replayed_passes_have_the_bits_of_the_tape(options: dict[str, Any], stag
     same_bits(replayed, tape)
     (lists,) = stages()
     assert lists.reason is None
-    assert lists.replays > len(tape.losses) / 2
+    assert lists.replays > len(tape.losses) / 4  # a last batch may be another one
 
 
 @pytest.mark.parametrize(("ranks", "options"), RANKS.values(), ids=RANKS)
@@ -317,7 +317,8 @@ def test_replays_have_no_memory_while_a_model_is_evaluated(
         trainer.fit(Heard())
         assert {size for size, _ in sizes} == {0}
         assert sizes[-1][1] > 0
-        next(trainer.strategy.steps(trainer.train, trainer.state))
+        for _ in range(2):  # by the tape, and compared with it
+            next(trainer.strategy.steps(trainer.train, trainer.state))
         memory = stages()[0].memory
         with gc_paused():  # nothing waits for the collector
             tracemalloc.start()
