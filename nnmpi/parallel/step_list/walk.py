@@ -15,7 +15,8 @@ class Walk:
     arrived    buckets whose values are in their slots, of this step
     moving     buckets that are being gathered
     held       the bucket in each slot of values
-    opened     the slot of each bucket (and micro-batch) whose gradients are open
+    opened     the slot of each bucket (and micro-batch) whose gradients are open; NONE where each
+               bucket has its own memory
     added      how many passes have added to it
     flying     sums that are under way
     due        how many passes each sum of a bucket is still to have, in order
@@ -35,7 +36,7 @@ class Walk:
         self._is_noted, self._losses = False, sum(op.kind is Kind.F for op in step.passes)
         self._messages = _messages_of(step)
         if not step.scatters:
-            self._opened = {(b, NONE): b for b in range(len(self._chain.buckets))}
+            self._opened = dict.fromkeys(((b, NONE) for b in range(len(self._chain.buckets))), NONE)
         self._check: dict[Kind, Callable[[Op], str]] = {
             **dict.fromkeys(PASSES, self._pass),
             **dict.fromkeys(RECEIVES, self._receive),
@@ -189,8 +190,7 @@ class Walk:
 
     def _sum(self, op: Op) -> str:
         key = op.at, op.micro
-        slot = op.slot if self._step.scatters else op.at
-        if self._opened.get(key) != slot:
+        if self._opened.get(key) != op.slot:
             return "its gradients are not open, or are summed already"
         if self._added[key] != self._due[key][0]:
             return f"{self._added[key]} passes of {self._due[key][0]} have added to it"
@@ -203,13 +203,13 @@ class Walk:
         del self._opened[key]
         self._added[key] = 0
         self._due[key].pop(0)
-        self._flying.add((*key, slot))
+        self._flying.add((*key, op.slot))
         return ""
 
     def _finish(self, op: Op) -> str:
-        flight = op.at, op.micro, op.slot if self._step.scatters else op.at
+        flight = op.at, op.micro, op.slot
         if flight not in self._flying:
-            return "no sum is under way"
+            return "no such sum is under way"
         self._flying.remove(flight)
         return ""
 

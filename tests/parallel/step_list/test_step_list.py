@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from helpers.step_lists import changed, groups
 from helpers.training.laws_language import VOCABULARY, windows
 from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
@@ -25,7 +26,7 @@ from nnmpi.planning.paper import rank as paper
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules.proof import ScheduleError
 
-BATCH = 24
+BATCH, MICRO = 24, 3
 
 
 def gpt() -> nn.Module:
@@ -60,7 +61,7 @@ def arrangements() -> Iterator[Any]:
             if model == "cnn" and "pp" in layout:
                 continue  # its BatchNorm layers are kept in few stages
             for zero in range(4) if layout.get("dp") else (0,):
-                options = {"zero": zero, "micro_batches": 3, "bucket_mb": 0.02, **layout}
+                options = {"zero": zero, "micro_batches": MICRO, "bucket_mb": 0.02, **layout}
                 yield pytest.param((ranks, built | options), id=f"{model}-{name}-zero {zero}")
 
 
@@ -71,21 +72,7 @@ def a(request: pytest.FixtureRequest) -> Arrangement:
 
 
 def lists(a: Arrangement) -> list[StepList]:
-    return [step_list(a, rank, len(program.micro_batches(a, rank, BATCH))) for rank in each(a)]
-
-
-def each(a: Arrangement) -> range:
-    return range(a.mesh.size)
-
-
-def groups(a: Arrangement, tp: int = 0) -> list[list[StepList]]:
-    """The lists of ranks with a coordinate along tp, by their places along pp and dp."""
-    found, axes = lists(a), a.mesh.axes
-    at = [a.mesh.coordinates(rank) for rank in each(a)]
-    return [
-        [found[r] for r in each(a) if at[r]["pp"] == p and at[r]["tp"] == tp]
-        for p in range(axes["pp"])
-    ]
+    return [step_list(a, rank, MICRO) for rank in range(a.mesh.size)]
 
 
 # ---- equal to the step that runs
@@ -93,7 +80,7 @@ def groups(a: Arrangement, tp: int = 0) -> list[list[StepList]]:
 
 def test_lists_are_proved(a: Arrangement) -> None:
     for tp in range(a.mesh.axes["tp"]):
-        prove(groups(a, tp))
+        prove(groups(a, MICRO, tp))
 
 
 def test_passes_and_messages_have_the_order_of_the_program(a: Arrangement) -> None:
@@ -128,11 +115,7 @@ def test_sums_and_gathers_are_those_of_the_step(a: Arrangement, kind: Kind, what
         run = Counter[int]()
         for exchange in paper.exchanges(a, rank, BATCH)["dp"]:
             run[exchange.numbers] += exchange.times if exchange.what == what else 0
-        if a.config.zero == 3 and kind is Kind.GATHER:  # today's gather some again
-            assert listed.keys() <= (+run).keys()
-            assert sum(n * k for n, k in listed.items()) <= sum(n * k for n, k in run.items())
-        else:
-            assert listed == +run
+        assert listed == +run
 
 
 # ---- the proof
@@ -150,36 +133,6 @@ def test_slots_hold_what_is_open_at_a_time(a: Arrangement) -> None:
                 opened.discard((op.at, op.micro))
             at_most = max(at_most, len(opened))
         assert len(slots) <= at_most + most
-
-
-def changed(draw: random.Random, ops: tuple[Op, ...]) -> tuple[str, tuple[Op, ...]]:
-    """A list with one change at random, and the kind of the change."""
-    new, how = [*ops], draw.choice(("swap", "far", "drop", "double", "later", "order", "slot"))
-    i = draw.randrange(len(new))
-    if how == "swap":
-        j = min(i + 1, len(new) - 1)
-        new[i], new[j] = new[j], new[i]
-    elif how == "far":
-        j = draw.randrange(len(new))
-        new[i], new[j] = new[j], new[i]
-    elif how == "drop":
-        del new[i]
-    elif how == "double":
-        new.insert(draw.randrange(len(new) + 1), new[i])
-    elif how == "slot":
-        new[i] = new[i]._replace(slot=new[i].slot + 1)
-    else:
-        kinds = {Kind.SUM, Kind.GATHER}
-        if how == "later":
-            kinds |= {Kind.WAIT, Kind.FINISH, *RECEIVES, *SENDS}
-        places = [k for k, op in enumerate(new) if op.kind in kinds]
-        if len(places) > 1:
-            i, j = draw.sample(places, 2)
-            if how == "order":
-                new[i], new[j] = new[j], new[i]
-            else:
-                new.insert(min(len(new) - 1, i + 1 + draw.randrange(6)), new.pop(i))
-    return how, tuple(new)
 
 
 def meaning(step: StepList) -> object:
@@ -206,8 +159,9 @@ def test_wrong_lists_are_refused() -> None:
     for name in MUTATED:
         ranks, layout = LAYOUTS[name]
         for zero in range(4):
-            options = {"zero": zero, "micro_batches": 3, "bucket_mb": 0.02, **layout}
-            made.append(groups(arranged(Cluster.on_paper(ranks), **MODELS["gpt"], **options)))
+            options = {"zero": zero, "micro_batches": MICRO, "bucket_mb": 0.02, **layout}
+            a = arranged(Cluster.on_paper(ranks), **MODELS["gpt"], **options)
+            made.append(groups(a, MICRO))
     for _ in range(1200):
         right = draw.choice(made)
         place = draw.randrange(len(right))

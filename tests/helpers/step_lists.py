@@ -1,0 +1,47 @@
+"""Lists of all ranks of an arrangement, and changes of lists at random."""
+
+import random
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.step_list.op import RECEIVES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.step import StepList, step_list
+
+
+def groups(a: Arrangement, micro: int, tp: int = 0) -> list[list[StepList]]:
+    """The lists of ranks with a coordinate along tp, by their places along pp and dp."""
+    at = [a.mesh.coordinates(rank) for rank in range(a.mesh.size)]
+    ranks = [rank for rank, where in enumerate(at) if where["tp"] == tp]
+    return [
+        [step_list(a, rank, micro) for rank in ranks if at[rank]["pp"] == p]
+        for p in range(a.mesh.axes["pp"])
+    ]
+
+
+def changed(draw: random.Random, ops: tuple[Op, ...]) -> tuple[str, tuple[Op, ...]]:
+    """A list with one change at random, and the kind of the change."""
+    new, how = [*ops], draw.choice(("swap", "far", "drop", "double", "later", "order", "slot"))
+    i = draw.randrange(len(new))
+    if how == "swap":
+        j = min(i + 1, len(new) - 1)
+        new[i], new[j] = new[j], new[i]
+    elif how == "far":
+        j = draw.randrange(len(new))
+        new[i], new[j] = new[j], new[i]
+    elif how == "drop":
+        del new[i]
+    elif how == "double":
+        new.insert(draw.randrange(len(new) + 1), new[i])
+    elif how == "slot":
+        new[i] = new[i]._replace(slot=new[i].slot + 1)
+    else:
+        kinds = {Kind.SUM, Kind.GATHER}
+        if how == "later":
+            kinds |= {Kind.WAIT, Kind.FINISH, *RECEIVES, *SENDS}
+        places = [k for k, op in enumerate(new) if op.kind in kinds]
+        if len(places) > 1:
+            i, j = draw.sample(places, 2)
+            if how == "order":
+                new[i], new[j] = new[j], new[i]
+            else:
+                new.insert(min(len(new) - 1, i + 1 + draw.randrange(6)), new.pop(i))
+    return how, tuple(new)
