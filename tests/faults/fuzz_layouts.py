@@ -1,7 +1,7 @@
 """Random products of features train as one rank does, and go on in another layout; on threads.
 
---verify compares each step with one rank. The losses of the steps behind the break are those of one
-rank that trains from the beginning without one.
+Lists of steps are proved before they run, and --verify compares each step with one rank. The losses
+of the steps behind the break are those of one rank that trains from the beginning without one.
 """
 
 import traceback
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from fuzzing import GOOD, Fault, Outcome, judged
+from helpers.step_lists import prove_lists
 from helpers.training.pipelined import SCHEDULES, Heard
 
 from nnmpi import Config, Trainer
@@ -60,8 +61,10 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
 
 def losses(comm: Comm, options: Options) -> list[float]:
     """The losses of the steps."""
-    heard = Heard()
-    Trainer(Config(**options), comm=comm).fit(heard)
+    heard, trainer = Heard(), Trainer(Config(**options), comm=comm)
+    if comm.rank == 0:
+        prove_lists(trainer.arrangement)
+    trainer.fit(heard)
     return heard.losses
 
 

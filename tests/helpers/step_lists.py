@@ -1,9 +1,13 @@
 """Lists of all ranks of an arrangement, and changes of lists at random."""
 
 import random
+from itertools import product
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.op import RECEIVES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.proof import prove
+from nnmpi.parallel.step_list.runs import LISTED
 from nnmpi.parallel.step_list.step import StepList, step_list
 
 
@@ -15,6 +19,16 @@ def groups(a: Arrangement, micro: int, tp: int = 0) -> list[list[StepList]]:
         [step_list(a, rank, micro) for rank in ranks if at[rank]["pp"] == p]
         for p in range(a.mesh.axes["pp"])
     ]
+
+
+def prove_lists(a: Arrangement) -> bool:
+    """Proves the lists of all ranks for a step over a batch; returns False if they are none."""
+    if a.strategy.name not in LISTED:
+        return False
+    replicas = [len(micro_batches(a, rank, a.config.batch_size)) for rank in range(a.mesh.size)]
+    for tp, micro in product(range(a.mesh.axes["tp"]), {*replicas}):
+        prove(groups(a, micro, tp))
+    return True
 
 
 def changed(draw: random.Random, ops: tuple[Op, ...]) -> tuple[str, tuple[Op, ...]]:
