@@ -12,6 +12,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
+from nnmpi.parallel.step_list import step
+from nnmpi.parallel.step_list.op import Kind, Op
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 CODE = re.findall(r"^```python\n(from fractions.*?)^```", PAGE, re.S | re.M)[0]
@@ -68,6 +70,12 @@ BACKWARDS = OLDEST_FIRST._replace(compute=backwards, place=lambda p, v: tuple(ra
 """
     (tmp_path / "placed.py").write_text(CODE + placed)
     assert trained("placed:BACKWARDS")[0]["event"] == "done"
+
+
+def test_its_lists_are_proved_before_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "with_note", lambda ops: [Op(Kind.NOTE), *ops])
+    with pytest.raises(ValueError, match="pp 0, operation 0, NOTE: comes twice, or a forward"):
+        trained("oldest:OLDEST_FIRST")
 
 
 def test_a_rank_without_a_stage_is_refused(simulator: Any) -> None:

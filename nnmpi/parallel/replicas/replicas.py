@@ -19,6 +19,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.passes import LOCAL
 from nnmpi.nn.single_store import SingleStore
+from nnmpi.options.user_code import is_named
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
@@ -79,6 +80,10 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of a strategy with data parallelism in each stage of a pipeline; every rank calls
     it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
+    if is_named(config.schedule):  # of the user
+        from nnmpi.parallel.step_list.proof import prove_pipelines
+
+        prove_pipelines(spec.arrangement)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
     return parts._replace(
         describe={**parts.describe, **facts}, evaluation=Evaluation.of_stages(config, layout)

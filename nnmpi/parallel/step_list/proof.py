@@ -14,9 +14,10 @@ deadlock     carried out together, all ranks come to their ends
 from collections import defaultdict
 from collections.abc import Sequence
 
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.op import COLLECTIVES, RECEIVES, SENDS, Kind
 from nnmpi.parallel.step_list.race import Race
-from nnmpi.parallel.step_list.step import StepList
+from nnmpi.parallel.step_list.step import StepList, step_list
 from nnmpi.parallel.step_list.walk import Walk
 from nnmpi.schedules.proof import ScheduleError
 
@@ -30,6 +31,15 @@ def prove(groups: Sequence[Sequence[StepList]]) -> None:
     for row in zip(*groups, strict=True):
         _same_messages(row)
     Race(groups).run()
+
+
+def prove_pipelines(a: Arrangement) -> None:
+    """Proves the lists of the ranks along pp, at each place along tp; those along dp are equal."""
+    places = [a.mesh.coordinates(rank) for rank in range(a.mesh.size)]
+    alike = {(at["tp"], at["pp"]): rank for rank, at in enumerate(places)}
+    for tp in range(a.mesh.axes["tp"]):
+        ranks = [alike[tp, pp] for pp in range(a.mesh.axes["pp"])]
+        prove([[step_list(a, rank, a.config.micro_batches)] for rank in ranks])
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:

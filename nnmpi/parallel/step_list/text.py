@@ -8,7 +8,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import ranks_text
 from nnmpi.parallel.step_list.chain import Chain
 from nnmpi.parallel.step_list.op import as_text
-from nnmpi.parallel.step_list.proof import prove
+from nnmpi.parallel.step_list.proof import prove_pipelines
 from nnmpi.parallel.step_list.step import step_list
 
 WIDTH = 100
@@ -24,8 +24,7 @@ def lines(a: Arrangement) -> Iterator[str]:
         at = a.mesh.coordinates(rank)
         alike[at["tp"], at["pp"]].append(rank)
     steps = {at: step_list(a, ranks[0], a.config.micro_batches) for at, ranks in alike.items()}
-    for tp in range(a.mesh.axes["tp"]):
-        prove([[steps[tp, pp]] for pp in range(a.mesh.axes["pp"])])
+    prove_pipelines(a)
     for kind, ranks in sorted(alike.items()):
         yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
         yield from _units(a, steps[kind].chain)
