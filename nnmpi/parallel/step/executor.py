@@ -10,8 +10,8 @@
     RECV SEND  a message between stages starts
 
 What lists have besides, on buckets of parameters, is carried out by the sync. A pass of a stage is
-a generator that stops between its units. Everything in which strategies differ is an argument
-(rules: `__init__.py` of this folder):
+a generator that stops between its units, or ends before the last of them. Everything in which
+strategies differ is an argument (rules: `__init__.py` of this folder):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
     sync       what is done with buckets               (replicas/gradient_sync.py and others)
