@@ -13,7 +13,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = {
     name: (ROOT / "docs" / "extending" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("op", "layer", "way", "schedule", "algorithm", "kernel", "optimizer", "store")
+    for name in (
+        "op",
+        "layer",
+        "way",
+        "schedule",
+        "algorithm",
+        "kernel",
+        "optimizer",
+        "store",
+        "pass",
+    )
 }
 
 
