@@ -168,12 +168,14 @@ class UnfinishedBackward:
         self,
         parts: Sequence[Iterable[AnyTensor]],
         absent: Sequence[Collection[AnyTensor]],
+        unrepeated: Sequence[Collection[AnyTensor]],
     ) -> Generator[None, None, None]:
         """As `finish`, in a generator that stops between the parts: as soon as the gradients of
         the leaves in a part, and in those before, are final.
 
         `absent` has leaves that cannot be read in a part. If there are any, it goes on until the
-        next node would read one.
+        next node would read one; until one of `unrepeated`, if the node stands for a function that
+        runs again.
         """
         if len(parts) < 2:
             return self.finish()
@@ -186,8 +188,8 @@ class UnfinishedBackward:
                 part.discard(leaf)
 
         contributed = _counting(uses, on_leaf)
-        for part, unread in zip(due[:-1], absent, strict=False):
-            while part or (unread and visits and _reads_none(visits[0][1], unread)):
+        for part, *unread in zip(due[:-1], absent, unrepeated, strict=False):
+            while part or (unread[0] and visits and _reads_none(visits[0][1], *unread)):
                 self._visit_next(visits, contributed)
                 progress()
             yield
@@ -365,8 +367,11 @@ def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
     return uses
 
 
-def _reads_none(node: TapeNode, leaves: Collection[AnyTensor]) -> bool:
+def _reads_none(
+    node: TapeNode, absent: Collection[AnyTensor], unrepeated: Collection[AnyTensor]
+) -> bool:
     """Returns True if a node uses none of these leaves."""
+    leaves = unrepeated if node.runs_again else absent
     return not any(parent in leaves for parent in node.parents)
 
 

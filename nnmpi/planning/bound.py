@@ -167,7 +167,9 @@ class LowerBounds:
         micro-batch with ZeRO 3, or for the backward passes: of each stage all buckets but those
         that its slots hold already."""
         config = self._arranger.plain
-        if self._arranger.graph.may_differ:  # each bucket has a slot: once a step
+        graph = self._arranger.graph
+        # each bucket has a slot, or there are as many slots as what runs again takes
+        if graph.may_differ or graph.again or candidate.recompute == "block":
             return 0.0
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
         longest = mb * MB / self._itemsize + held.modules[0] / candidate.tp

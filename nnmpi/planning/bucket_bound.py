@@ -9,7 +9,8 @@ from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.layout import AVERAGED
-from nnmpi.parallel.step_list.values import SLOTS
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.exchange_time import ExchangeTimes
@@ -59,7 +60,7 @@ class BucketBounds:
 def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
     """The scatters of a rank in a micro-batch, and its gathers with ZeRO 3. Equal ones are one, as
     in a log."""
-    held, buckets = a.model_on(rank), a.model_on(rank).buckets
+    buckets = a.model_on(rank).buckets  # from the last one down
     groups = {a.summed_over(rank, bucket) for bucket in buckets}
     if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:
         return
@@ -72,17 +73,15 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
         yield of_bucket._replace(numbers=numbers, times=scatters)
     if a.store.zero < 3 or a.graph.may_differ:
         return
-    # the slots have the buckets with which a pass begins, at most: each gathers all others
+    chain = chain_of(a, rank)
+    slots, of = value_slots(a, chain), [stop - start for start, stop, _ in chain.buckets]
     gathers = Counter[int](dict.fromkeys([*lengths[-2::-1], lengths[-1]], 0))
-    users = [*zip(held.spans, (variable.users for variable in held.trained), strict=True)]
-    for s in held.stages:
-        of_stage = [
-            bucket.stop - bucket.start
-            for bucket in buckets
-            if any(s in of and bucket.start <= start < bucket.stop for (start, _), of in users)
-        ]
-        gathers.update(of_stage[SLOTS:])
-        gathers.update(of_stage[::-1][SLOTS:])
+    for units in chain.of_stage.values():
+        used = sorted({b for u in units for b in chain.units[u].buckets})
+        for order in (used, used[::-1]):
+            # when a pass begins a slot has one bucket, at best its first: the others are gathered
+            there = {slots[b]: b for b in reversed(order)}
+            gathers.update(of[b] for b in order if there[slots[b]] != b)
     of_bucket = of_bucket._replace(operation=Collective.ALL_GATHER, sums=None)
     for numbers, passes in gathers.items():
         yield of_bucket._replace(numbers=numbers, times=passes)

@@ -175,9 +175,6 @@ ENDED = object()
 OVER: Iterator[None] = iter(())
 """A pass that has ended before the last of its units."""
 
-NO_PASS = Op(Kind.APPLY)
-"""Stands for no operation of a pass."""
-
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
 """Wrappers of operations, as (kind, hook) pairs: hook(do, op) calls do(op), and may act before and
@@ -207,7 +204,7 @@ class Executor:
         self._sync, self._request, self._recorder = sync, request, recorder
         self._plan, self._states = StepPlan.of([], {}, {}), dict[tuple[int, int], PassState]()
         self._running = dict[tuple[int, int], Iterator[None]]()
-        self._inside = NO_PASS
+        self._inside: Op | None = None  # the operation of the pass that is under way
         sync.lists_go_on(self._go_on)
         self._progress = self._poll if self._channels.is_needed else sync.poll
         passes_of_stages = {
@@ -301,7 +298,7 @@ class Executor:
             for do, op in self._calls:
                 do(op)
         finally:
-            self._inside = NO_PASS
+            self._inside = None
             progress_hook.reset(tokens[0])
             current_recorder.reset(tokens[1])
 
@@ -312,16 +309,16 @@ class Executor:
     def _pass(self, begin: BeginPass, op: Op) -> None:
         """Carries out the part of a pass of a stage that belongs to one unit, and those of further
         units if the pass cannot stop between them."""
-        if self._inside is not NO_PASS:  # the list has gone on within the pass
+        if self._inside is not None:  # the list has gone on within the pass
             self._inside = op
             return
         where = op.stage, op.micro
         running = self._running.pop(where, None) or begin(op)
         self._inside = op
         is_over = next(running, ENDED) is ENDED
-        last, self._inside = self._is_last(self._inside), NO_PASS
-        if last and not is_over:
-            raise RuntimeError(f"{op}: the pass has not ended where the list says")
+        last, self._inside = self._is_last(self._inside), None
+        if is_over is not last and (last or op.kind in ADDS):
+            raise RuntimeError(f"{op}: the pass has not stopped where the list says")
         if not last:
             self._running[where] = OVER if is_over else running
 
@@ -333,16 +330,23 @@ class Executor:
         """Carries out the list up to the next unit of the pass under way, which reads a parameter
         that is not there yet; returns False if no pass is under way.
 
-        The gradients of a unit have to be final before the next unit of a B or W.
+        Between the units of a pass a list has no other pass. The gradients of a unit have to be
+        final before the next unit of a B or W, so these do not go on.
         """
         op = self._inside
-        if op is NO_PASS:
+        if op is None:
             return False
-        if op.kind in ADDS or self._is_last(op):
+        if op.kind in ADDS:
             raise ValueError(
-                f"{path} is read where the model did not use it when its layers were recorded, and "
-                "zero 3 has gathered other parameters there: read each one in the same layers of "
-                "every pass, or use --zero 2"
+                f"{path} is read in the backward pass of other layers, for which zero 3 has not "
+                "gathered it: let a function that runs again (checkpoint, --recompute) use the "
+                "parameters that it has used first, or use --zero 2"
+            )
+        if self._is_last(op):
+            raise ValueError(
+                f"{path}, or a parameter that was read before it, is read out of the order in "
+                "which layers used them when the model was recorded, and zero 3 gathers them in "
+                "this order: read each one in the same layers of every pass, or use --zero 2"
             )
         if (state := self._states.get((op.stage, op.micro))) is not None:  # no evaluation
             state.at_next_unit()

@@ -233,8 +233,8 @@ class Stage(NamedTuple):
 
     parameters   of the module
     units        the numbers of its units in lists
-    of_units     the parameters of each unit, and
-    absent       those whose values may not be in memory then: see `StageUnits` in step_list/runs.py
+    of_units, absent, unrepeated   sets of parameters for each unit: see `StageUnits` in
+                                   step_list/runs.py
     """
 
     module: Module
@@ -244,6 +244,7 @@ class Stage(NamedTuple):
     units: Sequence[int] = (0,)
     of_units: Sequence[frozenset[Parameter]] = (frozenset(),)
     absent: Sequence[frozenset[Parameter]] = (frozenset(),)
+    unrepeated: Sequence[frozenset[Parameter]] = (frozenset(),)
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
@@ -310,11 +311,12 @@ class TapePass:
         """Computes what is left; stops between units."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
-            return _nothing()
+            return _stops(self._stage.units)
         kind = self._state.kind
         if kind is None or not kind.adds:
             self._check(rest.leaves())
-        return rest.in_parts(self._stage.of_units[::-1], self._stage.absent[::-1])
+        stage = self._stage
+        return rest.in_parts(stage.of_units[::-1], stage.absent[::-1], stage.unrepeated[::-1])
 
     def _begin(self, seed: Array) -> None:
         root = self.root
@@ -342,8 +344,9 @@ def by_tape(
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
 
-def _nothing() -> Generator[None, None, None]:
-    yield from ()
+def _stops(units: Sequence[int]) -> Generator[None, None, None]:
+    for _ in units[1:]:
+        yield
 
 
 class TapePasses:

@@ -265,7 +265,7 @@ def _before(
     passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
     """Returns where the units behind the first one begin: where one of the `others` of the unit in
-    front is used."""
+    front is used. If a unit has no others, nothing is cut any more: all parameters are there."""
     begins, left = list[int](), [*others[:-1]]
     for k in calls:
         call = passes.calls[k]

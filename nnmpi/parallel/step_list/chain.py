@@ -15,28 +15,30 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from nnmpi.nn.recompute import recomputed_paths
+from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
-from nnmpi.parallel.step_list.op import NONE
+from nnmpi.parallel.step_list.op import FORWARD, NONE, Op
 
 
 class Unit(NamedTuple):
     """A part of a stage.
 
     buckets          those of its parameters, in the order of memory
+    repeated         others that its backward pass reads, since their units run again in it
     takes_gradient   whether the backward pass of its stage computes a gradient of its input
     """
 
     stage: int
     variables: frozenset[int]
     buckets: tuple[int, ...]
+    repeated: tuple[int, ...]
     takes_gradient: bool
 
 
@@ -66,6 +68,11 @@ class Chain:
         numbered = [*enumerate(self.units)]
         return [[u for u, unit in numbered if b in unit.buckets] for b in range(len(self.buckets))]
 
+    def read_by(self, op: Op) -> Sequence[int]:
+        """Returns the buckets that a pass of a unit reads."""
+        unit = self.units[op.at]
+        return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
+
     def neighbours(self, u: int, away: int) -> tuple[int, int]:
         """Returns the unit in front of u (`away` is -1) or behind it (+1), and the boundary that
         lies between on the way to another rank; NONE for what does not exist.
@@ -94,9 +101,12 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
     for stage, part in a.division.of_rank(a.mesh.coordinates(rank)["pp"]).items():
         edges = entering[part.nodes.start] if stage else ()
         takes_gradient = any(a.graph.edges[e].requires_grad for e in edges)
-        for variables in _parts(a, part, of):
+        of_stage, nodes = list[Unit](), list[range]()
+        for variables, inside in _parts(a, part, of):
             used = sorted({of[v] for v in variables if v in of})
-            units.append(Unit(stage, frozenset(variables), tuple(used), takes_gradient))
+            of_stage.append(Unit(stage, frozenset(variables), tuple(used), (), takes_gradient))
+            nodes.append(inside)
+        units += _with_repeated(a, of_stage, nodes) if gathers_for_use(a) else of_stage
     tied = {
         b: held.trained[bucket.tied].variable
         for b, bucket in enumerate(buckets)
@@ -107,20 +117,21 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
 
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
-) -> Iterable[Collection[int]]:
-    """Returns the variables of each unit of a stage."""
+) -> Iterable[tuple[Collection[int], range]]:
+    """Returns the variables of each unit of a stage, and the nodes of a segment."""
     if a.residences is not None:  # stages are small already
-        return [part.variables]
-    if a.store.scatters or shares_slots(a):
-        return [unit.variables for unit in _segments(a, part.nodes, bucket_of)]
+        return [(part.variables, part.nodes)]
+    if a.store.scatters or gathers_for_use(a):
+        return [(unit.variables, unit.nodes) for unit in _segments(a, part.nodes, bucket_of)]
     inside = defaultdict[int, list[int]](list)
     for v in part.variables:
         if v in bucket_of:
             inside[bucket_of[v]].append(v)
-    return [inside[b] for b in sorted(inside)] or [part.variables]
+    used = [tuple(inside[b]) for b in sorted(inside)] or [part.variables]
+    return [(variables, part.nodes) for variables in used]
 
 
-def shares_slots(a: Arrangement) -> bool:
+def gathers_for_use(a: Arrangement) -> bool:
     """Returns True if buckets share memory for values, which are gathered for their use."""
     return a.store.zero > 0 and not a.store.has_all_values and not a.graph.may_differ
 
@@ -128,15 +139,8 @@ def shares_slots(a: Arrangement) -> bool:
 def _segments(
     a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
 ) -> Iterable[partition.Unit]:
-    """Returns the segments of a stage that use other buckets than those in front of them.
-
-    Modules that run again in a backward pass then use all their values at once, which have to be
-    there: with ZeRO 3 no segment ends within one.
-    """
-    graph, together = a.graph, list[range]()
-    if shares_slots(a):
-        paths = recomputed_paths(graph, a.config.recompute)
-        together = [*graph.again, *(call.nodes for call in graph.calls if call.path in paths)]
+    """Returns the segments of a stage that use other buckets than those in front of them."""
+    graph = a.graph
     inside = [
         unit
         for unit in partition.units(graph, tuple(a.division.begins))
@@ -149,9 +153,27 @@ def _segments(
     groups = list[partition.Unit]()
     for unit in partition.joined(graph, inside, by_one_tensor=False):
         # nothing has to come between units if the second one needs no other buckets
-        is_within = any(unit.nodes.start in nodes[1:] for nodes in together)
-        if groups and (is_within or not used(groups[-1]) or used(unit) <= used(groups[-1])):
+        if groups and (not used(groups[-1]) or used(unit) <= used(groups[-1])):
             groups[-1] = groups[-1].with_following(unit)
         else:
             groups.append(unit)
     return groups
+
+
+def _with_repeated(a: Arrangement, units: Sequence[Unit], nodes: Sequence[range]) -> list[Unit]:
+    """Returns the units, each with the buckets of what runs again in its backward pass: of a module
+    or a function that ends in it."""
+    graph, found = a.graph, [*units]
+    paths = [recomputed_with(node, a.config.recompute) for node in graph.nodes]
+    together = [*graph.again]
+    for path, run in groupby(range(len(paths)), paths.__getitem__):
+        first, *others = run
+        together += [range(first, first + 1 + len(others))] if path else []
+    for again in together:
+        inside = [u for u, of in enumerate(nodes) if {*of} & {*again}]
+        if len(inside) > 1:
+            buckets = {b for u in inside for b in units[u].buckets}
+            last = found[inside[-1]]
+            repeated = tuple(sorted(buckets.union(last.repeated).difference(last.buckets)))
+            found[inside[-1]] = last._replace(repeated=repeated)
+    return found

@@ -9,7 +9,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.step_list.step import evaluation, step_list
-from nnmpi.parallel.step_list.values import value_slots
+from nnmpi.parallel.step_list.values import is_shared, value_slots
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules.lowering import boundary
 
@@ -23,12 +23,15 @@ class StageUnits(NamedTuple):
     numbers     their numbers in the lists
     parameters  of each unit, those of the buckets that no unit of the stage in front of it uses: it
                 is the first one to read them, and the last one to add to their gradients
-    absent      of each unit, those of the stage whose values may not be in memory while it runs
+    absent      of each unit, those of the stage that it does not use: their values may not be in
+                memory while it runs
+    unrepeated  those among them that no function uses which runs again in its backward pass
     """
 
     numbers: range
     parameters: Sequence[frozenset[Parameter]]
     absent: Sequence[frozenset[Parameter]]
+    unrepeated: Sequence[frozenset[Parameter]]
 
 
 def stage_units(
@@ -37,12 +40,12 @@ def stage_units(
     """Returns the units of each stage of a rank, whose trained parameters are these."""
     if a.strategy.name not in LISTED:
         stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
-        none = frozenset[Parameter]()
-        return {s: StageUnits(range(k, k + 1), [none], [none]) for k, s in enumerate(stages)}
+        none = [frozenset[Parameter]()]
+        return {s: StageUnits(range(k, k + 1), none, none, none) for k, s in enumerate(stages)}
     chain, held = chain_of(a, rank), a.model_on(rank)
     of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
     members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]
-    share_slots = len({*(slots := value_slots(a, chain)).values()}) < len(slots)
+    are_shared = is_shared(value_slots(a, chain))
     by_stage = dict[int, StageUnits]()
     for stage, numbers in chain.of_stage.items():
         first = [min((u for u in users if u in numbers), default=NONE) for users in chain.users]
@@ -50,9 +53,14 @@ def stage_units(
             frozenset(p for b, inside in enumerate(members) if first[b] == u for p in inside)
             for u in numbers
         ]
-        others = frozenset[Parameter]().union(*of_unit if share_slots else ())
+        others = frozenset[Parameter]().union(*of_unit if are_shared else ())
         absent = [others.difference(*(members[b] for b in chain.units[u].buckets)) for u in numbers]
-        by_stage[stage] = StageUnits(numbers, of_unit, absent)
+        repeated = (chain.units[u].repeated for u in numbers)
+        unrepeated = [
+            of.difference(*(members[b] for b in buckets))
+            for of, buckets in zip(absent, repeated, strict=True)
+        ]
+        by_stage[stage] = StageUnits(numbers, of_unit, absent, unrepeated)
     return by_stage
 
 

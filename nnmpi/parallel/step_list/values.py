@@ -9,7 +9,7 @@ A list ends with the gathers with which the next one begins.
 from collections.abc import Iterable, Iterator, Mapping
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.step_list.chain import Chain, shares_slots
+from nnmpi.parallel.step_list.chain import Chain, gathers_for_use
 from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
 
 SLOTS = 2
@@ -25,19 +25,20 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
     """
     if not a.store.zero:
         return {}
-    return shared_slots(chain) if shares_slots(a) else {b: b for b in range(len(chain.buckets))}
+    return shared_slots(chain) if gathers_for_use(a) else {b: b for b in range(len(chain.buckets))}
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
     """Returns the slot of each bucket where buckets share them. A bucket is always in the same one,
     since backward passes keep arrays in it.
 
-    Buckets of one unit have different slots, and those of neighbouring units too where SLOTS
-    allow it.
+    Buckets that one unit reads have different slots, of which there are as many as that takes;
+    those of neighbouring units too, where these allow it.
     """
-    slots = dict[int, int]()
+    slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
+    read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
     for b in range(len(chain.buckets)):
-        beside = {o for u in chain.users[b] for o in chain.units[u].buckets}
+        beside = {o for of_unit in read for o in of_unit if b in of_unit}
         near = {
             o
             for u in chain.users[b]
@@ -47,18 +48,23 @@ def shared_slots(chain: Chain) -> dict[int, int]:
         }
         taken = {slots[o] for o in beside if o in slots}
         avoided = taken | {slots[o] for o in near if o in slots}
-        wished = [(b + k) % SLOTS for k in range(SLOTS)]
+        wished = [(b + k) % len(lengths) for k in range(len(lengths))]
         free = [s for s in wished if s not in avoided] or [s for s in wished if s not in taken]
-        slots[b] = free[0] if free else max([SLOTS - 1, *slots.values()]) + 1
+        length = chain.buckets[b].stop - chain.buckets[b].start
+        slots[b] = min(free or [len(lengths)], key=lambda s: max(length - lengths.get(s, 0), 0))
+        lengths[slots[b]] = max(length, lengths.get(slots[b], 0))
     return slots
 
 
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
     """Returns the buckets that are being gathered when a list begins: those of the first unit, or
     all of them if each has a slot of its own."""
-    if len({*slots.values()}) == len(slots):
-        return (*slots,)
-    return chain.units[0].buckets
+    return chain.units[0].buckets if is_shared(slots) else (*slots,)
+
+
+def is_shared(slots: Mapping[int, int]) -> bool:
+    """Returns True if buckets share slots."""
+    return len({*slots.values()}) < len(slots)
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
@@ -69,7 +75,7 @@ def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> I
     held, moving = {slots[b]: b for b in first}, {*first}
 
     def missing(op: Op, taken: Iterable[int] = ()) -> Iterator[Op]:
-        for b in chain.units[op.at].buckets:
+        for b in chain.read_by(op):
             if held.get(slots[b], NONE) != b and slots[b] not in taken:
                 moving.add(b)
                 held[slots[b]] = b
@@ -85,10 +91,10 @@ def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> I
     for op in listed:
         if op.kind in PASSES:
             yield from missing(op)
-            yield from arriving(chain.units[op.at].buckets)
+            yield from arriving(chain.read_by(op))
             k += 1
             if k < len(passes):
-                yield from missing(passes[k], {slots[b] for b in chain.units[op.at].buckets})
+                yield from missing(passes[k], {slots[b] for b in chain.read_by(op)})
         elif op.kind is Kind.SUM:  # of a bucket that no pass uses, perhaps on the same Comm
             yield from arriving([op.at])
         yield op

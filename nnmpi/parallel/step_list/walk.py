@@ -71,7 +71,7 @@ class Walk:
     # ---- passes
 
     def _pass(self, op: Op) -> str:
-        for b in self._chain.units[op.at].buckets if self._step.slots else ():
+        for b in self._chain.read_by(op) if self._step.slots else ():
             if self._held.get(self._step.slots[b]) != b or b not in self._arrived:
                 return f"the values of bucket {b} are not in slot {self._step.slots[b]}"
         if self._ended:

@@ -23,7 +23,7 @@ class GatheredValues:
     """Whole values in `flat`; a bucket is complete when its gather is."""
 
     rotates, slot_bytes = False, 0
-    go_on: Callable[[str], bool]
+    go_on: Callable[[str], bool]  # not called: all values are there
 
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._buckets, self._gathers = store.buckets, gathers

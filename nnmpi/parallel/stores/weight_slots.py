@@ -4,8 +4,9 @@ The list of a step says when a bucket is gathered into its slot, and when it has
 always in the same slot, so an array that a vjp has kept is valid whenever the bucket is there.
 
 A forward pass by the tape cannot stop between its units. When it reads a bucket that is not there,
-the list goes on to the next unit (`go_on`), within the pass. Outside of lists, where all ranks read
-the same values in the same order, a bucket is gathered when it is read.
+the list goes on to the next unit (`go_on`), within the pass. Outside of lists a bucket is gathered
+when it is read: in `reading` and `gathered` of the store, which all ranks enter, and when it is
+closed. There all ranks have to read the same values in the same order.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,6 @@ replay    a stage of any rank with the same layers makes the same calls to its s
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -236,11 +235,15 @@ class _RestOfPass(NamedTuple):
         return ()
 
     def in_parts(
-        self, parts: Sequence[Collection[Parameter]], absent: Sequence[Collection[Parameter]]
+        self,
+        parts: Sequence[Collection[Parameter]],
+        absent: Sequence[Collection[Parameter]],
+        unrepeated: Sequence[Collection[Parameter]],
     ) -> Iterator[None]:
         """Replays the events part by part: each ends with the last gradient of its parameters or,
-        if parameters are absent, before the first use of one."""
-        yield from self.stage.replayed(self.events, self.stats, parts, absent)
+        if parameters are absent, before the first use of one that nothing repeats, or before its
+        gradient."""
+        yield from self.stage.replayed(self.events, self.stats, parts, absent, unrepeated)
         self.end()
 
 
@@ -293,13 +296,14 @@ class PaperStage(Module):
         stats: BatchStats,
         parts: Sequence[Collection[Parameter]] = (),
         absent: Sequence[Collection[Parameter]] = (),
+        unrepeated: Sequence[Collection[Parameter]] = (),
     ) -> Iterator[None]:
         """Repeats the events of a pass; stops between the parts (see `_RestOfPass.in_parts`)."""
         vars(self).update(_stats=stats)
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
         at = 0
-        for end in self._ends(events, parts, absent):
+        for end in self._ends(events, parts, absent, unrepeated):
             for do, arguments in events.calls[at:end]:
                 do(self, *arguments)
             yield
@@ -312,6 +316,7 @@ class PaperStage(Module):
         events: Events,
         parts: Sequence[Collection[Parameter]],
         absent: Sequence[Collection[Parameter]],
+        unrepeated: Sequence[Collection[Parameter]],
     ) -> Iterator[int]:
         """Where the events of each part end, but for the last one."""
         of = self._parameters_by_variable
@@ -322,11 +327,11 @@ class PaperStage(Module):
         }
         last_of_parts = (max((final.get(p, 0) for p in part), default=0) for part in parts[:-1])
         end = 0
-        for last, unread in zip(last_of_parts, absent or repeat(()), strict=False):
-            end = max(end, last)
-            while unread and end < len(events.calls):
+        for last, others, unread in zip(last_of_parts, absent, unrepeated, strict=False):
+            end, stops = max(end, last), {PaperStage.use: unread, PaperStage.contribute: others}
+            while others and end < len(events.calls):
                 do, arguments = events.calls[end]
-                if do is PaperStage.use and of[arguments[0]] in unread:
+                if do in stops and of[arguments[0]] in stops[do]:
                     break
                 end += 1
             yield end

@@ -135,7 +135,7 @@ def reading_another_layer_is_refused(comm: Comm) -> None:
             next(step)
         else:
             with pytest.raises(
-                ValueError, match=r"layers.1.weight is read where the model did not"
+                ValueError, match=r"layers.1.weight, or a parameter that was read before"
             ):
                 next(step)
         trainer.close()

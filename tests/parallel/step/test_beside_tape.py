@@ -37,7 +37,7 @@ class AtOnce:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        yield from ()
+        yield
 
 
 @pytest.mark.parametrize("spoilt", [None, 0, 1])
