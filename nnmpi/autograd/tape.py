@@ -28,6 +28,7 @@ Rules:
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import zip_longest
 from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
@@ -167,8 +168,8 @@ class UnfinishedBackward:
     def in_parts(
         self,
         parts: Sequence[Iterable[AnyTensor]],
-        absent: Sequence[Collection[AnyTensor]],
-        unrepeated: Sequence[Collection[AnyTensor]],
+        absent: Sequence[Collection[AnyTensor]] = (),
+        unrepeated: Sequence[Collection[AnyTensor]] = (),
     ) -> Generator[None, None, None]:
         """As `finish`, in a generator that stops between the parts: as soon as the gradients of
         the leaves in a part, and in those before, are final.
@@ -188,7 +189,8 @@ class UnfinishedBackward:
                 part.discard(leaf)
 
         contributed = _counting(uses, on_leaf)
-        for part, *unread in zip(due[:-1], absent, unrepeated, strict=False):
+        sets = due[:-1], absent[:-1], unrepeated[:-1]
+        for part, *unread in zip_longest(*sets, fillvalue=()):
             while part or (unread[0] and visits and _reads_none(visits[0][1], *unread)):
                 self._visit_next(visits, contributed)
                 progress()

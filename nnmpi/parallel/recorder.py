@@ -55,6 +55,11 @@ current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO
 threads."""
 
 
+go_on: ContextVar[Callable[[str], bool]] = ContextVar("nnmpi_go_on", default=lambda path: False)
+"""Carries out the list of the step or evaluation in progress up to the next unit of the pass under
+way, which reads the parameter of this path; returns False if no pass is under way."""
+
+
 class Timed:
     """A context that adds an event to a recorder, unless it raises."""
 

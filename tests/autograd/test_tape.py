@@ -96,7 +96,7 @@ def test_a_pass_in_parts_stops_where_the_gradients_of_a_part_are_final() -> None
     wanted, w = [leaf(2, 3), leaf(5, 7), leaf(11, 13)], [leaf(2, 3), leaf(5, 7), leaf(11, 13)]
     net(leaf(1, -1).detach(), wanted).backward()
     unused, root = leaf(1), net(leaf(1, -1).detach(), w)
-    parts = begun(root, np.array(1.0)).in_parts([[w[1]], [unused], [w[0], w[2]]], *2 * [3 * [[]]])
+    parts = begun(root, np.array(1.0)).in_parts([[w[1]], [unused], [w[0], w[2]]])
     for final in ([1], [1], [0, 1, 2]):
         next(parts, None)
         for k in final:

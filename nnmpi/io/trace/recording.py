@@ -139,6 +139,7 @@ class Recording(Recorder):
         self.now, self.step = now, EVALUATION
         self._memory, self._rows = unknown, bytearray()
         self._operations: dict[CallSignature, int] = {}
+        self._under_way: tuple[str, float, int, int] | None = None  # the operation that is recorded
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
@@ -150,7 +151,7 @@ class Recording(Recorder):
                 self._memory, self.step = unknown, EVALUATION
 
     def begin(self, step: int) -> None:
-        self.step = step
+        self.step, self._under_way = step, None
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         memory = self._memory() if name in COMPUTE else 0
@@ -169,8 +170,14 @@ class Recording(Recorder):
 
     def recorded(self, name: str, do: Do) -> Do:
         def recorded(op: Op) -> None:
-            with Timed(self, name, op.micro, op.stage):
-                do(op)
+            outer, self._under_way = self._under_way, (name, self.now(), op.micro, op.stage)
+            if outer is not None:  # a pass within which the list goes on: its event ends
+                self.add(*outer)
+            do(op)
+            self.add(*self._under_way)
+            if outer is not None:
+                outer = outer[0], self.now(), *outer[2:]
+            self._under_way = outer
 
         return recorded
 

@@ -61,9 +61,6 @@ class BucketSums(GradientSync):
             **{kind: partial(_without_op, act) for kind, act in at_end.items()},
         }
 
-    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
-        self._store.lists_go_on(go_on)
-
     def begin(self, step: int) -> None:
         self._store.begin()
         self._works.clear()

@@ -35,7 +35,7 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.nn.recompute import CHECKED_STEPS
-from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
+from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder, go_on
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import (
@@ -58,9 +58,6 @@ class GradientSync:
     """
 
     ops: Mapping[Kind, Do] = {}
-
-    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
-        """Takes the function by which lists go on within a pass: see `Executor._go_on`."""
 
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
@@ -205,7 +202,6 @@ class Executor:
         self._plan, self._states = StepPlan.of([], {}, {}), dict[tuple[int, int], PassState]()
         self._running = dict[tuple[int, int], Iterator[None]]()
         self._inside: Op | None = None  # the operation of the pass that is under way
-        sync.lists_go_on(self._go_on)
         self._progress = self._poll if self._channels.is_needed else sync.poll
         passes_of_stages = {
             Kind.F: self._forward,
@@ -293,7 +289,7 @@ class Executor:
 
     def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
         tokens = progress_hook.set(poll), current_recorder.set(self._recorder)
-        self._calls = iter(calls)
+        go_on_before, self._calls = go_on.set(self._go_on), iter(calls)
         try:
             for do, op in self._calls:
                 do(op)
@@ -301,6 +297,7 @@ class Executor:
             self._inside = None
             progress_hook.reset(tokens[0])
             current_recorder.reset(tokens[1])
+            go_on.reset(go_on_before)
 
     def _poll(self) -> None:
         self._channels.poll()

@@ -243,8 +243,8 @@ class Stage(NamedTuple):
     parameters: frozenset[Parameter]
     units: Sequence[int] = (0,)
     of_units: Sequence[frozenset[Parameter]] = (frozenset(),)
-    absent: Sequence[frozenset[Parameter]] = (frozenset(),)
-    unrepeated: Sequence[frozenset[Parameter]] = (frozenset(),)
+    absent: Sequence[frozenset[Parameter]] = ()
+    unrepeated: Sequence[frozenset[Parameter]] = ()
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:

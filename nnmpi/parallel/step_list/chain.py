@@ -101,12 +101,12 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
     for stage, part in a.division.of_rank(a.mesh.coordinates(rank)["pp"]).items():
         edges = entering[part.nodes.start] if stage else ()
         takes_gradient = any(a.graph.edges[e].requires_grad for e in edges)
-        of_stage, nodes = list[Unit](), list[range]()
-        for variables, inside in _parts(a, part, of):
+        begin = len(units)
+        for variables in _parts(a, part, of):
             used = sorted({of[v] for v in variables if v in of})
-            of_stage.append(Unit(stage, frozenset(variables), tuple(used), (), takes_gradient))
-            nodes.append(inside)
-        units += _with_repeated(a, of_stage, nodes) if gathers_for_use(a) else of_stage
+            units.append(Unit(stage, frozenset(variables), tuple(used), (), takes_gradient))
+        if gathers_for_use(a):
+            units[begin:] = _with_repeated(a, units[begin:], _segments(a, part.nodes, of))
     tied = {
         b: held.trained[bucket.tied].variable
         for b, bucket in enumerate(buckets)
@@ -117,18 +117,17 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
 
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
-) -> Iterable[tuple[Collection[int], range]]:
-    """Returns the variables of each unit of a stage, and the nodes of a segment."""
+) -> Iterable[Collection[int]]:
+    """Returns the variables of each unit of a stage."""
     if a.residences is not None:  # stages are small already
-        return [(part.variables, part.nodes)]
+        return [part.variables]
     if a.store.scatters or gathers_for_use(a):
-        return [(unit.variables, unit.nodes) for unit in _segments(a, part.nodes, bucket_of)]
+        return [segment.variables for segment in _segments(a, part.nodes, bucket_of)]
     inside = defaultdict[int, list[int]](list)
     for v in part.variables:
         if v in bucket_of:
             inside[bucket_of[v]].append(v)
-    used = [tuple(inside[b]) for b in sorted(inside)] or [part.variables]
-    return [(variables, part.nodes) for variables in used]
+    return [inside[b] for b in sorted(inside)] or [part.variables]
 
 
 def gathers_for_use(a: Arrangement) -> bool:
@@ -160,20 +159,20 @@ def _segments(
     return groups
 
 
-def _with_repeated(a: Arrangement, units: Sequence[Unit], nodes: Sequence[range]) -> list[Unit]:
-    """Returns the units, each with the buckets of what runs again in its backward pass: of a module
-    or a function that ends in it."""
-    graph, found = a.graph, [*units]
-    paths = [recomputed_with(node, a.config.recompute) for node in graph.nodes]
-    together = [*graph.again]
-    for path, run in groupby(range(len(paths)), paths.__getitem__):
-        first, *others = run
-        together += [range(first, first + 1 + len(others))] if path else []
+def _with_repeated(
+    a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
+) -> list[Unit]:
+    """Returns the units, which are these segments, each with the buckets of what runs again in its
+    backward pass: of a module or a function that ends in it."""
+    nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
+    paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
+    together = [{*again} for again in a.graph.again]
+    together += [{*run} for path, run in groupby(range(len(paths)), paths.__getitem__) if path]
     for again in together:
-        inside = [u for u, of in enumerate(nodes) if {*of} & {*again}]
-        if len(inside) > 1:
-            buckets = {b for u in inside for b in units[u].buckets}
-            last = found[inside[-1]]
-            repeated = tuple(sorted(buckets.union(last.repeated).difference(last.buckets)))
-            found[inside[-1]] = last._replace(repeated=repeated)
-    return found
+        inside = [u for u, of_unit in enumerate(nodes) if of_unit & again]
+        if inside:
+            last = with_repeated[inside[-1]]
+            buckets = {b for u in inside for b in units[u].buckets}.union(last.repeated)
+            repeated = tuple(sorted(buckets.difference(last.buckets)))
+            with_repeated[inside[-1]] = last._replace(repeated=repeated)
+    return with_repeated

@@ -6,10 +6,9 @@ from typing import NamedTuple
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.chain import Chain, chain_of, gathers_for_use
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.step_list.step import evaluation, step_list
-from nnmpi.parallel.step_list.values import is_shared, value_slots
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules.lowering import boundary
 
@@ -23,15 +22,15 @@ class StageUnits(NamedTuple):
     numbers     their numbers in the lists
     parameters  of each unit, those of the buckets that no unit of the stage in front of it uses: it
                 is the first one to read them, and the last one to add to their gradients
-    absent      of each unit, those of the stage that it does not use: their values may not be in
-                memory while it runs
+    absent      where values are gathered for their use, of each unit, those of the stage that it
+                does not use: they may not be in memory while it runs
     unrepeated  those among them that no function uses which runs again in its backward pass
     """
 
     numbers: range
     parameters: Sequence[frozenset[Parameter]]
-    absent: Sequence[frozenset[Parameter]]
-    unrepeated: Sequence[frozenset[Parameter]]
+    absent: Sequence[frozenset[Parameter]] = ()
+    unrepeated: Sequence[frozenset[Parameter]] = ()
 
 
 def stage_units(
@@ -40,12 +39,10 @@ def stage_units(
     """Returns the units of each stage of a rank, whose trained parameters are these."""
     if a.strategy.name not in LISTED:
         stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
-        none = [frozenset[Parameter]()]
-        return {s: StageUnits(range(k, k + 1), none, none, none) for k, s in enumerate(stages)}
+        return {s: StageUnits(range(k, k + 1), [frozenset()]) for k, s in enumerate(stages)}
     chain, held = chain_of(a, rank), a.model_on(rank)
     of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
     members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]
-    are_shared = is_shared(value_slots(a, chain))
     by_stage = dict[int, StageUnits]()
     for stage, numbers in chain.of_stage.items():
         first = [min((u for u in users if u in numbers), default=NONE) for users in chain.users]
@@ -53,15 +50,23 @@ def stage_units(
             frozenset(p for b, inside in enumerate(members) if first[b] == u for p in inside)
             for u in numbers
         ]
-        others = frozenset[Parameter]().union(*of_unit if are_shared else ())
-        absent = [others.difference(*(members[b] for b in chain.units[u].buckets)) for u in numbers]
-        repeated = (chain.units[u].repeated for u in numbers)
-        unrepeated = [
-            of.difference(*(members[b] for b in buckets))
-            for of, buckets in zip(absent, repeated, strict=True)
-        ]
-        by_stage[stage] = StageUnits(numbers, of_unit, absent, unrepeated)
+        others = _others(chain, numbers, members) if gathers_for_use(a) else ()
+        by_stage[stage] = StageUnits(numbers, of_unit, *others)
     return by_stage
+
+
+def _others(
+    chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
+) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
+    """Returns `absent` and `unrepeated` of the units of a stage."""
+    of_stage = {b for u in numbers for b in chain.units[u].buckets}
+    absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
+    for unit in (chain.units[u] for u in numbers):
+        buckets = of_stage.difference(unit.buckets)
+        absent.append(frozenset(p for b in buckets for p in members[b]))
+        buckets -= {*unit.repeated}
+        unrepeated.append(frozenset(p for b in buckets for p in members[b]))
+    return absent, unrepeated
 
 
 def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:

@@ -7,7 +7,6 @@ own, so each rank may start the next gather whenever it has time.
 """
 
 from collections import deque
-from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
@@ -23,7 +22,6 @@ class GatheredValues:
     """Whole values in `flat`; a bucket is complete when its gather is."""
 
     rotates, slot_bytes = False, 0
-    go_on: Callable[[str], bool]  # not called: all values are there
 
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._buckets, self._gathers = store.buckets, gathers

@@ -194,9 +194,6 @@ class LocalStore(FlatStore):
     def keep_state(self, optimizer: Optimizer) -> None:
         """Adds the state that this store keeps from step to step to that of the optimizer."""
 
-    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
-        """Takes the function by which lists go on within a pass: see `Executor._go_on`."""
-
     def begin(self) -> None:
         """Starts a step: no parameter has a gradient."""
         for p in self.parameters:

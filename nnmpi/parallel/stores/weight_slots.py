@@ -9,31 +9,20 @@ when it is read: in `reading` and `gathered` of the store, which all ranks enter
 closed. There all ranks have to read the same values in the same order.
 """
 
-from collections.abc import Callable
-
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.recorder import go_on, waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire
 
 
-def no_list(path: str) -> bool:
-    """Stands for `go_on` where no list is carried out."""
-    return False
-
-
 class WeightSlots:
     """The weights under ZeRO 3: this rank's shards, packed in `flat` (which is the master weights,
     if there are any), and slots into which whole buckets are gathered.
-
-    go_on   carries out the list of a rank up to the next unit of the pass that reads the parameter
-            of this path; returns False if no pass is under way
     """
 
     rotates = True
-    go_on: Callable[[str], bool] = staticmethod(no_list)
 
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._parameters, buckets = store.parameters, store.buckets
@@ -63,7 +52,7 @@ class WeightSlots:
         """The values of parameter i, in a slot."""
         b = self._of[i]
         while self._there.get(self._slots[b]) != b:
-            if not self.go_on(self._parameters[i].place.path):
+            if not go_on.get()(self._parameters[i].place.path):
                 self.wait_for(b)
         return self._values[i]
 

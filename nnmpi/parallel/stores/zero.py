@@ -16,7 +16,7 @@ Values can be read only where all ranks along dp read together: in a step, in an
 for it. In `gathered` each rank has all values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, TypeAlias
 
@@ -83,9 +83,6 @@ class ZeroStore(LocalStore):
         if not self._is_reading:
             self._refuse_reading(i)
         return self._values.value(i)
-
-    def lists_go_on(self, go_on: Callable[[str], bool]) -> None:
-        self._values.go_on = go_on
 
     def fixed_value(self, i: int) -> Array:
         return self._values.fixed(i)

@@ -325,10 +325,11 @@ class PaperStage(Module):
             for k, (do, arguments) in enumerate(events.calls if len(parts) > 1 else ())
             if do is PaperStage.ready
         }
-        last_of_parts = (max((final.get(p, 0) for p in part), default=0) for part in parts[:-1])
-        end = 0
-        for last, others, unread in zip(last_of_parts, absent, unrepeated, strict=False):
-            end, stops = max(end, last), {PaperStage.use: unread, PaperStage.contribute: others}
+        end, nobody = 0, [frozenset[Parameter]()] * len(parts)
+        sets = parts[:-1], absent or nobody, unrepeated or nobody
+        for part, others, unread in zip(*sets, strict=False):
+            stops = {PaperStage.use: unread, PaperStage.contribute: others}
+            end = max([end, *(final.get(p, 0) for p in part)])
             while others and end < len(events.calls):
                 do, arguments = events.calls[end]
                 if do in stops and of[arguments[0]] in stops[do]:

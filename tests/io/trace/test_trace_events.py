@@ -13,6 +13,7 @@ from nnmpi.io.trace.recording import RankEntries, Recording
 from nnmpi.io.trace.summary import Seconds, bubble, seconds, traced
 from nnmpi.io.trace.tracing import offsets
 from nnmpi.parallel.mesh import Mesh
+from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.sim.commands.trace import TraceFile
 
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
@@ -76,6 +77,26 @@ def test_a_sum_waits_for_the_last_rank_of_its_group() -> None:
     assert [f.waiting for f in found] == [3, 0, 0, 1]
     assert [f.communicating for f in found] == [1, 2, 1, 2]
     assert [f.computing for f in found] == [2, 4, 5, 3]
+
+
+def test_an_operation_within_a_pass_ends_the_event_of_the_pass() -> None:
+    """With ZeRO 3, where the list goes on within a forward pass by the tape."""
+    rank = Rank()
+
+    def takes(seconds: float) -> None:
+        rank.clock.time += seconds
+
+    gather = rank.recording.recorded("GATHER", lambda op: takes(2))
+
+    def forward(op: Op) -> None:
+        takes(1)
+        gather(Op(Kind.GATHER, 1))
+        takes(4)
+
+    rank.recording.begin(0)
+    rank.recording.recorded("F", forward)(Op(Kind.F, 0, 0, stage=0))
+    rows = rank.recording.rows(1)
+    assert [*zip(rows["began"], rows["ended"], strict=True)] == [(0, 1), (1, 3), (3, 7)]
 
 
 # ---- bubble

@@ -5,11 +5,16 @@ from functools import partial
 
 import numpy as np
 import pytest
+from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer, nn, optim
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.nn.recompute import checkpoint
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.values import value_slots
 
 
 class Branching(nn.Module):
@@ -112,6 +117,49 @@ def residual() -> nn.Module:
 def test_layers_that_run_as_one_op_may_have_several_buckets() -> None:
     options = {"dtype": "float64", "steps": 4, "bucket_mb": 0.003}
     assert len({digest(2, residual, zero=zero, **options) for zero in range(4)}) == 1
+
+
+class Again(nn.Module):
+    """Blocks of which the first one runs twice, the second time as the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [[nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)] for _ in range(3)]
+        self.first, self.h = nn.Linear(64, 16), nn.ModuleList(nn.Sequential(*b) for b in blocks)
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.reshape(len(x), -1))
+        for block in (*self.h, self.h[0]):
+            x = block(x).relu()
+        y: Tensor = self.last(x)
+        return y
+
+
+class ByHand(Again):
+    """Calls its blocks by `checkpoint`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.reshape(len(x), -1))
+        for block in (*self.h, self.h[0]):
+            x = checkpoint(block, x).relu()
+        y: Tensor = self.last(x)
+        return y
+
+
+@pytest.mark.parametrize(("build", "recompute"), [(Again, "block"), (ByHand, "none")])
+def test_what_runs_again_finds_its_values(build: type[nn.Module], recompute: str) -> None:
+    how = {"recompute": recompute, "steps": 4, "bucket_mb": 1e-6, "batch_size": 18}
+    assert len({digest(2, build, zero=zero, **how) for zero in (0, 1, 2, 3)}) == 1
+
+
+def test_what_runs_again_is_divided_into_units() -> None:
+    how = {"recompute": "block", "zero": 3, "bucket_mb": 1e-6, "allreduce": "ring"}
+    a = arranged(Cluster.on_paper(2), Again, digits, **how)
+    units = chain_of(a, 0).units
+    assert max(len(unit.buckets) for unit in units) <= 2
+    assert sum(bool(unit.repeated) for unit in units) == 4
+    assert len({*value_slots(a, chain_of(a, 0)).values()}) <= 6
 
 
 class Looks(optim.SGD):
