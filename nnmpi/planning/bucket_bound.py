@@ -80,8 +80,8 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
         used = sorted({b for u in units for b in chain.units[u].buckets})
         for order in (used, used[::-1]):
             # when a pass begins a slot has one bucket, at best its first: the others are gathered
-            there = {slots[b]: b for b in reversed(order)}
-            gathers.update(of[b] for b in order if there[slots[b]] != b)
+            kept = {slots[b]: b for b in reversed(order)}
+            gathers.update(of[b] for b in order if kept[slots[b]] != b)
     of_bucket = of_bucket._replace(operation=Collective.ALL_GATHER, sums=None)
     for numbers, passes in gathers.items():
         yield of_bucket._replace(numbers=numbers, times=passes)

@@ -17,7 +17,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
-from nnmpi.parallel.step.ports import PassState, Stage, TapePass, nothing
+from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass, nothing
 from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
@@ -44,7 +44,7 @@ class ForwardBeside:
         _write(self._buffers, self._own)
         try:
             with self._notes.recalling():
-                is_left = next(self._forward, OVER) is not OVER
+                is_left = next(self._forward, ENDED) is not ENDED
         except UnlikeError:
             self.replay.free()
             self.is_alike = is_left = False
@@ -56,10 +56,6 @@ class ForwardBeside:
         """Returns True if outputs and buffers of the tape and of the replay have the same bits."""
         pairs = zip((*outputs, *self._buffers), (*self.replay.outputs, *self._own), strict=True)
         return all(same_bits(*pair) for pair in pairs)
-
-
-OVER = object()
-"""Stands for the end of a pass, in place of its next stop."""
 
 
 def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
@@ -97,7 +93,7 @@ class Compared:
 
         def follow() -> bool:
             with self._notes.recalling():
-                return next(replayed, OVER) is not OVER
+                return next(replayed, ENDED) is not ENDED
 
         self._state.at_next_unit = follow
         with self._notes.noting():

@@ -39,6 +39,7 @@ from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder,
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import (
+    ENDED,
     BackwardKind,
     PassState,
     Stage,
@@ -166,9 +167,6 @@ class StepPlan(NamedTuple):
 BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
 """Begins a pass of a stage, which stops between units."""
 
-ENDED = object()
-"""Stands for the end of a pass, in place of its next stop."""
-
 OVER: Iterator[None] = iter(())
 """A pass that has ended before the last of its units."""
 
@@ -278,7 +276,7 @@ class Executor:
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
         """Runs forward passes over batches; `outputs` accumulates what the last stage returns."""
-        self._step, self.loss.outputs, self._running = step, outputs, {}
+        self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
         self._passes.free()  # they need none now, and what is computed here does
         with closing(loads):
             for load in loads:

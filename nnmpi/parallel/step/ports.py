@@ -253,6 +253,10 @@ def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Te
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
+ENDED = object()
+"""Stands for the end of a pass, in place of its next stop."""
+
+
 class StagePass(Protocol):
     """A pass of a micro-batch through a stage, after its forward pass.
 

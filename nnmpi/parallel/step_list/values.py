@@ -59,12 +59,8 @@ def shared_slots(chain: Chain) -> dict[int, int]:
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
     """Returns the buckets that are being gathered when a list begins: those of the first unit, or
     all of them if each has a slot of its own."""
-    return chain.units[0].buckets if is_shared(slots) else (*slots,)
-
-
-def is_shared(slots: Mapping[int, int]) -> bool:
-    """Returns True if buckets share slots."""
-    return len({*slots.values()}) < len(slots)
+    are_shared = len({*slots.values()}) < len(slots)
+    return chain.units[0].buckets if are_shared else (*slots,)
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:

@@ -19,8 +19,7 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 class WeightSlots:
     """The weights under ZeRO 3: this rank's shards, packed in `flat` (which is the master weights,
-    if there are any), and slots into which whole buckets are gathered.
-    """
+    if there are any), and slots into which whole buckets are gathered."""
 
     rotates = True
 
