@@ -27,6 +27,7 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
+from nnmpi.parallel.step.ports import pauses
 from nnmpi.parallel.step.replay import Memory
 
 
@@ -148,8 +149,7 @@ class Graphs:
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
-        for _ in self._units[1:]:
-            yield
+        yield from pauses(self._units)
         for memory, array in zip(self._inputs, arrays, strict=True):
             _write(memory, array)
         for seed, purpose, names, words in self._keys:
@@ -171,8 +171,7 @@ class Graphs:
 
     def second_half(self) -> Generator[None, None, None]:
         """Stops between units, with nothing to do: a graph is not cut."""
-        for _ in self._units[1:]:
-            yield
+        return pauses(self._units)
 
     def free(self) -> None:
         """The memory serves this pass alone."""

@@ -315,7 +315,7 @@ class TapePass:
         """Computes what is left; stops between units."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
-            return _stops(self._stage.units)
+            return pauses(self._stage.units)
         kind = self._state.kind
         if kind is None or not kind.adds:
             self._check(rest.leaves())
@@ -348,7 +348,8 @@ def by_tape(
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
 
-def _stops(units: Sequence[int]) -> Generator[None, None, None]:
+def pauses(units: Sequence[int]) -> Generator[None, None, None]:
+    """Stops between units, with nothing to do in between."""
     for _ in units[1:]:
         yield
 
