@@ -1,7 +1,7 @@
 """Backups: state that only one rank has is copied to the memory of a neighbour every N versions.
 
     step            k           k + 1                        k + N
-    after UPDATE    copy of own parts (memory)
+    after APPLY     copy of own parts (memory)
                     send ─────► forward, backward ──► all    copy, send ...
                                                     agree
     may go back to  before      before                k      k

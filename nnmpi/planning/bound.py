@@ -32,7 +32,8 @@ from nnmpi.planning.bucket_bound import BucketBounds
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.kept_bytes import KeptBytes
 from nnmpi.planning.layer_messages import in_passes
-from nnmpi.planning.step_time import CostModel, hides, passes_of_stages
+from nnmpi.planning.step_time import CostModel, passes_of_stages
+from nnmpi.planning.waits import hides
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.placement import Place
 
@@ -137,7 +138,10 @@ class LowerBounds:
             alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
             summed = max(behind * half - last, behind * last_bucket)
             ends.append(max(end + alone, within) + summed)
-            is_exposed = candidate.zero in (1, 2) and not hides(self._costs.machine, "zero1")
+            # without a description, the next step hides gathers behind the update
+            is_described = self._costs.machine.sheet is not None
+            is_hidden = not is_described or hides(self._costs.machine, "zero1")
+            is_exposed = candidate.zero in (1, 2) and not is_hidden
             gathers.append(half if is_exposed else 0.0)
         return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
 

@@ -14,7 +14,6 @@ from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.exchange_time import ExchangeTimes
-from nnmpi.planning.step_time import exposed_gathers
 from nnmpi.schedules.op import Kind
 
 
@@ -37,11 +36,18 @@ class BucketBounds:
         exposed = list[float]()
         for of_micro_batch, seconds in zip(self._once[key], busy, strict=True):
             logged = [e._replace(times=count * e.times) for e in of_micro_batch]
-            if logged and is_in_order:
-                exposed.append(exposed_gathers(logged, seconds, self._times))
-            else:
-                exposed.append(max(self._times.total(logged) - seconds, 0.0))
+            alone = self._alone(of_micro_batch) if is_in_order else 0.0
+            exposed.append(max(self._times.total(logged) - seconds, alone))
         return exposed
+
+    def _alone(self, of_micro_batch: Sequence[Exchange]) -> float:
+        """The least seconds of the last scatter and, with ZeRO 3, of the first gather, which no
+        pass hides."""
+        least = dict[Collective, float]()
+        for e in of_micro_batch:
+            seconds = self._times.seconds(e._replace(times=1))
+            least[e.operation] = min(least.get(e.operation, seconds), seconds)
+        return sum(least.values())
 
     def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
         """The scatters and gathers of each rank along pp in a micro-batch, in the order of a log;

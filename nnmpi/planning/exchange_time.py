@@ -119,7 +119,7 @@ class ExchangeTimes:
 
 def _measured_as(exchange: Exchange) -> str:
     """The name under which a machine file has the times of an exchange's algorithm."""
-    of_gradients = exchange.during is Kind.REDUCE and exchange.algorithm == "shared"
+    of_gradients = exchange.during is Kind.SUM and exchange.algorithm == "shared"
     return IN_PLACE if of_gradients else exchange.algorithm
 
 
@@ -175,7 +175,7 @@ def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
     sums = [
         Exchange(
             *("gradients", Collective.ALL_REDUCE, a.algorithm, a.summed_over(rank, bucket)),
-            *(bucket.stop - bucket.start, a.dtype, Kind.REDUCE),
+            *(bucket.stop - bucket.start, a.dtype, Kind.SUM),
             sums=a.sums_dtype,
         )
         for rank in ranks

@@ -1,5 +1,5 @@
-"""Predicts how long a step takes on a machine, by running the programs of the schedule on a clock
-per stage.
+"""Predicts how long a step takes on a machine, by running the programs of the schedule, and the
+lists of ranks, on a clock (`sim/clock.py`).
 
 compute    units of the rank along pp that is busy longest, in all passes of all micro-batches
 tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
@@ -16,28 +16,35 @@ other      batches, losses, Python; a rank along pp takes as large a share of th
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, pairwise, zip_longest
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.collectives.step import Collective
 from nnmpi.options.collector import gc_paused
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.layout import AVERAGED
+from nnmpi.parallel.step_list.chain import gathers_for_use
+from nnmpi.parallel.step_list.runs import LISTED
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.paper.rank import step
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.planning.waits import PassTimes, RankWaits, Waits, hides
+from nnmpi.schedules.op import COMPUTE, Kind, Op
 from nnmpi.sim.pipeline import Costs, run, stage_times
 
-SENDS = (Kind.SEND_F, Kind.SEND_B)
-PHASES = {Kind.REDUCE: "sums", Kind.UPDATE: "update"}
+PHASES = {
+    **dict.fromkeys((Kind.SEND_F, Kind.SEND_B), "messages"),
+    **dict.fromkeys(COMPUTE, "tensor"),
+    **dict.fromkeys((Kind.SUM, Kind.NOTE, Kind.FINISH), "sums"),
+    **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
+}
+"""What hides an exchange, by the operation that starts it; see `RankStep.exchanges`."""
 
 
 class StepTime(NamedTuple):
@@ -79,6 +86,7 @@ class RankStep(NamedTuple):
                    averages   of replicas, after the update
     numbers    how many elements it updates
     touched    bytes of arrays that it reads and writes to pack and unpack what is exchanged
+    waits      seconds that its passes do not hide, of sums and gathers
     """
 
     program: Sequence[Op]
@@ -86,6 +94,7 @@ class RankStep(NamedTuple):
     exchanges: Mapping[str, Sequence[Exchange]]
     numbers: int
     touched: float
+    waits: Waits = Waits()
 
     def within_passes(
         self, seconds: Callable[[Exchange], float]
@@ -110,19 +119,11 @@ class RankStep(NamedTuple):
         return self.touched * costs.machine.moving + self.numbers * coding
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of the optimizer, and of the exchanges around it."""
-        around = costs.exchanges.total(self.exchanges["update"])
-        return self.optimizer(a, costs) + around - self.hidden_gathers(costs)
-
-    def hidden_gathers(self, costs: CostModel) -> float:
-        """The seconds of gathers after the update that the next forward pass of a micro-batch
-        hides, where the machine does so; it waits for the first of them."""
-        gathers = [e for e in self.exchanges["update"] if e.operation is Collective.ALL_GATHER]
-        if not gathers or not hides(costs.machine, "zero1"):
-            return 0.0
-        seconds = [costs.exchanges.seconds(e) for e in gathers]
-        forward = sum(passes[Kind.F] for passes in self.compute.values())
-        return min(sum(seconds) - seconds[0] / gathers[0].times, forward)
+        """The seconds of the optimizer, of the exchanges around it, and of gathers behind it that
+        the next step does not hide."""
+        update = self.exchanges["update"]
+        around = (e for e in update if e.during is not Kind.GATHER)
+        return self.optimizer(a, costs) + costs.exchanges.total(around) + self.waits.update
 
 
 class StepModel(NamedTuple):
@@ -174,7 +175,12 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     for span in run([item.program for item in ranks], Costs(passes, links=links)):
         idle[span.rank] += span.start - ends[span.rank]
         ends[span.rank] = span.end
-    sums = [_exposed(*each, costs) for each in zip(ranks, within, all_busy, strict=True)]
+    passes_of = {(s, kind): t for s, of in enumerate(passes) for kind, t in of.items()}
+    ranks = [
+        item._replace(waits=_waits(a, rank, item, passes_of, of_units, costs))
+        for rank, item in zip(on_paper, ranks, strict=True)
+    ]
+    sums = [item.waits.sums for item in ranks]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
     last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed[busiest])
@@ -200,11 +206,6 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     averages = _exposed_averages(averaged, a.config, costs, time.seconds)
     time = time._replace(sums=time.sums + averages)
     return StepModel(time, ranks, micro, ranks[busiest], ranks[last], updated, averaged)
-
-
-def hides(machine: Machine, what: str) -> bool:
-    """True if a described machine hides these exchanges behind computing."""
-    return machine.sheet is not None and what in machine.sheet.hides
 
 
 def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
@@ -242,6 +243,23 @@ def exposed_in_passes(item: RankStep, costs: CostModel) -> Mapping[tuple[int, Ki
     return defaultdict(float, {at: max(t, 0.0) for at, t in longer.items()})
 
 
+def _waits(
+    a: Arrangement,
+    rank: int,
+    item: RankStep,
+    passes: Mapping[tuple[int, Kind], float],
+    of_units: np.ndarray,
+    costs: CostModel,
+) -> Waits:
+    """The seconds of sums and gathers of a rank that its passes do not hide."""
+    if a.strategy.name not in LISTED:
+        return Waits(costs.exchanges.total(item.exchanges["sums"]))
+    by_op = step(a, rank, a.config.batch_size).by_op
+    on_link = item.within_passes(costs.exchanges.between_nodes)
+    times = PassTimes(passes, on_link, of_units, costs.model.units)
+    return RankWaits(a, rank, by_op, times, costs.exchanges, costs.machine).waits()
+
+
 def _rank_step(
     a: Arrangement,
     rank: int,
@@ -258,71 +276,15 @@ def _rank_step(
     logged = dict(on_paper.exchanges)
     if a.config.sync in AVERAGED:
         by_phase["averages"] += logged.pop("dp", ())
+    gathers = "gathers" if gathers_for_use(a) else "update"
+    of_buckets = {Kind.GATHER: gathers, **({Kind.SUM: "gathers"} if a.store.scatters else {})}
     for exchange in chain.from_iterable(logged.values()):
-        is_sent, is_inside = exchange.during in SENDS, exchange.stage >= 0
-        if divides and is_sent:  # ranks along tp send a part each
+        phase = (PHASES | of_buckets)[exchange.during]
+        if divides and phase == "messages":  # ranks along tp send a part each
             exchange = exchange._replace(numbers=-(-exchange.numbers // a.config.tp))
-        phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(exchange.during)
-        by_phase[phase or "gathers"].append(exchange)
+        by_phase[phase].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
     return RankStep(ops(a, rank, micro), compute, by_phase, numbers, on_paper.touched)
-
-
-def exposed_gathers(logged: Sequence[Exchange], busy: float, times: ExchangeTimes) -> float:
-    """The seconds of gathers and scatters of ZeRO 2 and 3 that passes of `busy` seconds do not
-    hide.
-
-    Of a bucket they run while the passes compute the layers of the bucket before it, whose share of
-    the passes is taken to be its share of the elements. Bucket 0 has none before it: nothing hides
-    its gather for the first layers, nor its scatter at the end.
-    """
-    scatters = [e for e in logged if e.operation is Collective.REDUCE_SCATTER]
-    gathers = [e for e in logged if e.operation is Collective.ALL_GATHER]
-    # scatters are logged from the last bucket down, gathers up from bucket 1, and then bucket 0
-    downwards = [*gathers[-2::-1], *gathers[-1:]]
-    buckets = [*zip_longest(scatters, downwards)]
-    numbers = [max(e.numbers for e in bucket if e) for bucket in buckets]
-    seconds = [times.total(filter(None, bucket)) for bucket in buckets]
-    bucket_0 = sum(times.seconds(e._replace(times=1)) for e in buckets[-1] if e)
-    behind = pairwise([*zip(seconds, numbers, strict=True)])
-    hidden_of = busy / sum(numbers)
-    exposed = sum(max(t - hidden_of * before, 0.0) for (t, _), (_, before) in behind)
-    return exposed + bucket_0 + max(seconds[-1] - bucket_0 - hidden_of * numbers[0], 0.0)
-
-
-def _exposed(
-    step: RankStep,
-    within: Mapping[tuple[int, Kind], float],
-    busy: float,
-    costs: CostModel,
-) -> float:
-    """The seconds of gradient sums and gathers that no pass hides.
-
-    Between nodes, messages travel while a rank computes, unless an exchange within a pass uses the
-    same link; the first bucket starts when its part of the last backward pass has ended. On a node
-    the ranks move bytes themselves, so nothing is hidden, unless the machine hides it.
-    """
-    times, hides_sums = costs.exchanges, hides(costs.machine, "dp")
-    hides_gathers = hides_sums or hides(costs.machine, "zero3")
-    sums, gathers = step.exchanges["sums"], times.total(step.exchanges["gathers"])
-    on_link = step.within_passes(times.between_nodes)
-    if gathers and (hides_gathers or times.is_between_nodes(step.exchanges["gathers"][0])):
-        inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
-        gathers = exposed_gathers(step.exchanges["gathers"], busy - inside, times)
-    # nothing hides what begins after the passes, such as the second phase of compressed sums
-    numbers, done = sum(sum_.numbers for sum_ in sums if sum_.what == "gradients"), 0
-    last = sum(
-        max(passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B], 0.0)
-        for s, passes in step.compute.items()
-    )
-    clock = -last
-    for sum_ in sums:
-        is_early = sum_.what == "gradients"
-        done += sum_.numbers * is_early
-        is_hidden = is_early and (hides_sums or times.is_between_nodes(sum_))
-        ready = last * (done / numbers - 1) if is_hidden else 0.0
-        clock = max(clock, ready) + times.seconds(sum_)
-    return gathers + max(clock, 0.0)
 
 
 def _exposed_averages(rank: RankStep, config: Config, costs: CostModel, alone: float) -> float:

@@ -1,7 +1,7 @@
-"""Lowers the computation of a schedule to programs: adds messages, REDUCE, UPDATE and RECOMPUTE.
+"""Lowers the computation of a schedule to programs: adds messages, NOTE, APPLY and RECOMPUTE.
 
     the last of two ranks, 1f1b    F0 B0 F1 B1
-    its program                    RECV_F0 F0  RECV_F1 B0 SEND_B0  F1  REDUCE B1 SEND_B1  UPDATE
+    its program                    RECV_F0 F0  RECV_F1 B0 SEND_B0  F1  NOTE B1 SEND_B1  APPLY
 
 Receives are posted one op ahead: the receive of F1 before B0. The stage of a message is the stage
 of its op: RECV_F receives the input of that stage, SEND_F sends its output, RECV_B receives the
@@ -89,16 +89,16 @@ def peer(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> int | Non
 
 
 def _with_update(ops: list[Op]) -> Iterator[Op]:
-    """Inserts REDUCE before the first stage's gradients become final, and UPDATE at the end.
+    """Inserts NOTE before the first stage's gradients become final, and APPLY at the end.
 
-    Backward passes end in the rank's last stage first, so all its losses are known at REDUCE.
+    Backward passes end in the rank's last stage first, so all its losses are known at NOTE.
     """
     final = {op.stage: k for k, op in enumerate(ops) if op.kind in (Kind.B, Kind.W)}
     first = min(final.values())
     yield from ops[:first]
-    yield Op(Kind.REDUCE)
+    yield Op(Kind.NOTE)
     yield from ops[first:]
-    yield Op(Kind.UPDATE)
+    yield Op(Kind.APPLY)
 
 
 def _with_recompute(ops: list[Op]) -> Iterator[Op]:
@@ -118,12 +118,12 @@ def _with_recompute(ops: list[Op]) -> Iterator[Op]:
 def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
     """Yields a PipeDream stage's ops up to micro-batch `last()`, which may decrease meanwhile.
 
-    p = 3, stage 1    RECV_F0 RECV_F1 F0 SEND_F0  RECV_B0 F1 SEND_F1  RECV_F2 B0 SEND_B0 UPDATE0 ...
+    p = 3, stage 1    RECV_F0 RECV_F1 F0 SEND_F0  RECV_B0 F1 SEND_F1  RECV_F2 B0 SEND_B0 APPLY0 ...
 
     An epoch may have any number of micro-batches, and its end may move closer while it runs. So the
     next op is computed from the numbers of passes so far, and no list is kept.
 
-    With a fixed end it is 1F1B with an UPDATE for each micro-batch, once the gradient of the input
+    With a fixed end it is 1F1B with an APPLY for each micro-batch, once the gradient of the input
     is on its way. During the backward pass of micro-batch i the end may move to i + p - 1 or later:
     nothing behind that has been started by then.
     """
@@ -140,7 +140,7 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
         if sent := message(op, SENDS, range(p)):
             yield sent
         if op.kind is Kind.B:
-            yield Op(Kind.UPDATE, op.micro, stage)
+            yield Op(Kind.APPLY, op.micro, stage)
 
 
 def _next(forward: int, backward: int, ahead: int, stage: int, last: int) -> Op | None:

@@ -1,12 +1,12 @@
 """The operations of a training step, and the programs of a model that is not a pipeline.
 
-F   forward pass of a micro-batch        REDUCE   gradients are summed as they become final
-B   its backward pass: gradients add up  UPDATE   the sums are complete: parameters are updated
+F   forward pass of a micro-batch        NOTE   losses are known: gradients may be summed
+B   its backward pass: gradients add up  APPLY  the sums are complete: parameters are updated
 
-    1f1b on one rank    F0 B0 F1 B1 F2 REDUCE B2 UPDATE
-    slice_by_slice(2)   F0 B0 REDUCE F1 B1 REDUCE UPDATE
+    1f1b on one rank    F0 B0 F1 B1 F2 NOTE B2 APPLY
+    slice_by_slice(2)   F0 B0 NOTE F1 B1 NOTE APPLY
     evaluation          F0 F1
-    stage_by_stage      of 2 stages   F0 F0 REDUCE B0 B0 UPDATE
+    stage_by_stage      of 2 stages   F0 F0 NOTE B0 B0 APPLY
 
 Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
 
@@ -27,7 +27,8 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kinds of operations in a program, such as F (forward pass) and UPDATE."""
+    """The kinds of operations in a program, such as F (forward pass) and APPLY, and those that only
+    lists have, on buckets of parameters (see `parallel/step_list/op.py`)."""
 
     F = "F"
     B = "B"
@@ -38,8 +39,16 @@ class Kind(Enum):
     SEND_F = "SEND_F"  # starts to send the output of a stage
     RECV_B = "RECV_B"  # starts to receive the gradient of the output
     SEND_B = "SEND_B"  # starts to send the gradient of the input
-    REDUCE = "REDUCE"
-    UPDATE = "UPDATE"
+    NOTE = "NOTE"
+    APPLY = "APPLY"
+    GATHER = "GATHER"
+    WAIT = "WAIT"
+    OPEN = "OPEN"
+    SUM = "SUM"
+    FINISH = "FINISH"
+    TIES = "TIES"
+    TERMS = "TERMS"
+    AGREE = "AGREE"
 
     __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
 
@@ -62,8 +71,8 @@ class Op(NamedTuple):
 
 def slice_by_slice(slices: int) -> list[Op]:
     """A program of ops that sums the gradient of each slice after its own backward pass."""
-    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
-    return [*chain.from_iterable(each), Op(Kind.UPDATE)]
+    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
+    return [*chain.from_iterable(each), Op(Kind.APPLY)]
 
 
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
@@ -73,7 +82,7 @@ def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
     ops = list[Op]()
     for m in range(micro):
         ops += [Op(Kind.F, m, s) for s in range(len(recomputed))]
-        ops += [Op(Kind.REDUCE)] * (m == micro - 1)
+        ops += [Op(Kind.NOTE)] * (m == micro - 1)
         for s in reversed(range(len(recomputed))):
             ops += [Op(Kind.RECOMPUTE, m, s)] * recomputed[s] + [Op(Kind.B, m, s)]
-    return [*ops, Op(Kind.UPDATE)]
+    return [*ops, Op(Kind.APPLY)]

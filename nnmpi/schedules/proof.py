@@ -20,10 +20,10 @@ from nnmpi.schedules.placement import Place, stages_of
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W
 RECV_F, SEND_F, RECV_B, SEND_B = Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B
-RECOMPUTE, REDUCE, UPDATE = Kind.RECOMPUTE, Kind.REDUCE, Kind.UPDATE
+RECOMPUTE, NOTE, APPLY = Kind.RECOMPUTE, Kind.NOTE, Kind.APPLY
 
 # for each op: the ops of which one must run before it, besides its receive; those that must not
-NEEDS = {B: (F,), I: (F,), W: (I,), RECOMPUTE: (F,), SEND_F: (F,), SEND_B: (B, I), UPDATE: (B, W)}
+NEEDS = {B: (F,), I: (F,), W: (I,), RECOMPUTE: (F,), SEND_F: (F,), SEND_B: (B, I), APPLY: (B, W)}
 EXCLUDES = {B: (B, I), I: (B, I), RECOMPUTE: (RECOMPUTE, B, I)}
 LOCAL = {F: (F,), B: (B, I), I: (B, I)}
 """The passes of which one must run before a pass, in the stage next to it on the same rank."""
@@ -50,7 +50,7 @@ def prove(
     """
     for r, ops in enumerate(programs):
         have: Have = {(s, i): set() for s in stages_of(place, r) for i in range(micro_batches)}
-        _check_rank(r, ops, have, place, UPDATE if backward else F)
+        _check_rank(r, ops, have, place, APPLY if backward else F)
     for _ in in_order(programs, place):
         pass
 
@@ -65,10 +65,10 @@ def _name(op: Op) -> str:
 def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind) -> None:
     """Raises ScheduleError unless each op can run in its place and all passes are complete.
 
-    Only this rank's order is checked. An UPDATE needs backward passes, and those need forward
+    Only this rank's order is checked. An APPLY needs backward passes, and those need forward
     passes, so none of them is missing.
     """
-    step: set[Kind] = set()  # REDUCE and UPDATE of all micro-batches together
+    step: set[Kind] = set()  # NOTE and APPLY of all micro-batches together
     for op in ops:
         if op.micro < 0:
             fault = _fault_of_step(op, have, step, len(place))
@@ -106,13 +106,13 @@ def _fault(op: Op, have: Have, place: Place) -> str:
 
 
 def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
-    """The reason why REDUCE or UPDATE cannot run, or ""."""
+    """The reason why NOTE or APPLY cannot run, or ""."""
     if op.kind in step:
         return "it has run before"
     left = [at for at, kinds in have.items() if kinds.isdisjoint((B, W))]
-    if op.kind is UPDATE:
-        if REDUCE not in step:
-            return "REDUCE has not run before it"
+    if op.kind is APPLY:
+        if NOTE not in step:
+            return "NOTE has not run before it"
         if left:
             stage, micro = left[0]
             return f"{_name(Op(W if I in have[left[0]] else B, micro, stage))} has not run"

@@ -10,8 +10,9 @@ from functools import cache
 from typing import NamedTuple
 
 from nnmpi.schedules.lowering import RECEIVES, message
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import COMPUTE, Kind, Op
 from nnmpi.schedules.proof import Channel, channel, in_order
+from nnmpi.sim.clock import FREE, Timing, timed
 from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
@@ -87,64 +88,27 @@ def simulate(
     )
 
 
-class _Timing(NamedTuple):
-    """When the ops of a kind and stage can start, and how long they and their messages take.
-
-    seconds   for which an op occupies its rank
-    awaited   the arrivals of the messages that they wait for, by micro-batch; None: they need none
-    sent      the arrivals of the messages that they send
-    taken     the time of such a message
-    queues    True if it waits for the message before it
-    """
-
-    seconds: float
-    awaited: dict[int, float] | None
-    sent: dict[int, float] | None
-    taken: float
-    queues: bool
-
-
 def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     """Yields the computations of all ranks; each op starts as early as messages allow."""
-    ranks, of_stages = len(programs), _ranks_of_stages(programs)
+    of_stages, left = _ranks_of_stages(programs), sum(map(len, programs))
     arrivals = defaultdict[Channel, dict[int, float]](dict)  # of each micro-batch
-    clocks: list[float] = [0] * ranks
-    places, moved = [0] * ranks, True  # the place of each rank in its program
 
     @cache
-    def timing(kind: Kind, stage: int) -> _Timing:
-        op, is_update = Op(kind, stage=stage), kind is Kind.UPDATE
-        receive, link = message(op, RECEIVES, of_stages), (kind, stage)
-        queues = link in costs.links
-        return _Timing(
-            costs.update if is_update else costs.stages[stage].get(kind, 0),
-            arrivals[channel(receive)] if receive else None,
-            arrivals[channel(op)] if kind in (Kind.SEND_F, Kind.SEND_B) else None,
-            costs.links.get(link, costs.send),
-            queues,
-        )
+    def timing(kind: Kind, stage: int) -> Timing:
+        op, link = Op(kind, stage=stage), (kind, stage)
+        if kind in (Kind.SEND_F, Kind.SEND_B):
+            lane = link if link in costs.links else FREE
+            seconds = costs.links.get(link, costs.send)
+            return Timing(seconds, lane, given=arrivals[channel(op)])
+        receive = message(op, RECEIVES, of_stages)
+        seconds = costs.update if kind is Kind.APPLY else costs.stages[stage].get(kind, 0)
+        return Timing(seconds, awaited=arrivals[channel(receive)] if receive else None)
 
-    while moved:
-        moved = False
-        for r, ops in enumerate(programs):
-            clock, place = clocks[r], places[r]
-            while place < len(ops):
-                kind, micro, stage, _ = ops[place]
-                seconds, awaited, sent, taken, queues = timing(kind, stage)
-                start = clock
-                if awaited is not None:
-                    if micro not in awaited:
-                        break
-                    start = max(clock, awaited[micro])
-                clock, place = start + seconds, place + 1
-                if clock > start or kind is Kind.UPDATE:
-                    yield Span(r, kind.value, micro, stage, start, clock)
-                if sent is not None:
-                    free = next(reversed(sent.values()), 0) if queues else 0
-                    sent[micro] = max(clock, free) + taken
-            moved |= place > places[r]
-            clocks[r], places[r] = clock, place
-    if places != [*map(len, programs)]:
+    for r, op, start, end in timed(programs, lambda r, op: timing(op.kind, op.stage)):
+        left -= 1
+        if op.kind is Kind.APPLY or (end > start and op.kind in COMPUTE):
+            yield Span(r, op.kind.value, op.micro, op.stage, start, end)
+    if left:
         for _ in in_order(programs, of_stages):  # raises an error that names the ops that wait
             pass
 

@@ -27,7 +27,7 @@ def exchange(
     operation: Collective, algorithm: str, *group: int, numbers: int = NUMBERS
 ) -> Exchange:
     return Exchange(
-        "gradients", operation, algorithm, group, numbers, np.dtype("float32"), Kind.REDUCE
+        "gradients", operation, algorithm, group, numbers, np.dtype("float32"), Kind.SUM
     )
 
 

@@ -176,7 +176,7 @@ def test_no_other_all_reduce_by_messages_is_faster() -> None:
                 name: times.seconds(
                     Exchange(
                         *("gradients", Collective.ALL_REDUCE, name, tuple(range(ranks)), numbers),
-                        *(np.dtype(np.float32), Kind.REDUCE),
+                        *(np.dtype(np.float32), Kind.SUM),
                     )
                 )
                 for name in ALGORITHMS

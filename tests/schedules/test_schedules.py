@@ -102,20 +102,20 @@ def test_micro_batches_that_do_not_exist_are_left_out() -> None:
 
 def test_a_program_has_messages_one_reduce_and_one_update() -> None:
     first, last = programs(SCHEDULES["1f1b"], 2, 2)
-    assert text(first) == "F0 SEND_F0 RECV_B0 F1 SEND_F1 RECV_B1 B0 REDUCE B1 UPDATE"
-    assert text(last) == "RECV_F0 F0 RECV_F1 B0 SEND_B0 F1 REDUCE B1 SEND_B1 UPDATE"
+    assert text(first) == "F0 SEND_F0 RECV_B0 F1 SEND_F1 RECV_B1 B0 NOTE B1 APPLY"
+    assert text(last) == "RECV_F0 F0 RECV_F1 B0 SEND_B0 F1 NOTE B1 SEND_B1 APPLY"
     assert [op.peer for op in first if op.kind in SENDS + RECEIVES] == [1, 1, 1, 1]
     assert [op.peer for op in last if op.kind in SENDS + RECEIVES] == [0] * 4
     assert {op.peer for ops in (first, last) for op in ops if op.kind in (Kind.F, Kind.B)} == {-1}
 
 
 def test_nothing_is_sent_between_stages_of_one_rank() -> None:
-    assert text(programs(SCHEDULES["1f1b"], 1, 2, 1)[0]) == "F0 B0 F1 REDUCE B1 UPDATE"
-    assert text(programs(SCHEDULES["interleaved"], 1, 1, 2)[0]) == "F0 F0 REDUCE B0 B0 UPDATE"
+    assert text(programs(SCHEDULES["1f1b"], 1, 2, 1)[0]) == "F0 B0 F1 NOTE B1 APPLY"
+    assert text(programs(SCHEDULES["interleaved"], 1, 1, 2)[0]) == "F0 F0 NOTE B0 B0 APPLY"
     first, last = programs(SCHEDULES["v-half"], 2, 1, 2)
-    assert text(last) == "RECV_F0 F0 RECV_B0 F0 SEND_F0 I0 REDUCE W0 I0 SEND_B0 W0 UPDATE"
+    assert text(last) == "RECV_F0 F0 RECV_B0 F0 SEND_F0 I0 NOTE W0 I0 SEND_B0 W0 APPLY"
     assert {op.peer for op in last if op.kind in SENDS + RECEIVES} == {0}
-    assert text(first) == "RECV_F0 F0 SEND_F0 F0 I0 SEND_B0 RECV_B0 REDUCE W0 I0 W0 UPDATE"
+    assert text(first) == "RECV_F0 F0 SEND_F0 F0 I0 SEND_B0 RECV_B0 NOTE W0 I0 W0 APPLY"
 
 
 def test_the_boundary_of_a_message() -> None:
@@ -127,16 +127,16 @@ def test_the_boundary_of_a_message() -> None:
 
 def test_reduce_comes_before_the_first_gradient_that_becomes_final() -> None:
     ops = programs(SCHEDULES["zb-h1"], 3, 4, 1)[2]
-    assert text(ops).endswith("W1 W2 REDUCE W3 UPDATE")
+    assert text(ops).endswith("W1 W2 NOTE W3 APPLY")
     ops = programs(SCHEDULES["interleaved"], 2, 2, 2)[1]
-    at = [str(op) for op in ops].index("REDUCE")
+    at = [str(op) for op in ops].index("NOTE")
     assert (str(ops[at + 1]), ops[at + 1].stage) == ("B1", 3)  # before those of stage 1
 
 
 def test_recompute_spares_the_micro_batch_that_is_still_there() -> None:
     gpipe = text(programs(SCHEDULES["gpipe"], 2, 3, 1, recompute=True)[0])
     assert "RECOMPUTE2" not in gpipe
-    assert "REDUCE RECOMPUTE0 B0" in gpipe
+    assert "NOTE RECOMPUTE0 B0" in gpipe
     assert gpipe.count("RECOMPUTE") == 2
     last = programs(SCHEDULES["1f1b"], 2, 3, 1, recompute=True)[1]
     assert Kind.RECOMPUTE not in {op.kind for op in last}
@@ -148,7 +148,7 @@ def test_recompute_spares_the_micro_batch_that_is_still_there() -> None:
 def test_pipedream_updates_after_every_micro_batch_and_never_reduces() -> None:
     ops = programs(SCHEDULES["pipedream"], 2, 2, 1)[1]
     assert text(ops) == (
-        "RECV_F0 F0 RECV_F1 B0 SEND_B0 UPDATE0 F1 B1 SEND_B1 UPDATE1"
+        "RECV_F0 F0 RECV_F1 B0 SEND_B0 APPLY0 F1 B1 SEND_B1 APPLY1"
     )  # the gradient leaves before the update
 
 
@@ -160,7 +160,7 @@ def test_pipedream_computes_on_weights_that_are_p_minus_1_minus_s_updates_old(p:
             for op in ops:
                 if op.kind is Kind.F:
                     used.append(updates)
-                updates += op.kind is Kind.UPDATE
+                updates += op.kind is Kind.APPLY
             assert used == [max(0, i - (p - 1 - s)) for i in range(m)]
 
 
@@ -170,13 +170,13 @@ def test_a_stream_has_the_passes_of_pipedream_and_the_messages_of_1f1b(p: int) -
         passes, flushed = SCHEDULES["pipedream"].compute(p, m, 1), programs(SCHEDULES["1f1b"], p, m)
         for r in range(p):
             ops = list(stream(p, r, lambda m=m: m - 1))
-            updates = (Kind.REDUCE, Kind.UPDATE)
+            updates = (Kind.NOTE, Kind.APPLY)
             assert [op for op in computation(ops) if op.kind not in updates] == passes[r]
             assert [op for op in ops if op.kind not in updates] == [
                 op for op in flushed[r] if op.kind not in updates
             ]
             for i, op in enumerate(ops):
-                if op.kind is Kind.UPDATE:
+                if op.kind is Kind.APPLY:
                     assert ops[i - 1] == Op(Kind.SEND_B if r else Kind.B, op.micro, r, r - 1)
 
 
@@ -230,7 +230,7 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
         "rank 1 cannot run SEND_B1 of stage 1: B1 has not run before it",
     ),
     "no backward on the first stage": (
-        lambda r: without(r, 0, "B1"), "rank 0 cannot run UPDATE: B1 of stage 0 has not run"
+        lambda r: without(r, 0, "B1"), "rank 0 cannot run APPLY: B1 of stage 0 has not run"
     ),
     "no receive": (
         lambda r: without(r, 2, "RECV_F1"),
@@ -244,8 +244,8 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
         lambda r: without(r, 0, "SEND_F3"),
         "deadlock: rank 0 cannot run B2 of stage 0, rank 1 cannot run F3 of stage 1, rank 2",
     ),
-    "no reduce": (lambda r: without(r, 1, "REDUCE"), "rank 1 cannot run UPDATE: REDUCE has not"),
-    "no update": (lambda r: without(r, 2, "UPDATE"), "rank 2 has no UPDATE"),
+    "no reduce": (lambda r: without(r, 1, "NOTE"), "rank 1 cannot run APPLY: NOTE has not"),
+    "no update": (lambda r: without(r, 2, "APPLY"), "rank 2 has no APPLY"),
     "a forward twice": (
         lambda r: repeated(r, 1, "F1"),
         "rank 1 cannot run F1 of stage 1: F1 has run before it",
@@ -254,7 +254,7 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
         lambda r: repeated(r, 1, "SEND_B0"),
         "rank 1 cannot run SEND_B0 of stage 1: SEND_B0 has run",
     ),
-    "an update twice": (lambda r: repeated(r, 0, "UPDATE"), "rank 0 cannot run UPDATE: it has run"),
+    "an update twice": (lambda r: repeated(r, 0, "APPLY"), "rank 0 cannot run APPLY: it has run"),
     "backward before forward": (
         lambda r: swapped(r, 2, "F0", "B0"),
         "rank 2 cannot run B0 of stage 2: F0 has not run before it",
@@ -263,14 +263,14 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
         lambda r: swapped(r, 1, "B0", "SEND_B0"), "rank 1 cannot run SEND_B0 of stage 1: B0 has not"
     ),
     "a late reduce": (
-        lambda r: swapped(r, 0, "B3", "REDUCE"),
-        "rank 0 cannot run REDUCE: the gradients of stage 0 are final already",
+        lambda r: swapped(r, 0, "B3", "NOTE"),
+        "rank 0 cannot run NOTE: the gradients of stage 0 are final already",
     ),
     "an early reduce": (
-        lambda r: swapped(r, 2, "F3", "REDUCE"), "rank 2 cannot run REDUCE: losses are missing"
+        lambda r: swapped(r, 2, "F3", "NOTE"), "rank 2 cannot run NOTE: losses are missing"
     ),
     "an early update": (
-        lambda r: swapped(r, 0, "B3", "UPDATE"), "rank 0 cannot run UPDATE: B3 of stage 0 has"
+        lambda r: swapped(r, 0, "B3", "APPLY"), "rank 0 cannot run APPLY: B3 of stage 0 has"
     ),
     "a message to the wrong rank": (
         lambda r: misdirected(r, 0, "SEND_F1"),
@@ -347,7 +347,7 @@ def test_stages_of_one_rank_need_each_other_too(a: int, b: int, needed: str) -> 
 def test_half_a_backward_pass_is_not_enough() -> None:
     compute = SCHEDULES["zb-h1"].compute(1, 2, 1)
     ops = [op for op in lower(compute, (0,))[0] if str(op) != "W0"]
-    with pytest.raises(ScheduleError, match="rank 0 cannot run UPDATE: W0 of stage 0 has not run"):
+    with pytest.raises(ScheduleError, match="rank 0 cannot run APPLY: W0 of stage 0 has not run"):
         prove([ops], (0,), 2)
     both = lower([[*compute[0][:-1], Op(Kind.B, 0), compute[0][-1]]], (0,))
     with pytest.raises(ScheduleError, match="rank 0 cannot run B0 of stage 0: I0 has run before"):

@@ -6,7 +6,7 @@ wait for it. Works in the background are on lanes of their own, from their start
 found complete; above them are counters of the bytes under way and of the memory.
 `nnmpi.sim.commands.trace` reads the file.
 
-    rank      F0 ─────── B0 ──────────────────────── UPDATE ───
+    rank      F0 ─────── B0 ──────────────────────── APPLY ───
     lane 1                   ├─ all_reduce ─┤  ├─ all_reduce ─┤
     lane 2                          ├─ all_reduce ─┤
 """
@@ -28,9 +28,9 @@ CATEGORY = "background"
 
 
 DRAWN_AS = {
-    **dict.fromkeys(("NOTE", "OPEN", "SUM", "FINISH", "TIES", "TERMS"), "REDUCE"),
+    **dict.fromkeys(("NOTE", "OPEN", "FINISH", "TIES", "TERMS"), "SUM"),
     **dict.fromkeys(("GATHER", "WAIT"), "communicate"),
-    **dict.fromkeys(("AGREE", "APPLY"), "UPDATE"),
+    "AGREE": "APPLY",
 }
 """The kind of event as which an operation of a list is drawn."""
 

@@ -82,7 +82,7 @@ class Exchange(NamedTuple):
 
 def agreement(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
     """Returns the exchange of an all-reduce of a few float64 values, before the update."""
-    return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.UPDATE)
+    return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.APPLY)
 
 
 # ---- the traffic of a rank in an algorithm, and the most that it receives at a time

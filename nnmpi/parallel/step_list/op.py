@@ -18,36 +18,11 @@ AGREE APPLY    all ranks agree on what decides the update (norm, request); the u
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import NamedTuple
 
+from nnmpi.schedules.op import Kind as Kind
+
 NONE = -1
-
-
-class Kind(Enum):
-    """The kinds of operations in a list."""
-
-    F = "F"
-    B = "B"
-    I = "I"
-    W = "W"
-    RECOMPUTE = "RECOMPUTE"
-    RECV_F = "RECV_F"
-    SEND_F = "SEND_F"
-    RECV_B = "RECV_B"
-    SEND_B = "SEND_B"
-    GATHER = "GATHER"
-    WAIT = "WAIT"
-    NOTE = "NOTE"
-    OPEN = "OPEN"
-    SUM = "SUM"
-    FINISH = "FINISH"
-    TIES = "TIES"
-    TERMS = "TERMS"
-    AGREE = "AGREE"
-    APPLY = "APPLY"
-
-    __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
 
 
 PASSES = frozenset((Kind.F, Kind.B, Kind.I, Kind.W, Kind.RECOMPUTE))

@@ -22,7 +22,7 @@ def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
     is the whole backward pass.
     """
     for op in passes:
-        units, kind = chain.of_stage[op.stage], Kind(op.kind.value)
+        units, kind = chain.of_stage[op.stage], op.kind
         if not chain.units[units[0]].takes_gradient:
             if kind is Kind.I:
                 continue

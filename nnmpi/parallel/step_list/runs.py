@@ -83,20 +83,12 @@ def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
     return [*of_program(a, rank, program.forward_ops(a, rank, micro))]
 
 
-KINDS = {
-    **{kind: Kind(kind.value) for kind in (*schedules.COMPUTE, *schedules.MESSAGES)},
-    schedules.Kind.REDUCE: Kind.NOTE,
-    schedules.Kind.UPDATE: Kind.APPLY,
-}
-"""The operation of a list that stands for one of a program."""
-
-
 def of_program(a: Arrangement, rank: int, ops: Iterable[schedules.Op]) -> Iterator[Op]:
     """Yields a program as a list, in which each stage is one unit. Where all micro-batches make one
     step, its sums are complete before the update."""
     stages = [*a.division.of_rank(a.mesh.coordinates(rank)["pp"])]
     for op in ops:
-        kind, at, stage = KINDS[op.kind], NONE, NONE
+        kind, at, stage = op.kind, NONE, NONE
         if op.kind in schedules.MESSAGES:
             at, stage = boundary(op) + 1, op.stage
         elif op.micro != NONE and kind is not Kind.APPLY:

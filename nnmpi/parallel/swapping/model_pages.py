@@ -3,7 +3,7 @@ use.
 
     F s       values of s are in memory, those of s + 1 are being read
     B s       values of s, those of s - 1 are being read; gradients of s are written afterwards
-    UPDATE    pieces of the gradients, for their norm; then pieces of everything, one by one
+    APPLY     pieces of the gradients, for their norm; then pieces of everything, one by one
 
 They are in flat buffers of the arena. The system is told one unit, or one piece, ahead what to read
 and what to write. If it was not told in time, a page is read when it is touched.

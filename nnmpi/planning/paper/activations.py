@@ -115,9 +115,9 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
     scattered, scatters = 0, 0
     for exchange in chain.from_iterable(exchanges(a, rank, batch).values()):
         nbytes = received(a, exchange, rank)
-        if exchange.during is Kind.REDUCE:
-            at_once += nbytes
-        elif exchange.during is Kind.B and exchange.stage < 0:
+        if exchange.during is Kind.SUM and not a.store.scatters:
+            at_once += exchange.times * nbytes
+        elif exchange.during is Kind.SUM:
             scattered, scatters = max(scattered, nbytes), scatters + exchange.times
         else:
             most[exchange.group] = max(most[exchange.group], nbytes)

@@ -242,7 +242,7 @@ class PaperComm:
             # without narrow sums, 16-bit terms are added in float32
             is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
             sums = types_of(array.dtype).sums if is_wide else None
-            how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE
+            how = operation, algorithm, group, array.size, array.dtype, Kind.APPLY
             log.note(self.axis, Exchange("", *how, edges=edges, sums=sums), started)
         return COMPLETED
 
@@ -282,7 +282,7 @@ class PaperBuffer:
 def rank_state(a: Arrangement, rank: int) -> RankState:
     """The state that the Comms of a rank on paper share, with a new log."""
     narrow = a.is_mixed and a.sums_dtype is None
-    return RankState(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero, a.config.overlap))
+    return RankState(rank, a.cluster, narrow, a.sums_by, StepLog())
 
 
 def layout_on_paper(a: Arrangement, state: RankState) -> Layout:

@@ -1,87 +1,74 @@
-"""StepLog: the exchanges of one rank in a step, in the order in which they were first started."""
+"""StepLog: the exchanges of one rank in a step, by the operations of its list that start them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.parallel.step_list import op as lists
-from nnmpi.schedules.op import Kind
-
-NO_STAGE = -1
+from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""By axis, what exchanges within a pass carry; those along dp carry moments of BatchNorm."""
+"""By axis, what exchanges of passes carry; those along dp carry moments of BatchNorm."""
 
+OF_BUCKETS = {
+    Kind.GATHER: "parameters",
+    Kind.NOTE: "gradients",
+    Kind.SUM: "gradients",
+    Kind.FINISH: "sums",
+    Kind.TIES: "gradients",
+    Kind.TERMS: "gradients",
+}
+"""What exchanges of operations on buckets carry; FINISH has later phases of compressed sums."""
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 """The operation under which messages between stages are logged, by the pass that sends them."""
 
-
-Entry: TypeAlias = tuple[str, int, str, Kind, int, Exchange]
-"""An exchange as it is logged: see `StepLog.entries`."""
+Entry: TypeAlias = tuple[str, Exchange]
+"""An exchange as it is logged, with its axis."""
 
 
 class StepLog(Recorder):
-    """Logs the exchanges of one rank's step, and counts equal ones; each is logged with the
-    operation of the program (F, B, REDUCE, ...) that starts it.
+    """Logs the exchanges of one rank's step, and counts equal ones.
 
     It is the recorder of an executor, which tells it the operation. On paper nothing takes time, so
     there are no waits, unlike in `Recording` of --trace, but every exchange with its ranks and
     length.
 
-    entries   how often each exchange was started, by its axis, its position among the sums of
-              gradients (their order decides what hides them; 0 for other exchanges), its word, its
-              operation, its stage and itself
-    overlaps  whether sums of gradients start during backward passes
-    zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and with 3
-              layers gather their parameters
+    entries   how often each exchange was started
+    by_op     the exchanges of an operation on a bucket or of all ranks, by its kind and bucket
     """
 
-    def __init__(self, zero: int = 0, overlaps: bool = True) -> None:
-        self.entries: Counter[Entry] = Counter()
-        self._zero, self._overlaps = zero, overlaps
-        self._kind, self._stage = self._last_pass = Kind.UPDATE, NO_STAGE
-        self._every = 1
-
-    def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
-        """Logs an exchange over the ranks of an axis, in the operation that is being executed.
-
-        Exchanges that are started along dp (sums of gradients, gathers of parameters) continue
-        beside passes, so they belong to no stage. So do messages along dp within passes, which have
-        compressed gradients.
-        """
-        kind, stage, word = self._kind, self._stage, WORDS.get(axis, "moments")
-        started |= exchange.operation is Collective.MESSAGE and kind is not Kind.UPDATE
-        if axis == "pp":
-            kind = SENT.get(kind, kind)
-        elif axis == "dp" and started:
-            stage = NO_STAGE
-            if exchange.operation is Collective.ALL_GATHER and self._zero:
-                kind, word = Kind.F if self._zero == 3 else Kind.UPDATE, "parameters"
-            else:
-                word = "gradients" if self._stage != NO_STAGE else "sums"
-                kind = Kind.B if self._zero > 1 else Kind.REDUCE
-        elif stage == NO_STAGE and axis != "model":
-            word = "gradients" if axis == "tp" else "scalars"
-        # sums at the end of a step keep their order: it decides which of them passes can hide
-        place = len(self.entries) if kind is Kind.REDUCE else 0
-        exchange = exchange._replace(every=self._every)
-        self.entries[axis, place, word, kind, stage, exchange] += times
+    def __init__(self) -> None:
+        self.clear()
+        self._op, self._every = Op(Kind.APPLY), 1
 
     def clear(self) -> None:
         """Forgets all exchanges, so that another step can be logged."""
-        self.entries.clear()
+        self.entries = Counter[Entry]()
+        self.by_op = defaultdict[tuple[Kind, int], list[Exchange]](list)
+
+    def note(self, axis: str, exchange: Exchange, started: bool = False, times: int = 1) -> None:
+        """Logs an exchange over the ranks of an axis, in the operation that is being executed.
+
+        Without an operation, as between steps, values of replicas are started, scalars are not.
+        """
+        kind, stage = self._op.kind, NONE
+        word = OF_BUCKETS.get(kind) or WORDS.get(axis, "parameters" if started else "scalars")
+        if kind in PASSES or kind in SENDS:
+            stage, word = self._op.stage, WORDS.get(axis, "moments")
+            kind = SENT.get(kind, kind) if axis == "pp" else kind
+        exchange = exchange._replace(what=word, during=kind, stage=stage, every=self._every)
+        self.entries[axis, exchange] += times
+        if stage == NONE:
+            self.by_op[kind, self._op.at].append(exchange)
 
     def exchanges(self) -> dict[str, list[Exchange]]:
         """The logged exchanges by axis, each with how often it happened in the step."""
         by_axis: dict[str, list[Exchange]] = {}
-        for (axis, _, word, kind, stage, exchange), times in self.entries.items():
-            logged = exchange._replace(what=word, during=kind, stage=stage, times=times)
-            by_axis.setdefault(axis, []).append(logged)
+        for (axis, exchange), times in self.entries.items():
+            by_axis.setdefault(axis, []).append(exchange._replace(times=times))
         return by_axis
 
     @contextmanager
@@ -91,25 +78,13 @@ class StepLog(Recorder):
         self._every = outer
 
     def recorded(self, name: str, do: Do) -> Do:
-        def logged(op: lists.Op) -> None:
-            outer = self._kind, self._stage
-            self._kind, self._stage = self._within(op)
+        def logged(op: Op) -> None:
+            outer, self._op = self._op, op
+            if op.kind not in PASSES:
+                self.by_op.pop((op.kind, op.at), None)
             try:
                 do(op)
             finally:
-                self._kind, self._stage = outer
+                self._op = outer
 
         return logged
-
-    def _within(self, op: lists.Op) -> tuple[Kind, int]:
-        """The operation of a program, and its stage, that do what an operation of a list does."""
-        if op.kind in lists.PASSES:
-            self._last_pass = Kind(op.kind.value), op.stage
-            return self._last_pass
-        if op.kind in lists.MESSAGES:
-            return Kind(op.kind.value), op.stage
-        if op.kind is lists.Kind.NOTE:
-            return Kind.REDUCE, NO_STAGE
-        if op.kind is lists.Kind.SUM and self._overlaps:
-            return self._last_pass
-        return Kind.UPDATE, NO_STAGE

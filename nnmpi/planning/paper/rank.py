@@ -116,11 +116,13 @@ class PaperStep(NamedTuple):
 
     touched  bytes that it reads and writes besides passes and update, in a step on average: to make
              what is exchanged from arrays, and arrays from it
+    by_op    the exchanges of each operation on a bucket, by its kind and bucket
     """
 
     exchanges: Mapping[str, list[Exchange]]
     held: Memory
     touched: float = 0.0
+    by_op: Mapping[tuple[Kind, int], Sequence[Exchange]] = {}
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
@@ -137,7 +139,11 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
             axis: [moved(a, exchange, source, rank) for exchange in exchanges_of_twin]
             for axis, exchanges_of_twin in of_twin.exchanges.items()
         }
-        return of_twin._replace(exchanges=by_axis)
+        by_op = {
+            at: [moved(a, exchange, source, rank) for exchange in of_op]
+            for at, of_op in of_twin.by_op.items()
+        }
+        return of_twin._replace(exchanges=by_axis, by_op=by_op)
     return executed(a, rank, batch)
 
 
@@ -177,7 +183,7 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
         touched = _touched_by_replica(a, partial(paper_rank.run, load))
     elif a.config.compress:
         touched = _touched(partial(paper_rank.run, load), StepState(1, 0, 1), batches)
-    return PaperStep(exchanges, _held(a, paper_rank), touched)
+    return PaperStep(exchanges, _held(a, paper_rank), touched, dict(log.by_op))
 
 
 def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
@@ -207,7 +213,7 @@ def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) 
     """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
     agrees = exchange.operation is Collective.ALL_REDUCE and exchange.what == "scalars"
     what = "scalars" if agrees else "parameters"
-    exchange = exchange._replace(what=what, during=Kind.UPDATE)
+    exchange = exchange._replace(what=what, during=Kind.APPLY)
     if a.config.sync == "local" or exchange.operation is not Collective.MESSAGE:
         return exchange
     return exchange._replace(

@@ -32,7 +32,6 @@ from nnmpi.planning.paper.repeated import Section
 from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
 from nnmpi.planning.paper.stage import (
     NO_BYTES,
-    PaperStage,
     PassBytes,
     PassEvents,
     RecordedStats,
@@ -85,9 +84,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             halves = has_gradient and _has_halves(a)
             record = partial(_cached_passes, cut, rank, samples, halves)
             return repeated.joined_sections(parts, record, has_gradient)
-        whole = repeated.whole(a, stage)
-        passes, variables = _cached_passes(a, rank, samples, _has_halves(a), whole)
-        return repeated.with_variables(passes, variables, whole.variables)
+        return _cached_passes(a, rank, samples, _has_halves(a), repeated.whole(a, stage))
     finally:
         recording.reset(token)
 
@@ -99,7 +96,7 @@ def section_bytes(a: Arrangement, samples: int, halves: bool) -> tuple[list[int]
     token = recording.set(NO_OPS_RECORDED)
     try:
         parts = [
-            _cached_passes(cut, rank, samples, halves, part)[0].nbytes
+            _cached_passes(cut, rank, samples, halves, part).nbytes
             for part in repeated.all_sections(a, 0)
         ]
     finally:
@@ -118,18 +115,15 @@ def _has_halves(a: Arrangement) -> bool:
 
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
-) -> tuple[PassEvents, Sequence[int]]:
+) -> PassEvents:
     """The recorded passes of a stage or of a section, cached for all arrangements that cut its
-    layers in the same way, and the variables of the section that was recorded."""
+    layers in the same way."""
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
     rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
     key = *shard_key(a, rank), part.signature, samples, adds, halves
     if key not in cache:
-        cache[key] = (
-            _recorded_with_few_values(a, rank, part.number, samples, halves),
-            part.variables,
-        )
-    known: tuple[PassEvents, Sequence[int]] = cache[key]
+        cache[key] = _recorded_with_few_values(a, rank, part.number, samples, halves)
+    known: PassEvents = cache[key]
     return known
 
 
@@ -212,11 +206,11 @@ class _Recording:
                     rest = root.backward(seed, until=leaves)
                     memory.mark(_taken_gradients(seeds, leaves))
                     events = events._replace(inputs=recorder.take())
-                    rest.finish(on_leaf=self._on_leaf)
+                    rest.finish()
                     memory.mark()
                     events = events._replace(weights=recorder.take())
                 else:
-                    root.backward(seed, on_leaf=self._on_leaf)
+                    root.backward(seed)
                     memory.mark(_taken_gradients(seeds, leaves))
                     events = events._replace(backward=recorder.take())
             given = [t.operand for t in inputs]
@@ -231,10 +225,6 @@ class _Recording:
         modules = self._module.modules()
         buffers = [getattr(m, name) for m in modules for name in m._buffers]
         return [*arrays, *(array for array in buffers if array is not None)]
-
-    def _on_leaf(self, leaf: Any) -> None:
-        if leaf in self._cut.variables:
-            self._cut.recorder(PaperStage.ready, self._cut.variables[leaf])
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
         """Runs the forward pass; returns the tensor from which backward starts, and the inputs."""

@@ -3,9 +3,9 @@
     stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
     recorded  [ embedding | block |               | head ]      two of them
 
-Exchanges and the order of events are the same as in a recording of the whole stage, and so are the
-bytes that it keeps: a tensor between two sections is kept if one of them reads it. A stage that
-begins or ends within a block takes or gives several tensors.
+Exchanges are the same as in a recording of the whole stage, and so are the bytes that it keeps: a
+tensor between two sections is kept if one of them reads it. A stage that begins or ends within a
+block takes or gives several tensors.
 """
 
 from collections import Counter
@@ -20,11 +20,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
 from nnmpi.parallel.arrangement.partition import joined, units
-from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
+from nnmpi.planning.paper.stage import Events, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
-
-OF_PARAMETERS = (PaperStage.use, PaperStage.contribute, PaperStage.ready)
-"""Calls whose first argument is the number of a parameter."""
 
 
 class Section(NamedTuple):
@@ -143,18 +140,14 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 
 
 def joined_sections(
-    parts: Sequence[Section],
-    record: Callable[[Section], tuple[PassEvents, Sequence[int]]],
-    has_gradient: bool,
+    parts: Sequence[Section], record: Callable[[Section], PassEvents], has_gradient: bool
 ) -> PassEvents:
     """The passes of a stage, put together from those of its sections; `record` returns the passes
-    of an equal section, and its variables.
+    of an equal section.
 
     has_gradient   whether the input of the first section requires a gradient
     """
-    events = list[PassEvents]()
-    for section in parts:
-        events.append(with_variables(*record(section), section.variables))
+    events = [*map(record, parts)]
     forward = _joined(of.forward for of in events)
     backward = _joined(of.backward for of in reversed(events))
     nbytes = joined_bytes([of.nbytes for of in events], has_gradient)
@@ -166,39 +159,13 @@ def joined_sections(
     return PassEvents(outputs, nbytes, forward, backward, inputs, weights)
 
 
-def with_variables(of: PassEvents, recorded: Sequence[int], variables: Sequence[int]) -> PassEvents:
-    """The passes of a recorded section as another, equal section makes them: with its
-    variables."""
-    twins = dict(zip(recorded, variables, strict=True))
-
-    def renumbered(events: Events) -> Events:
-        return Events(events.exchanges, [*_renumbered(events, twins)])
-
-    return of._replace(
-        forward=renumbered(of.forward),
-        backward=renumbered(of.backward),
-        inputs=renumbered(of.inputs),
-        weights=renumbered(of.weights),
-    )
-
-
-def _renumbered(events: Events, variables: Mapping[int, int]) -> Iterator[Any]:
-    for do, arguments in events.calls:
-        if do in OF_PARAMETERS:
-            yield do, (variables[arguments[0]],)
-        else:
-            yield do, arguments
-
-
 def _joined(passes: Iterator[Events]) -> Events:
-    """The events of several passes that follow each other, as one pass: the gradient of a parameter
-    that several of them use is final after the last."""
+    """The events of several passes that follow each other, as one pass."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)
         calls += events.calls
-    final = {call: i for i, call in enumerate(calls) if call[0] is PaperStage.ready}
-    return Events(exchanges, [call for i, call in enumerate(calls) if final.get(call, i) == i])
+    return Events(exchanges, calls)
 
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:

@@ -21,7 +21,12 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 from nnmpi.planning.paper.comm import layout_on_paper, rank_state
-from nnmpi.planning.paper.stage import ExchangeRecorder, PassRecorder, RecordedStore, placeholder
+from nnmpi.planning.paper.stage import (
+    ExchangeRecorder,
+    PassRecorder,
+    SharedMemoryStore,
+    placeholder,
+)
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
 """Collectives in which each rank along tp does the same, so that one recording serves all."""
@@ -87,7 +92,7 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
         memory = placeholder(on, [p.shape[k] for k in p.memory_axes], a.dtype)
         value = memory.transpose(inverse(p.memory_axes))
         is_trained = graph.variables[v].is_trained
-        p.move(RecordedStore(v, value, recorder) if is_trained else SingleStore(value), 0)
+        p.move(SharedMemoryStore(value) if is_trained else SingleStore(value), 0)
     model.convert_buffers(a.updated_dtype, on)
     model.train()
     return ShardedModel(model, layout, recorder, of_parameters, on, {})

@@ -1,13 +1,13 @@
-"""PaperStage: a stage that repeats what its recorded passes did, and the types of a recording.
+"""PaperStage: a stage that sends what its recorded passes sent, and the types of a recording.
 
 record    the layers of a rank run forward and backward on arrays without data; recorded are their
-          exchanges, uses of parameters, and gradients in the order in which they become final
-replay    a stage of any rank with the same layers makes the same calls to its store, statistics
-          and Comms in each pass of each micro-batch: so a long program costs little
+          exchanges, and their calls to batch statistics
+replay    a stage of any rank with the same layers sends the same in each pass of each micro-batch,
+          and computes nothing: so a long list costs little
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -91,11 +91,10 @@ class RecordedExchange(NamedTuple):
     axis: str
     exchange: Exchange
     places: tuple[int, ...]
-    started: bool
 
 
 class Events(NamedTuple):
-    """The log of a pass: how often it made each exchange, and its calls to store and statistics in
+    """The log of a pass: how often it made each exchange, and its calls to batch statistics in
     order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
@@ -119,8 +118,7 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """Records what the running pass of a stage does: exchanges, uses of parameters, final
-    gradients."""
+    """Records what the running pass of a stage sends: exchanges, and calls to batch statistics."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -143,9 +141,9 @@ class ExchangeRecorder(StepLog):
         super().__init__()
         self._recorder, self._groups = recorder, groups
 
-    def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
+    def note(self, axis: str, exchange: Exchange, started: bool = False, times: int = 1) -> None:
         places = tuple(map(self._groups[axis].index, exchange.group))
-        self._recorder.exchanges[RecordedExchange(axis, exchange, places, started)] += 1
+        self._recorder.exchanges[RecordedExchange(axis, exchange, places)] += 1
 
 
 def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
@@ -158,23 +156,15 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
     return on.asarray((np.random.default_rng(0).standard_normal(shape) / 100).astype(dtype))
 
 
-class RecordedStore(SingleStore):
-    """A store of one parameter that records each use of its values and of its gradient."""
+class SharedMemoryStore(SingleStore):
+    """A store of one parameter, on which ops run as on one whose memory serves other parameters
+    too."""
 
     rotates = is_shared = True
 
-    def __init__(self, variable: int, value: Array, recorder: PassRecorder) -> None:
+    def __init__(self, value: Array) -> None:
         super().__init__(value)
-        super().grad_memory(0)[...] = 0  # allocated now, so that no pass is charged for it
-        self._variable, self._recorder = variable, recorder
-
-    def value(self, i: int) -> Array:
-        self._recorder(PaperStage.use, self._variable)
-        return super().value(i)
-
-    def grad_memory(self, i: int) -> Array:
-        self._recorder(PaperStage.contribute, self._variable)
-        return super().grad_memory(i)
+        self.grad_memory(0)[...] = 0  # allocated now, so that no pass is charged for it
 
 
 class RecordedStats:
@@ -234,16 +224,11 @@ class _RestOfPass(NamedTuple):
         """Returns none: on paper, nobody uses others than parameters."""
         return ()
 
-    def in_parts(
-        self,
-        parts: Sequence[Collection[Parameter]],
-        absent: Sequence[Collection[Parameter]],
-        unrepeated: Sequence[Collection[Parameter]],
-    ) -> Iterator[None]:
-        """Replays the events part by part: each ends with the last gradient of its parameters or,
-        if parameters are absent, before the first use of one that nothing repeats, or before its
-        gradient."""
-        yield from self.stage.replayed(self.events, self.stats, parts, absent, unrepeated)
+    def in_parts(self, parts: Sequence[object], *others: object) -> Iterator[None]:
+        """Replays the pass in the first of its parts, and stops between them."""
+        self.stage.replay(self.events, self.stats)
+        self.stage.note_gradients()
+        yield from (None for _ in parts[1:])
         self.end()
 
 
@@ -252,15 +237,13 @@ def _pass() -> Pass:
 
 
 class PaperStage(Module):
-    """A stage that repeats its recorded passes, with the parameters and the store of any rank.
+    """A stage that repeats its recorded passes, with the parameters of any rank.
 
     recorded     returns the events of passes over n samples
-    parameters   by their numbers in the graph
     comms        of this rank, by axis
     """
 
     _recorded: Callable[[int], PassEvents]
-    _parameters_by_variable: Mapping[int, Parameter]
     _comms: Mapping[str, PaperComm]
     _exchanges: dict[RecordedExchange, Exchange]
     _stats: BatchStats
@@ -271,7 +254,7 @@ class PaperStage(Module):
         parameters: Mapping[int, Parameter],
         comms: Mapping[str, PaperComm],
     ) -> None:
-        vars(self).update(_recorded=recorded, _parameters_by_variable=parameters, _comms=comms)
+        vars(self).update(_recorded=recorded, _comms=comms)
         vars(self).update(_exchanges=dict[RecordedExchange, Exchange]())
         for v, p in parameters.items():
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
@@ -286,71 +269,19 @@ class PaperStage(Module):
         return PaperRoot(self, events, outputs, leaves)
 
     def replay(self, events: Events, stats: BatchStats) -> None:
-        """Repeats the events of a pass."""
-        for _ in self.replayed(events, stats):
-            pass
-
-    def replayed(
-        self,
-        events: Events,
-        stats: BatchStats,
-        parts: Sequence[Collection[Parameter]] = (),
-        absent: Sequence[Collection[Parameter]] = (),
-        unrepeated: Sequence[Collection[Parameter]] = (),
-    ) -> Iterator[None]:
-        """Repeats the events of a pass; stops between the parts (see `_RestOfPass.in_parts`)."""
+        """Repeats what a pass sends."""
         vars(self).update(_stats=stats)
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
-        at = 0
-        for end in self._ends(events, parts, absent, unrepeated):
-            for do, arguments in events.calls[at:end]:
-                do(self, *arguments)
-            yield
-            at = end
-        for do, arguments in events.calls[at:]:
+        for do, arguments in events.calls:
             do(self, *arguments)
 
-    def _ends(
-        self,
-        events: Events,
-        parts: Sequence[Collection[Parameter]],
-        absent: Sequence[Collection[Parameter]],
-        unrepeated: Sequence[Collection[Parameter]],
-    ) -> Iterator[int]:
-        """Where the events of each part end, but for the last one."""
-        of = self._parameters_by_variable
-        final = {
-            of[arguments[0]]: k + 1
-            for k, (do, arguments) in enumerate(events.calls if len(parts) > 1 else ())
-            if do is PaperStage.ready
-        }
-        end, nobody = 0, [frozenset[Parameter]()] * len(parts)
-        sets = parts[:-1], absent or nobody, unrepeated or nobody
-        for part, others, unread in zip(*sets, strict=False):
-            stops = {PaperStage.use: unread, PaperStage.contribute: others}
-            end = max([end, *(final.get(p, 0) for p in part)])
-            while others and end < len(events.calls):
-                do, arguments = events.calls[end]
-                if do in stops and of[arguments[0]] in stops[do]:
-                    break
-                end += 1
-            yield end
+    def note_gradients(self) -> None:
+        """Notes that all parameters have gradients."""
+        for p in self._parameters.values():
+            p.has_grad = True
 
-    # ---- events
-
-    def use(self, variable: int) -> None:
-        """Asks the store for the values of a parameter, as an op does, or the vjps of its node."""
-        _ = self._parameters_by_variable[variable].operand
-
-    def contribute(self, variable: int) -> None:
-        """Asks for the memory of a gradient, as an op does that writes or adds to it."""
-        p = self._parameters_by_variable[variable]
-        _ = p.grad_memory
-        p.has_grad = True
-
-    def ready(self, variable: int) -> None:
-        """Stands where the gradient of a parameter is final."""
+    # ---- calls
 
     def moments(self, local: Moments) -> None:
         """Asks the batch statistics for moments over all ranks."""
@@ -362,11 +293,11 @@ class PaperStage(Module):
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:
         """Logs a recorded exchange among the ranks of this stage."""
-        axis, exchange, places, started = recorded
+        axis, exchange, places = recorded
         if recorded not in self._exchanges:
             comm = self._comms[axis]
             if exchange.operation is Collective.ALL_REDUCE:
                 comm.window(exchange.algorithm, exchange.numbers, exchange.dtype)
             group = tuple(comm.members[i] for i in places)
             self._exchanges[recorded] = exchange._replace(group=group)
-        self._comms[axis].state.log.note(axis, self._exchanges[recorded], started, times)
+        self._comms[axis].state.log.note(axis, self._exchanges[recorded], times=times)

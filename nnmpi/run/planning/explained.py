@@ -22,11 +22,11 @@ from nnmpi.planning.step_time import (
     CostModel,
     RankStep,
     StepModel,
-    hides,
     host_seconds,
     stage_passes,
     step_model,
 )
+from nnmpi.planning.waits import hides
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import columns
@@ -187,7 +187,7 @@ LABELS = {
     **dict.fromkeys(("F", "RECOMPUTE"), "forward of stage {}"),
     **dict.fromkeys(("B", "I", "W"), "backward of stage {}"),
     **dict.fromkeys(GAPS, "exchanges and waiting"),
-    "UPDATE": "update",
+    "APPLY": "update",
 }
 """The part of a step that each kind of span belongs to."""
 
@@ -200,7 +200,7 @@ def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator
     for op in rank.program:
         if op.micro >= 0 and op.kind.value in LABELS:
             yield _span(op.kind.value, rank.compute[op.stage].get(op.kind, 0.0), op.stage, op.micro)
-    yield _span("UPDATE", step.time.update - around)
+    yield _span("APPLY", step.time.update - around)
 
 
 def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:

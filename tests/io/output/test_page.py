@@ -98,7 +98,7 @@ def test_a_page_has_what_was_run_its_curves_and_its_steps(files: tuple[Path, Pat
     assert [k for k, *_ in timeline["steps"]] == [*TraceFile.read(trace).steps]
     assert {*timeline["simulated"]["rank"]} == {0, 1, 2, 3}
     kinds = [kind for kind, *_ in timeline["styles"]]
-    assert {kinds[i] for i in timeline["simulated"]["kind"]} == {"B", "F", "UPDATE"}
+    assert {kinds[i] for i in timeline["simulated"]["kind"]} == {"B", "F", "APPLY"}
     assert len(timeline["simulated"]["rank"]) == 4 * 5
     assert kinds.index("wait") in timeline["measured"]["kind"]
 

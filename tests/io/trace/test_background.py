@@ -73,7 +73,7 @@ def test_no_byte_is_under_way_at_the_end_of_a_step(tmp_path: Path) -> None:
         assert len(values) == 2 * len(buckets[rank]) * 4  # steps
         assert values == sorted(values, key=lambda pair: pair[0])
         assert 0 < max(n for _, n in values) <= sum(buckets[rank])
-        for update in chosen(events, rank, "UPDATE"):
+        for update in chosen(events, rank, "APPLY"):
             assert [n for ts, n in values if ts <= end(update)][-1] == 0
 
 

@@ -69,7 +69,7 @@ def test_a_trace_of_any_layout_is_nested_and_complete(
     for rank in workers:
         own = complete(events, rank)
         kinds = {e["cat"] for e in own}
-        assert {"F", "UPDATE", "evaluate"} <= kinds
+        assert {"F", "APPLY", "evaluate"} <= kinds
         check_nesting(own)
         times = found["ranks"][str(rank)]
         assert times["computing"] > 0

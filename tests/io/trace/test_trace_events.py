@@ -149,10 +149,10 @@ def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
     assert spans == [
         (0, "F", 0, 0, 2),
         (0, "communicate", 0, 2, 2.5),
-        (0, "UPDATE", -1, 2.5, 3),
+        (0, "APPLY", -1, 2.5, 3),
         (1, "F", 0, 0, 0.5),
         (1, "wait", 0, 0.5, 2),
         (1, "communicate", 0, 2, 4),
         (1, "F", 0, 4, 5),
-        (1, "UPDATE", -1, 5, 6),
+        (1, "APPLY", -1, 5, 6),
     ]

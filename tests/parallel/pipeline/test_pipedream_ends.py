@@ -128,7 +128,7 @@ def test_a_trace_has_all_passes_of_a_step(tmp_path: Path) -> None:
         found = Counter(
             (e["cat"], e["args"].get("step")) for e in events if e["ph"] == "X" and e["pid"] == rank
         )
-        for kind in ("F", "B", "UPDATE"):
+        for kind in ("F", "B", "APPLY"):
             assert [found[kind, step] for step in range(12)] == [1] * 12
 
 
