@@ -87,7 +87,8 @@ def check(config: Config, ranks: int) -> None:
     reproducible.check(config, ranks)
     server.check(config, ranks)
     pipedream.check(config, ranks)
-    delay_of(config, 0, mesh_of(config, ranks).size)
+    if config.slow_rank or config.jitter:
+        delay_of(config, 0, mesh_of(config, ranks).size)
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:

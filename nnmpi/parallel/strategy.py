@@ -355,16 +355,13 @@ def executor_of(
 ) -> Executor:
     """Returns the executor of the arrangement's lists on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    end = part.stages, layout.axis["pp"], spec.task.on
-    channels = channels or Channels(part.boundaries, *end)
-    units = stage_units(a, rank, spec.parameters)
-    ports = Ports.of(spec.task, part, channels, batch_stats, units)
-    checked_steps = math.inf if a.config.verify else CHECKED_STEPS
-    if spec.task.on is META:  # no array has values to compare
-        checked_steps = 0
+    channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
+    ports = Ports.of(spec.task, part, channels, batch_stats, stage_units(a, rank, spec.parameters))
+    has_values = spec.task.on is not META
+    checked_steps = math.inf if a.config.verify else CHECKED_STEPS * has_values
     lists = Lists(partial(step_ops, a, rank), partial(evaluation_ops, a, rank), checked_steps)
     passes = None
-    if a.config.compile is not False and spec.task.on is not META:
+    if a.config.compile is not False and has_values:
         # here, since planning needs none of it
         from nnmpi.parallel.step.replayed_stages import ReplayedStages
 

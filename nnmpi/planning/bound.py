@@ -82,6 +82,9 @@ class LowerBounds:
         self._arranger, self._costs = arranger, costs
         self._dtype = np.dtype(arranger.plain.dtype)
         self._itemsize = self._dtype.itemsize
+        # a bucket has a slot of its own, or there are as many slots as what runs again takes
+        graph = arranger.graph
+        self._has_many_slots = graph.may_differ or bool(graph.again)
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
         self._modules = dict[tuple[Place, bool], list[_RankElements]]()
@@ -171,9 +174,7 @@ class LowerBounds:
         micro-batch with ZeRO 3, or for the backward passes: of each stage all buckets but those
         that its slots hold already."""
         config = self._arranger.plain
-        graph = self._arranger.graph
-        # each bucket has a slot, or there are as many slots as what runs again takes
-        if graph.may_differ or graph.again or candidate.recompute == "block":
+        if self._has_many_slots or candidate.recompute == "block":
             return 0.0
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
         longest = mb * MB / self._itemsize + held.modules[0] / candidate.tp

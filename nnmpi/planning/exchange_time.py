@@ -9,8 +9,6 @@ All groups along an axis exchange at the same time. So the ranks of a node share
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -18,12 +16,9 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.gossip import GRAPHS, Gossip
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Collective
-from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
-from nnmpi.parallel.layout import AVERAGED
 from nnmpi.planning.machine import Machine
-from nnmpi.planning.paper.rank import exchanges
 from nnmpi.schedules.op import Kind
 
 THROUGH_MEMORY = "shared", "hierarchical"
@@ -158,40 +153,3 @@ def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
     slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())
     adds = operation is not Collective.ALL_GATHER
     return (p - 1) * (HALVES[operation] * slowest + adds * links.gamma * chunk)
-
-
-ALL_REDUCES = ("halving", "doubling", "tree", "ring")
-"""The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more.
-Those of several ports, bruck and pat are not chosen: plans with them have not been measured. The
-algorithms through memory of a node, and NCCL's, are used only where `auto` takes them."""
-
-
-def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
-    """The arrangement with the fastest all-reduce for its gradients; the same arrangement where
-    gradients are not summed by messages, or `auto` is not asked for."""
-    if a.config.allreduce != "auto" or a.algorithm in ("shared", "nccl") or a.tied:
-        return a
-    ranks = a.mesh.group(a.mesh.size - 1, "pp")
-    sums = [
-        Exchange(
-            *("gradients", Collective.ALL_REDUCE, a.algorithm, a.summed_over(rank, bucket)),
-            *(bucket.stop - bucket.start, a.dtype, Kind.SUM),
-            sums=a.sums_dtype,
-        )
-        for rank in ranks
-        for bucket in (() if a.store.zero else a.model_on(rank).buckets)
-    ]
-    if a.config.compress:
-        sums = []
-    if a.config.sync in AVERAGED or a.config.compress:
-        logged = [exchanges(a, rank, a.config.batch_size).get("dp", ()) for rank in ranks]
-        whole = (e for e in chain.from_iterable(logged) if e.operation is Collective.ALL_REDUCE)
-        sums += [e for e in whole if e.algorithm == a.algorithm]
-    seconds = {
-        name: times.total(exchange._replace(algorithm=name) for exchange in sums)
-        for name in dict.fromkeys((a.algorithm, *ALL_REDUCES))
-    }
-    name = min(seconds, key=seconds.__getitem__)
-    if name == a.algorithm:
-        return a
-    return replace(a, algorithm=name, config=replace(a.config, allreduce=name))

@@ -21,7 +21,7 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
-from nnmpi.planning.exchange_time import with_fastest_sum
+from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.layer_ways import LayerWays
 from nnmpi.planning.paper.activations import needed
 from nnmpi.planning.paper.rank import exchanges, sent_in_period

@@ -24,7 +24,6 @@ from nnmpi.parallel.arrangement.partition import (
     refuse_few,
     split_points,
 )
-from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.pipeline.profile import Timing, UnitCost, UnitCosts, profile, stage_costs
@@ -63,6 +62,12 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
     enters = (samples * n for n in times.crossing)
     rows = zip(times.whole(samples).tolist(), parameters, kept, enters, strict=True)
     return [UnitCost(*seconds, *(n * itemsize for n in numbers)) for seconds, *numbers in rows]
+
+
+def measured_samples(config: Config, parts: int) -> int:
+    """Returns how many samples to measure the units of a model with: a rank's samples in a
+    micro-batch."""
+    return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
 
 
 def copies(config: Config) -> int:

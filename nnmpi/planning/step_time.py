@@ -44,7 +44,7 @@ PHASES = {
     **dict.fromkeys((Kind.SUM, Kind.NOTE, Kind.FINISH), "sums"),
     **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
 }
-"""What hides an exchange, by the operation that starts it; see `RankStep.exchanges`."""
+"""The key in `RankStep.exchanges` of an exchange, by the operation that starts it."""
 
 
 class StepTime(NamedTuple):

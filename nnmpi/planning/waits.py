@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import micro_batches
@@ -99,9 +100,7 @@ class RankWaits:
 
     def _of(self, micro: int) -> Waits:
         """The waits in a step of so many micro-batches, up to the sums that follow it."""
-        step, arrivals = step_list(self._a, self._rank, micro), Arrivals(dict)
-        end = step.ops.index(Op((*step.totals, Kind.AGREE)[0]))
-        ops = [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops[:end]]
+        arrivals, ops = Arrivals(dict), _until_summed(self._a, self._rank, micro)
         timing = cache(partial(self._timing, arrivals))
         computing = clock = gathered = 0.0
         for _, op, _, ended in timed([ops], lambda _, op: timing(op.kind, op.at, op.stage)):
@@ -137,6 +136,15 @@ class RankWaits:
         # a description says what its software hides behind the next step
         is_described = is_behind and self._machine.sheet is not None
         return not is_described and self._exchanges.is_between_nodes(exchange)
+
+
+@cached
+def _until_summed(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
+    """The list of a rank, from the gathers behind the update before to the last sum over
+    replicas."""
+    step = step_list(a, rank, micro)
+    end = step.ops.index(Op((*step.totals, Kind.AGREE)[0]))
+    return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops[:end]]
 
 
 def unit_shares(

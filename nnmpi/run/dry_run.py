@@ -25,7 +25,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step_list.text import lines
-from nnmpi.planning.exchange_time import with_fastest_sum
+from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import step_time

@@ -52,21 +52,17 @@ def timed(
             while place < len(ops):
                 op = ops[place]
                 seconds, lane, awaited, given, beside, link = timing(r, op)
-                start = clock
-                if awaited is not None:
-                    if op.micro not in awaited:
-                        break
-                    start = max(clock, awaited[op.micro])
+                if awaited is not None and op.micro not in awaited:
+                    break
+                start = clock if awaited is None else max(clock, awaited[op.micro])
                 if lane is None:
                     end = start + seconds
                     if beside:
                         lanes[link] = max(lanes.get(link, 0), start) + beside
                         end = max(end, lanes[link])
                     clock = end
-                elif lane is FREE:
-                    end = start + seconds
                 else:
-                    start = max(start, lanes.get(lane, 0))
+                    start = start if lane is FREE else max(start, lanes.get(lane, 0))
                     end = lanes[lane] = start + seconds
                 if given is not None:
                     given[op.micro] = end

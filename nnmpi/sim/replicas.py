@@ -25,7 +25,7 @@ GBIT = 1e9 / 8
 """Bytes."""
 
 LEAST, MOST = 1.0, 1e18  # bytes per second, between which a bandwidth is searched
-HALVINGS = 30  # of that range on a logarithmic scale: to 1 in 10^7
+EXACT = 1e-7  # of a bandwidth, or of a time
 
 
 class Model(NamedTuple):
@@ -103,11 +103,27 @@ def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str
 
 
 def rate_needed(limit: float, seconds: Callable[[float], float]) -> float | None:
-    """The least bytes a second at which a step takes at most `limit` seconds."""
-    low, high = LEAST, MOST
-    if seconds(high) > limit:
+    """The least bytes a second at which a step takes at most `limit` seconds.
+
+    Where one thing is waited for, seconds are linear in the seconds of a byte, 1 / rate. So the
+    search tries where a line between both ends reaches the limit and, in turn, the middle of the
+    range on a logarithmic scale.
+    """
+    (low, slow), (high, fast) = ((rate, seconds(rate)) for rate in (LEAST, MOST))
+    if fast > limit:
         return None
-    for _ in range(HALVINGS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if seconds(middle) > limit else (low, middle)
+    if slow <= limit:
+        return low
+    by_line = True
+    while high > low * (1 + EXACT):
+        share = (limit - fast) / (slow - fast)
+        of_byte = 1 / high + share * (1 / low - 1 / high)
+        rate, by_line = 1 / of_byte if by_line else (low * high) ** 0.5, not by_line
+        taken = seconds(rate)
+        if taken > limit * (1 + EXACT / 10):
+            low, slow = rate, taken
+        else:
+            high, fast = rate, min(taken, limit)
+            if taken > limit * (1 - EXACT / 10):
+                break
     return high

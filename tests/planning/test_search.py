@@ -15,13 +15,8 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.refusals import PLANNED
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
-from nnmpi.planning.exchange_time import (
-    ALL_REDUCES,
-    IN_PLACE,
-    THROUGH_MEMORY,
-    curve_name,
-    with_fastest_sum,
-)
+from nnmpi.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
+from nnmpi.planning.fastest_sum import ALL_REDUCES, with_fastest_sum
 from nnmpi.planning.layer_ways import LayerWays, as_layout, has_positions
 from nnmpi.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
 from nnmpi.planning.paper.activations import activations

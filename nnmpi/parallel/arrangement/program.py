@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnmpi.data.loader import BatchSplit, part_of
-from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.residence import Residence
@@ -54,9 +53,3 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     group = a.mesh.group(rank, *BATCH)
     split = BatchSplit(a.config.micro_batches, len(group), group.index(rank))
     return [len(part) for part in split(rows)]
-
-
-def measured_samples(config: Config, parts: int) -> int:
-    """Returns how many samples to measure the units of a model with: a rank's samples in a
-    micro-batch."""
-    return max(-(-config.batch_size // (config.micro_batches * parts)), 2)

@@ -100,12 +100,13 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
         if op.kind in ADDS:
             places[op.stage, op.micro].append(k)
     for (_, micro), ks in places.items():
-        used = {b for k in ks for b in chain.units[passes[k].at].buckets}
-        after = NONE
-        for b in sorted(used, reverse=True):
-            uses = [k for k in ks if b in chain.units[passes[k].at].buckets]
-            opened[uses[0]].append((b, micro))
-            after = max(after, _behind(passes, uses[-1]))
+        uses, after = defaultdict[int, list[int]](list), NONE
+        for k in ks:
+            for b in chain.units[passes[k].at].buckets:
+                uses[b].append(k)
+        for b in sorted(uses, reverse=True):
+            opened[uses[b][0]].append((b, micro))
+            after = max(after, _behind(passes, uses[b][-1]))
             summed[after].append((b, micro))
     return opened, summed
 

@@ -20,7 +20,7 @@ OF_BUCKETS = {
     Kind.TIES: "gradients",
     Kind.TERMS: "gradients",
 }
-"""What exchanges of operations on buckets carry; FINISH has later phases of compressed sums."""
+"""The content of exchanges of operations on buckets; FINISH has later phases of compressed sums."""
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 """The operation under which messages between stages are logged, by the pass that sends them."""

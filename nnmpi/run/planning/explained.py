@@ -17,7 +17,8 @@ from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
+from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.step_time import (
     CostModel,
     RankStep,

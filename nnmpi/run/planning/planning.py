@@ -18,7 +18,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.described.description import HIDDEN
-from nnmpi.planning.exchange_time import with_fastest_sum
+from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.machine import TYPICAL, Machine, Sheet, read_machine
 from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.search import Searcher, SearchResult

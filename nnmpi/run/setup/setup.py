@@ -42,7 +42,6 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.planning.residences import within_memory
 from nnmpi.planning.stage_cut import measured_stages
 from nnmpi.run import consistency
 from nnmpi.run.setup import models, objectives
@@ -269,5 +268,8 @@ def arranged(
         measured["allreduce"] = gather_objects(comm, fastest)[0]
         arrangement_now = arrangement()
     if arrangement_now.config.memory is not None:
+        # here, since other runs do not load what prices steps
+        from nnmpi.planning.residences import within_memory
+
         arrangement_now = within_memory(arrangement_now, comm, model, samples, setup.on)
     return arrangement_now, facts
