@@ -32,8 +32,8 @@ from nnmpi.planning.bucket_bound import BucketBounds
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.kept_bytes import KeptBytes
 from nnmpi.planning.layer_messages import in_passes
+from nnmpi.planning.list_times import hides
 from nnmpi.planning.step_time import CostModel, passes_of_stages
-from nnmpi.planning.waits import hides
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.placement import Place
 

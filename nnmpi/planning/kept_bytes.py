@@ -89,8 +89,8 @@ def _recorded(
     a: Arrangement, halves: bool
 ) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
     """The first nodes of the sections, and their bytes for one sample and for two."""
-    starts, one = section_bytes(a, 1, halves)
-    return starts, (one, section_bytes(a, 2, halves)[1])
+    starts, one = section_bytes(a, 0, 1, halves)
+    return starts, (one, section_bytes(a, 0, 2, halves)[1])
 
 
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:

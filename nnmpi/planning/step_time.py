@@ -31,10 +31,11 @@ from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.parallel.step_list.runs import LISTED
 from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.list_times import ListTimes, PassTimes, hides
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.paper.rank import step
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.planning.waits import PassTimes, RankWaits, Waits, hides
+from nnmpi.planning.waits import Waits, waits
 from nnmpi.schedules.op import COMPUTE, Kind, Op
 from nnmpi.sim.pipeline import Costs, run, stage_times
 
@@ -135,6 +136,8 @@ class StepModel(NamedTuple):
     last      the one whose gradients are summed last
     updated   the one whose update takes longest
     averaged  the one that takes longest for its mean with other replicas
+    lists     the seconds of the operations in their lists, where steps are lists
+    messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
 
     time: StepTime
@@ -144,6 +147,8 @@ class StepModel(NamedTuple):
     last: RankStep
     updated: RankStep
     averaged: RankStep
+    lists: Sequence[ListTimes | None]
+    messages: Mapping[tuple[Kind, int], float]
 
 
 def step_time(a: Arrangement, costs: CostModel) -> StepTime:
@@ -176,9 +181,13 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         idle[span.rank] += span.start - ends[span.rank]
         ends[span.rank] = span.end
     passes_of = {(s, kind): t for s, of in enumerate(passes) for kind, t in of.items()}
-    ranks = [
-        item._replace(waits=_waits(a, rank, item, passes_of, of_units, costs))
+    lists = [
+        _list_times(a, rank, item, passes_of, of_units, costs)
         for rank, item in zip(on_paper, ranks, strict=True)
+    ]
+    ranks = [
+        item._replace(waits=waits(own) if own else Waits(times.total(item.exchanges["sums"])))
+        for item, own in zip(ranks, lists, strict=True)
     ]
     sums = [item.waits.sums for item in ranks]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
@@ -205,7 +214,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     )
     averages = _exposed_averages(averaged, a.config, costs, time.seconds)
     time = time._replace(sums=time.sums + averages)
-    return StepModel(time, ranks, micro, ranks[busiest], ranks[last], updated, averaged)
+    of_terms = ranks[busiest], ranks[last], updated, averaged
+    return StepModel(time, ranks, micro, *of_terms, lists, links)
 
 
 def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
@@ -243,21 +253,21 @@ def exposed_in_passes(item: RankStep, costs: CostModel) -> Mapping[tuple[int, Ki
     return defaultdict(float, {at: max(t, 0.0) for at, t in longer.items()})
 
 
-def _waits(
+def _list_times(
     a: Arrangement,
     rank: int,
     item: RankStep,
     passes: Mapping[tuple[int, Kind], float],
     of_units: np.ndarray,
     costs: CostModel,
-) -> Waits:
-    """The seconds of sums and gathers of a rank that its passes do not hide."""
+) -> ListTimes | None:
+    """The seconds of the operations in lists of a rank; None where a step is no list."""
     if a.strategy.name not in LISTED:
-        return Waits(costs.exchanges.total(item.exchanges["sums"]))
+        return None
     by_op = step(a, rank, a.config.batch_size).by_op
     on_link = item.within_passes(costs.exchanges.between_nodes)
     times = PassTimes(passes, on_link, of_units, costs.model.units)
-    return RankWaits(a, rank, by_op, times, costs.exchanges, costs.machine).waits()
+    return ListTimes(a, rank, by_op, times, costs.exchanges, costs.machine)
 
 
 def _rank_step(

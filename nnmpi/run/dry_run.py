@@ -26,13 +26,15 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step_list.text import lines
 from nnmpi.planning.fastest_sum import with_fastest_sum
-from nnmpi.planning.machine import Machine
+from nnmpi.planning.lanes import timelines
+from nnmpi.planning.machine import TYPICAL, Machine
 from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_models, machine_on_paper
 from nnmpi.run.setup.cutting import UncutModel, on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.start_events import layout_event, moves_event
+from nnmpi.sim.drawing.svg import svg
 
 HELP = "what each rank of a run holds and sends"
 
@@ -105,7 +107,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         default=None,
-        help="write a picture, with --from of both layouts",
+        help="write a picture, with --from of both layouts, with --list of the step: what each "
+        "rank of a pipeline computes and what goes on beside it, as predicted for --machine",
     )
     output.add_argument(
         "--list", action="store_true", default=False,
@@ -130,7 +133,8 @@ def run(given: argparse.Namespace) -> Any:
         layouts = {f"{config.model} on {plural(old.ranks, 'rank')}, before": old, **layouts}
     listed = [*lines(new)] if given.list else []
     if given.svg:
-        given.svg.write_text(as_svg(layouts), encoding="utf-8")
+        picture = _drawn(new, known, cluster, machine) if given.list else as_svg(layouts)
+        given.svg.write_text(picture, encoding="utf-8")
     if given.json:
         return {**event, "lists": listed} if listed else event
     return "\n".join([as_text(event), *listed])
@@ -150,6 +154,14 @@ def _arranged(
     memory = "" if machine.sheet is None else f"; a rank has {amount(machine.sheet.memory)}"
     note = f"a step takes {duration(time.seconds)} on {machine.cpu}: {terms}{memory}"
     return a, {"seconds": time.seconds, **time._asdict(), "notes": [*a.graph.notes, note]}
+
+
+def _drawn(a: Arrangement, uncut: UncutModel, cluster: Cluster, machine: Machine | None) -> str:
+    """The step of a layout on lanes, as SVG."""
+    machine = machine or TYPICAL
+    _, costs = cost_models(uncut, cluster, machine)
+    title = f"{a.config.model} on {plural(a.ranks, 'rank')}: a step, as predicted ({machine.cpu})"
+    return svg(timelines(a, costs), title)
 
 
 def _old_options(given: argparse.Namespace) -> argparse.Namespace:

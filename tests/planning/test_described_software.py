@@ -15,8 +15,8 @@ from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.described.description import FOLDER, Description, read_description
+from nnmpi.planning.list_times import unit_begins
 from nnmpi.planning.step_time import StepTime, step_time
-from nnmpi.planning.waits import unit_begins
 from nnmpi.run.planning.explained import parts_of_step
 from nnmpi.run.planning.paper import MachineRequest
 from nnmpi.run.planning.planning import PlanModels, PlanRequest, on_paper

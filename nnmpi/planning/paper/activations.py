@@ -17,7 +17,7 @@ from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PassBytes
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import COMPUTE, Kind, Op
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
@@ -41,7 +41,7 @@ def passes_in_order(
     when it begins; `sizes` are the samples of each micro-batch."""
     if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
-    program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
+    program = [op for op in ops(a, rank, len(sizes)) if op.kind in COMPUTE]
     again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
     held, nbytes_of = 0, cache(partial(pass_bytes, a, rank))
     for op in program:
@@ -75,11 +75,17 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
-    most = copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
+    return max((peak for _, _, peak in alive(a, rank, micro)), default=0)
+
+
+def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op, int, int]]:
+    """Yields each pass of a step with the bytes of activations and samples that are alive when it
+    begins, and at its peak; `sizes` are the samples of each micro-batch."""
+    copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
-        waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
-    for op, of_pass, held in passes_in_order(a, rank, micro):
+        waiting = sum(pass_bytes(a, rank, 0, n).enters for n in sizes)
+    for op, of_pass, held in passes_in_order(a, rank, sizes):
         samples = of_pass.enters if is_first and not op.stage else 0
         # a pass that is replayed has its input twice: where it arrives, and where it is read
         copy = of_pass.enters if _replays(a) and of_pass.calls else 0
@@ -87,10 +93,10 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
             waiting -= samples
         if op.kind is (Kind.RECOMPUTE if a.config.recompute == "stage" else Kind.F):
             copies += copy
-        most = max(most, waiting + held + copies + _more(op.kind, of_pass))
+        before = waiting + held + copies
+        yield op, before, before + _more(op.kind, of_pass)
         if op.kind in (Kind.B, Kind.W):
             waiting, copies = waiting + samples, copies - copy
-    return most
 
 
 def _replays(a: Arrangement) -> bool:

@@ -89,19 +89,19 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
         recording.reset(token)
 
 
-def section_bytes(a: Arrangement, samples: int, halves: bool) -> tuple[list[int], list[PassBytes]]:
-    """The first nodes of the sections of a model with one stage, and the bytes of their passes over
-    `samples` samples on the last rank, with `halves` also of backward passes in two halves."""
+def section_bytes(
+    a: Arrangement, stage: int, samples: int, halves: bool
+) -> tuple[list[int], list[PassBytes]]:
+    """The first nodes of the sections of a stage, and the bytes of their passes over `samples`
+    samples on the last rank, with `halves` also of backward passes in two halves."""
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)
+    parts = repeated.all_sections(a, stage)
     token = recording.set(NO_OPS_RECORDED)
     try:
-        parts = [
-            _cached_passes(cut, rank, samples, halves, part).nbytes
-            for part in repeated.all_sections(a, 0)
-        ]
+        nbytes = [_cached_passes(cut, rank, samples, halves, part).nbytes for part in parts]
     finally:
         recording.reset(token)
-    return [part.nodes.start for part in cut.division.stages], parts
+    return [cut.division.stages[part.number].nodes.start for part in parts], nbytes
 
 
 @cached

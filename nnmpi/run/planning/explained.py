@@ -19,6 +19,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.fastest_sum import with_fastest_sum
+from nnmpi.planning.list_times import hides
 from nnmpi.planning.step_time import (
     CostModel,
     RankStep,
@@ -27,7 +28,6 @@ from nnmpi.planning.step_time import (
     stage_passes,
     step_model,
 )
-from nnmpi.planning.waits import hides
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import columns

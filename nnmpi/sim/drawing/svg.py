@@ -5,7 +5,16 @@ from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from nnmpi.sim.drawing.timeline import BACKGROUND, GAPS, Span, Timeline, kinds, shortest, style
+from nnmpi.sim.drawing.timeline import (
+    BACKGROUND,
+    GAPS,
+    Level,
+    Span,
+    Timeline,
+    kinds,
+    shortest,
+    style,
+)
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
@@ -16,7 +25,7 @@ HIGH = 0.72  # height of a digit over its font size
 NARROWEST = HIGH * SMALLEST + 1  # width of a box with room for a number turned by 90 degrees
 MOST_BANDS = 6  # for a timeline that is too long for one row a rank
 BOLD = 0.57  # mean width of a bold letter over its font size
-INK, QUIET, PAPER, IDLE = "#1f2430", "#667085", "#ffffff", "#eef0f3"
+INK, QUIET, PAPER, IDLE, AREA = "#1f2430", "#667085", "#ffffff", "#eef0f3", "#a9b4c4"
 FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
 
 
@@ -91,13 +100,26 @@ def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[
     y += HEADING if timeline.title else 0
     for r in range(timeline.ranks):
         top = y + r * (ROW + GAP)
-        yield text(MARGIN - 10, top + ROW / 2, f"rank {r}", 14, anchor="end")
+        name = timeline.names[r] if timeline.names else f"rank {r}"
+        size = min(14, (MARGIN - 16) / (0.5 * len(name)))
+        yield text(MARGIN - 10, top + ROW / 2, name, size, anchor="end")
         yield box(MARGIN, top, band.x(last) - MARGIN, ROW, IDLE)
+        yield from _levels(timeline.levels.get(r, ()), top, band)
     for span in sorted(timeline.spans, key=lambda span: span.start == span.end):
         takes_none = band.start <= span.start == span.end <= band.end
         if takes_none or (band.start < span.end and span.start < band.end):
             top = y + span.rank * (ROW + GAP)
-            yield from _span(span, span.stage // timeline.ranks, top, band)
+            yield from _span(span, max(span.stage // timeline.ranks, 0), top, band)
+
+
+def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
+    """Yields a row that is drawn as an area, which the highest level fills."""
+    most = max((level.value for level in levels), default=0)
+    for level in levels:
+        if band.start < level.end and level.start < band.end and level.value:
+            height = ROW * level.value / most
+            x, until = band.x(level.start), band.x(level.end)
+            yield box(x, top + ROW - height, until - x, height, AREA)
 
 
 def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
@@ -107,7 +129,8 @@ def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
         yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
         return
     name, number = style(span.kind).name, str(span.micro) if span.micro >= 0 else ""
-    details = f"{name} {number}, stage {span.stage}, {span.start:g} to {span.end:g}"
+    stage = f", stage {span.stage}" if span.stage >= 0 else ""
+    details = f"{name} {number}{stage}, {span.start:g} to {span.end:g}"
     border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
     shade = blend("#000000", style(span.kind).colour, 0.82**chunk)
     at = (x, top + ROW, width, GAP - 2) if span.kind == BACKGROUND else (x, top, width, ROW)

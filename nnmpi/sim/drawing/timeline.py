@@ -7,7 +7,7 @@ Kinds are open: those of ops (F, B, I, W, ...), and others that traces of real r
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -30,16 +30,29 @@ class Span(NamedTuple):
     end: float
 
 
+class Level(NamedTuple):
+    """A value from start to end."""
+
+    start: float
+    end: float
+    value: float
+
+
 class Timeline(NamedTuple):
     """Spans of several ranks on one clock that starts at 0; later spans cover earlier ones.
 
     Spans in the background overlap with others: pictures draw them below the row of the rank.
+
+    names    of the rows, where they are no ranks
+    levels   of the rows that are drawn as areas
     """
 
     spans: tuple[Span, ...]
     ranks: int
     title: str = ""
     unit: str = ""  # of time: "ms"; empty if only ratios matter
+    names: Sequence[str] = ()
+    levels: Mapping[int, Sequence[Level]] = {}
 
     @property
     def end(self) -> float:
@@ -62,6 +75,7 @@ KINDS = {
     "W": Style("gradient of the weights", "W", "#f3b54f"),
     "RECOMPUTE": Style("forward again", "R", "#b3ccf8"),
     "SUM": Style("sum of gradients", "G", "#b59ae0"),
+    "GATHER": Style("gather of values", "V", "#d9c2f0"),
     "APPLY": Style("update", "U", "#3b4252"),
     "STEP": Style("step of a worker", "S", "#6ea0f0"),
     "send": Style("send", "s", "#e58fb5"),

@@ -1,0 +1,130 @@
+"""The step of a pipeline on lanes: what each rank computes, what goes on beside it, and the memory
+of its activations."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby, pairwise
+
+from nnmpi.options.amounts import amount
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.step import step_list
+from nnmpi.planning.list_times import LINK, Arrivals, Messages, unit_begins
+from nnmpi.planning.paper.activations import alive
+from nnmpi.planning.paper.rank import memory
+from nnmpi.planning.paper.recording import section_bytes
+from nnmpi.planning.step_time import CostModel, step_model
+from nnmpi.sim.clock import timed
+from nnmpi.sim.drawing.timeline import Level, Span, Timeline
+
+RANK, BESIDE, SENT, MEMORY = range(4)
+ROWS = "computes", "link", "messages", "activations"
+"""The rows of a rank: the lane that computes, those beside it, and memory."""
+
+DRAWN_AS = {
+    **dict.fromkeys(SENDS, "send"),
+    **dict.fromkeys((Kind.FINISH, Kind.TIES, Kind.TERMS), Kind.SUM.value),
+    Kind.AGREE: Kind.APPLY.value,
+}
+"""The kind of span as which an operation is drawn, if it is another one."""
+
+MOST = 20_000
+"""The most operations that are drawn."""
+
+
+def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
+    """A timeline of each rank of the last pipeline, in milliseconds; raises ValueError if there is
+    too much to draw."""
+    model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
+    lists = [_whole_list(a, rank, len(model.micro)) for rank in ranks]
+    if (count := sum(map(len, lists))) > MOST:
+        raise ValueError(
+            f"--list --svg draws at most {MOST:,} operations, and this step has {count:,}: give "
+            "fewer --micro-batches, or a larger --bucket-mb"
+        )
+    messages = Arrivals(dict)
+    timings = [
+        times.timing(Arrivals(dict), Messages(messages, model.messages), item.optimizer(a, costs))
+        for times, item in zip(model.lists, model.ranks, strict=True)
+        if times is not None
+    ]
+    spans: list[list[tuple[Op, Span]]] = [[] for _ in ranks]
+    for r, op, start, end in timed(lists, lambda r, op: timings[r](op)):
+        lane = timings[r](op).lane
+        row = RANK if lane is None else BESIDE if lane == LINK else SENT
+        number = op.at if op.micro == NONE else op.micro
+        kind = DRAWN_AS.get(op.kind, op.kind.value)
+        spans[r].append((op, Span(row, kind, number, -1, 1e3 * start, 1e3 * end)))
+    return [_timeline(a, rank, of_rank) for rank, of_rank in zip(ranks, spans, strict=True)]
+
+
+def _whole_list(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
+    """The list of a rank, behind what is being gathered when it begins."""
+    step = step_list(a, rank, micro)
+    return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops]
+
+
+def _timeline(a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]]) -> Timeline:
+    levels = [*_levels(a, rank, spans, kept_shares(a, rank))]
+    most, between = max(level.value for level in levels), memory(a, rank, a.config.batch_size).total
+    drawn = tuple(span for _, span in spans if span.end > span.start)
+    return Timeline(
+        drawn,
+        len(ROWS),
+        f"rank {rank}: activations of at most {amount(most)}, beside {amount(between)}",
+        "ms",
+        ROWS,
+        {MEMORY: levels},
+    )
+
+
+def _levels(
+    a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]], shares: Mapping[int, float]
+) -> Iterator[Level]:
+    """Yields the bytes of the activations that are kept while each unit runs, and between passes.
+    A pass adds or frees those of its units one after the other."""
+    sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
+    kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
+    passes = [*_passes_of_stages(spans)]
+    before = [_before(kept, of_units[0][0]) for of_units in passes]
+    for of_units, held, after in zip(passes, before, [*before[1:], 0], strict=True):
+        done = accumulate(shares[op.at] for op, _ in of_units)
+        edges = [*(span.start for _, span in of_units), of_units[-1][1].end]
+        yield Level(clock, edges[0], held)
+        for (op, _), share, (start, end) in zip(of_units, done, pairwise(edges), strict=True):
+            # what a unit adds is there while it runs, and so is what it frees
+            share -= shares[op.at] * (after < held)
+            yield Level(start, end, held + share * (after - held))
+        clock = edges[-1]
+
+
+def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
+    """The bytes that are kept when a pass of a stage begins."""
+    where = op.micro, op.stage
+    # in a list, all of the backward pass of a stage that gets data is its B
+    return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]
+
+
+def _passes_of_stages(
+    spans: Sequence[tuple[Op, Span]],
+) -> Iterator[Sequence[tuple[Op, Span]]]:
+    """Yields the units of each pass of a stage."""
+    passes = ((op, span) for op, span in spans if op.kind in PASSES)
+    for _, run in groupby(passes, lambda row: (row[0].kind, row[0].stage, row[0].micro)):
+        yield [*run]
+
+
+def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
+    """The share that each unit of a list has in the activations that its stage keeps."""
+    chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
+    shares = dict[int, float]()
+    for stage, units in chain.of_stage.items():
+        starts, nbytes = section_bytes(a, stage, samples, halves=False)
+        begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
+        rows = pairwise(bisect_left(starts, begin) for begin in begins)
+        parts = [sum(part.kept - part.enters for part in nbytes[lo:hi]) for lo, hi in rows]
+        for u, part in zip(units, parts, strict=True):
+            shares[u] = part / sum(parts) if any(parts) else 1 / len(parts)
+    return shares
