@@ -11,11 +11,12 @@ the schedule applies it. All replicas are equally fast. (The model of Streaming 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from nnmpi.schedules.local_steps import LocalSteps
+from nnmpi.sim.clock import Timing, timed
 from nnmpi.sim.drawing.timeline import BACKGROUND, Span
 
 SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
@@ -51,35 +52,72 @@ def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
     return Sent(2 * (n - 1) * layers, 2 * (n - 1) * nbytes / n)
 
 
-def steps(model: Model, schedule: LocalSteps, piece: float) -> Iterator[tuple[float, list[Span]]]:
-    """Yields for each step the time at which it ends, and what the replica and its link do.
+class LayersOp(NamedTuple):
+    """A pass F or B of layers that follow each other, or an exchange of one layer.
+
+    micro    the step of a pass; the step in which what is exchanged is applied
+    layer    the first one of a forward pass, the last one of a backward pass
+    layers   how many
+    """
+
+    kind: str
+    micro: int
+    layer: int
+    layers: int = 1
+
+
+def step_ops(
+    layers: int, schedule: LocalSteps, sent: Sequence[Sequence[int]], step: int
+) -> Iterator[LayersOp]:
+    """Yields the operations of a step: passes end where a layer waits for an exchange, or sends.
+    `sent` are the layers that are sent after each step of a period."""
+    before = step - 1 - schedule.apply_after
+    waiting = sorted(sent[before % schedule.every]) if before >= 0 else []
+    for layer, stop in pairwise([*dict.fromkeys((0, *waiting)), layers]):
+        yield LayersOp("F", step, layer, stop - layer)
+    last = layers
+    for layer in sent[step % schedule.every]:
+        yield LayersOp("B", step, last - 1, last - layer)
+        yield LayersOp(BACKGROUND, step + 1 + schedule.apply_after, layer)
+        last = layer
+    if last:
+        yield LayersOp("B", step, last - 1, last)
+
+
+def steps(
+    model: Model, schedule: LocalSteps, piece: float, count: int
+) -> list[tuple[float, list[Span]]]:
+    """For each of the first steps the time at which it ends, and what the replica and its link do.
 
     `piece` is the seconds of an exchange of a layer.
     """
-    layers, sent = model.layers, schedule.sent(model.layers)
-    forward, backward = model.seconds / 3 / layers, 2 * model.seconds / 3 / layers
-    arrives: dict[int, dict[int, float]] = defaultdict(dict)  # step that applies -> layer -> time
-    clock = link = 0.0
-    step = 0
-    while True:
-        spans, layer = list[Span](), 0
-        for waiting, arrival in sorted(arrives.pop(step, {}).items()):
-            ready = clock + (waiting - layer) * forward
-            if arrival > ready:
-                spans += [Span(0, "F", step, 0, clock, ready)] * (ready > clock)
-                spans.append(Span(0, "wait", -1, 0, ready, arrival))
-                clock, layer = arrival, waiting
-        start, clock = clock, clock + (layers - layer) * forward
-        spans.append(Span(0, "F", step, 0, start, clock))
-        spans.append(Span(0, "B", step, 0, clock, clock + layers * backward))
-        for layer in sent[step % schedule.every]:
-            start = max(link, clock + (layers - layer) * backward)
-            link = start + piece
-            arrives[step + 1 + schedule.apply_after][layer] = link
-            spans.append(Span(0, BACKGROUND, -1, 0, start, link))
-        clock += layers * backward
-        yield clock, spans
-        step += 1
+    seconds = {"F": model.seconds / 3 / model.layers, "B": 2 * model.seconds / 3 / model.layers}
+    arrivals = defaultdict[int, dict[int, float]](dict)  # by layer
+
+    def timing(_: int, op: LayersOp) -> Timing:
+        kind, micro, layer, layers = op
+        if kind == BACKGROUND:
+            return Timing(piece, "link", None, arrivals[layer])
+        waits = kind == "F" and micro in arrivals[layer]
+        return Timing(layers * seconds[kind], None, arrivals[layer] if waits else None)
+
+    sends = schedule.sent(model.layers)
+    ops = [op for step in range(count) for op in step_ops(model.layers, schedule, sends, step)]
+    computed, sent = ([list[Span]() for _ in range(count)] for _ in range(2))
+    clock = 0.0
+    for _, op, start, end in timed([ops], timing):
+        span = Span(0, op.kind, op.micro, 0, start, end)
+        if op.kind == BACKGROUND:
+            sent[op.micro - 1 - schedule.apply_after].append(span._replace(micro=-1))
+            continue
+        spans = computed[op.micro]
+        if start > clock:
+            spans.append(Span(0, "wait", -1, 0, clock, start))
+        elif spans and spans[-1].kind == op.kind:  # it goes on
+            span = span._replace(start=spans.pop().start)
+        spans.append(span)
+        clock = end
+    return [(spans[-1].end, spans + link) for spans, link in zip(computed, sent, strict=True)]
 
 
 def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
@@ -89,7 +127,7 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
     time counts.
     """
     every = schedule.every
-    ends = [end for end, _ in islice(steps(model, schedule, piece), 5 * every)]
+    ends = [end for end, _ in steps(model, schedule, piece, 5 * every)]
     return max(ends[-1] - ends[3 * every - 1], 2 * model.layers * piece) / (2 * every)
 
 

@@ -1,7 +1,6 @@
 """`simulate sync --parameters`: what replicas send that exchange less, and when they wait."""
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def test_each_layer_is_sent_once_a_period_and_the_last_layer_first() -> None:
 
 def test_a_layer_goes_when_its_gradient_is_there_and_the_next_forward_pass_waits_for_it() -> None:
     """Two layers, forward 1 and backward 2 each; an exchange takes 3."""
-    (end, spans), (_, later) = islice(steps(Model(2, 6), LocalSteps(), 3), 2)
+    (end, spans), (_, later) = steps(Model(2, 6), LocalSteps(), 3, 2)
     link = [(span.start, span.end) for span in spans if span.kind == BACKGROUND]
     assert (end, link) == (6, [(4, 7), (7, 10)])
     compute = [(span.kind, span.start, span.end) for span in later if span.kind != BACKGROUND]
@@ -78,10 +77,7 @@ def test_a_layer_goes_when_its_gradient_is_there_and_the_next_forward_pass_waits
 def test_a_fragment_is_applied_later() -> None:
     """Layer 0 alone is sent after each second step, and an exchange takes 7."""
     model = Model(1, 3)
-    ends = [
-        [end for end, _ in islice(steps(model, LocalSteps(2, 1, after), 7), 8)]
-        for after in (0, 1, 2)
-    ]
+    ends = [[end for end, _ in steps(model, LocalSteps(2, 1, after), 7, 8)] for after in (0, 1, 2)]
     assert ends[0] == [3, 6, 16, 19, 29, 32, 42, 45]
     assert ends[1] == [3, 6, 13, 16, 23, 26, 33, 36]  # sent after the first step of two
     assert ends[2] == [3, 6, 9, 12, 16, 19, 23, 26]  # the second waits for the link until 13
@@ -92,7 +88,7 @@ def test_a_fragment_is_applied_later() -> None:
 def test_two_periods_tell_the_mean_of_a_long_run(schedule: Any, load: float) -> None:
     model, local = Model(9, 1.0), LocalSteps(*schedule)
     piece = load * local.every / 9
-    ends = [end for end, _ in islice(steps(model, local, piece), 600 * local.every)]
+    ends = [end for end, _ in steps(model, local, piece, 600 * local.every)]
     mean = (ends[-1] - ends[300 * local.every - 1]) / (300 * local.every)
     assert seconds_a_step(model, local, piece) == pytest.approx(mean, rel=0.005)
 

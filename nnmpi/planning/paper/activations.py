@@ -101,7 +101,7 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
 
 def _replays(a: Arrangement) -> bool:
     """True if passes may be replayed on this arrangement's stores and devices."""
-    return a.config.compile is not False and not a.cluster.has_devices and a.store.zero < 2
+    return a.config.compile is not False and not a.cluster.has_devices
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:

@@ -3,7 +3,6 @@ subcommand `sync` that prices what replicas send."""
 
 import argparse
 from collections.abc import Callable, Iterator
-from itertools import islice
 from math import isqrt
 from typing import Any, NamedTuple
 
@@ -179,7 +178,7 @@ def _picture(options: argparse.Namespace, model: Model, rows: list[Row], heading
     timelines = []
     for row in rows:
         piece = row.sent.seconds(options.alpha, options.gbit * GBIT) / model.layers
-        run = islice(steps(model, row.schedule, piece), length)
+        run = steps(model, row.schedule, piece, length)
         spans = tuple(span for _, step in run for span in step)
         timelines.append(Timeline(spans, 1, row.name, "s"))
     return svg(timelines, heading, min(timeline.end for timeline in timelines))
