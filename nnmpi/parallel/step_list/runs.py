@@ -13,7 +13,10 @@ from nnmpi.schedules import op as schedules
 from nnmpi.schedules.lowering import boundary
 
 LISTED = ("replicas", "pipeline", "averaging")
-"""The strategies whose steps are lists; those of others are programs of passes of whole stages."""
+"""The strategies whose steps are lists of units. Others carry out programs of whole stages, each of
+which is one unit: PipeDream, whose batches overlap, so that no list has one step alone; workers of
+servers, which send a gradient when all of it is there; and --reproducible, which sums slices along
+a tree, with other moves on each rank."""
 
 
 class StageUnits(NamedTuple):
