@@ -40,12 +40,15 @@ from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
-from nnmpi.planning.paper.activations import needed, python_objects
+from nnmpi.planning.paper.activations import needed, pass_bytes
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 from nnmpi.planning.unit_times import ModelTimes
+from nnmpi.run.deadline import Deadline
 from nnmpi.run.measuring import measure
 from nnmpi.run.setup.setup import set_up
 
@@ -106,7 +109,7 @@ class Setting(NamedTuple):
 
 def measured(comm: Comm, config: Config) -> Machine:
     """The machine and the model's units, as measured now."""
-    return gather_objects(comm, measure(set_up(config, comm), comm))[0]
+    return gather_objects(comm, measure(set_up(config, comm), comm, Deadline()))[0]
 
 
 def setting_of(comm: Comm, case: str, folder: Path) -> Setting:
@@ -174,6 +177,15 @@ def of_data(trainer: Trainer) -> int:
     return sum({id(array): array.nbytes for array in (*given, *ready)}.values())
 
 
+def python_objects(a: Arrangement, rank: int) -> int:
+    """An estimate of the bytes of Python objects of a run: layers, parameters, graph, tape, and
+    recorded passes. They matter beside the arrays of a small model."""
+    sizes = micro_batches(a, rank, a.config.batch_size)
+    lists = min(len(sizes), 2)  # one adds to gradients
+    calls = sum(pass_bytes(a, rank, s, sizes[0]).calls for s in a.model_on(rank).stages)
+    return 120_000 + 10_000 * len(a.graph.nodes) + 2_300 * lists * calls
+
+
 def resources(comm: Comm, s: Setting, name: str) -> Row:
     """Memory of the rank that has most, and bytes that ranks send on average, beside what the
     arrangement says; and which layout was chosen."""
@@ -193,7 +205,7 @@ def resources(comm: Comm, s: Setting, name: str) -> Row:
             counted = ranks.sent_by(lambda n: [*islice(steps, n)])
             steps.close()
             a, batch = trainer.arrangement, s.config.batch_size
-            held = needed(a, comm.rank, batch) + python_objects(a)
+            held = needed(a, comm.rank, batch) + python_objects(a, comm.rank)
             said = sum(one.bytes for one in traffic(a, comm.rank, batch).values())
             options = {n: getattr(trainer.config, n) for n in ("dp", "pp", "tp", "zero")}
     most = max(gather_objects(comm, (peak, held)))
