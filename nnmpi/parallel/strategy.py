@@ -358,7 +358,7 @@ def executor_of(
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
     ports = Ports.of(spec.task, part, channels, batch_stats, stage_units(a, rank, spec.parameters))
     has_values = spec.task.on is not META
-    checked_steps = math.inf if a.config.verify else CHECKED_STEPS * has_values
+    checked_steps = (math.inf if a.config.verify else CHECKED_STEPS) if has_values else 0
     lists = Lists(partial(step_ops, a, rank), partial(evaluation_ops, a, rank), checked_steps)
     passes = None
     if a.config.compile is not False and has_values:

@@ -52,7 +52,7 @@ class _RankEnds(NamedTuple):
     start  until its first pass
     busy   of its passes
     end    until its last backward pass ends, which waits for those of the ranks behind it
-    last   of its last backward passes, one for each of its stages
+    last   of the passes that may follow the first complete sum of gradients
     """
 
     start: np.ndarray
@@ -246,7 +246,10 @@ class LowerBounds:
         busy = count * (forward + backward + again)
         if candidate.schedule != "zb-h1":
             ended = np.maximum.accumulate((start + busy + behind)[::-1])[::-1] - behind
-            return _RankEnds(start, busy, ended, backward)
+            # behind the last backward pass of a stage come those of others on the rank
+            others = min(count, candidate.pp) if len(stages) > 1 else 1
+            last = others * (backward + (again if len(stages) > 1 else 0))
+            return _RankEnds(start, busy, ended, last)
         # rank r runs W after r more Is: its last I is behind all but r + 1 of them
         left = np.minimum(np.arange(1, candidate.pp + 1), count)
         w = b - i

@@ -30,8 +30,7 @@ class BucketBounds:
         key = candidate._replace(schedule=str(candidate.schedule == "interleaved"), micro_batches=1)
         if key not in self._once:
             self._once[key] = self._of_micro_batch(candidate)
-        # with several stages a rank, gathers of bucket 0 may come before those of other buckets, so
-        # which bucket hides which is not known: count all passes as hiding
+        # with several stages a rank, what begins and ends its list is not known
         is_in_order = candidate.zero < 3 or candidate.schedule != "interleaved"
         exposed = list[float]()
         for of_micro_batch, seconds in zip(self._once[key], busy, strict=True):
@@ -72,7 +71,7 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
         return
     lengths = [bucket.stop - bucket.start for bucket in buckets]
     of_bucket = Exchange(
-        *("gradients", Collective.REDUCE_SCATTER, a.algorithm, group, 0, a.dtype, Kind.B),
+        *("gradients", Collective.REDUCE_SCATTER, a.algorithm, group, 0, a.dtype, Kind.SUM),
         sums=a.sums_dtype,
     )
     for numbers, scatters in Counter(lengths).items():
@@ -81,7 +80,7 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
         return
     chain = chain_of(a, rank)
     slots, of = value_slots(a, chain), [stop - start for start, stop, _ in chain.buckets]
-    gathers = Counter[int](dict.fromkeys([*lengths[-2::-1], lengths[-1]], 0))
+    gathers = Counter[int]()
     for units in chain.of_stage.values():
         used = sorted({b for u in units for b in chain.units[u].buckets})
         for order in (used, used[::-1]):

@@ -82,7 +82,7 @@ class RankStep(NamedTuple):
                    messages   to other stages
                    tensor     within a pass
                    gathers    parameters of ZeRO 3, and gradients that each pass scatters
-                   sums       of gradients, in the order in which they begin
+                   sums       of gradients
                    update     around the update
                    averages   of replicas, after the update
     numbers    how many elements it updates
@@ -198,7 +198,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     # no term is a difference of equal sums, which would leave their rounding
     bubble = idle[last] + (all_busy[last] - all_busy[busiest])
     all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
-    share = compute / all_units if len(ranks) > 1 and all_units else 1.0
+    most = max(sum(stages[op.stage].get(op.kind, 0.0) for op in ops) for ops in computed)
+    share = most / all_units if len(ranks) > 1 and all_units else 1.0
     updated = max(ranks, key=lambda item: item.update(a, costs))
     averaged = max(ranks, key=lambda item: times.total(item.exchanges["averages"]))
     time = StepTime(
@@ -283,13 +284,14 @@ def _rank_step(
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
     divides = sheet is not None and "pp" in sheet.divides and not a.config.cuts_positions
     on_paper = step(a, rank, a.config.batch_size)
-    logged = dict(on_paper.exchanges)
-    if a.config.sync in AVERAGED:
-        by_phase["averages"] += logged.pop("dp", ())
+    is_averaged = a.config.sync in AVERAGED
     gathers = "gathers" if gathers_for_use(a) else "update"
     of_buckets = {Kind.GATHER: gathers, **({Kind.SUM: "gathers"} if a.store.scatters else {})}
-    for exchange in chain.from_iterable(logged.values()):
-        phase = (PHASES | of_buckets)[exchange.during]
+    phases = PHASES | of_buckets
+    for axis, exchange in ((axis, e) for axis, es in on_paper.exchanges.items() for e in es):
+        phase = phases[exchange.during]
+        if is_averaged and axis == "dp" and phase != "sums":
+            phase = "averages"
         if divides and phase == "messages":  # ranks along tp send a part each
             exchange = exchange._replace(numbers=-(-exchange.numbers // a.config.tp))
         by_phase[phase].append(exchange)

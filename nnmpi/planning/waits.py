@@ -38,17 +38,26 @@ def waits(times: ListTimes) -> Waits:
 
 
 def _of_list(times: ListTimes, micro: int) -> Waits:
-    """The waits in a step of so many micro-batches, up to the sums that follow it."""
-    timing, ops = times.timing(Arrivals(dict)), _until_summed(times.a, times.rank, micro)
-    computing = clock = gathered = 0.0
+    """The waits in a step of so many micro-batches, up to the sums that follow it. Gathers behind
+    the update cost what the step takes longer with them."""
+    ops = _until_summed(times.a, times.rank, micro)
+    end, computing = _walked(times, ops)
+    if times.a.store.zero and not gathers_for_use(times.a):
+        without = [op for op in ops if op.kind not in (Kind.GATHER, Kind.WAIT)]
+        summed, _ = _walked(times, without)
+        return Waits(max(summed - computing, 0.0), max(end - summed, 0.0))
+    return Waits(max(end - computing, 0.0))
+
+
+def _walked(times: ListTimes, ops: Sequence[Op]) -> tuple[float, float]:
+    """The seconds until a rank has done these operations, and of its passes among them."""
+    timing, computing, clock = times.timing(Arrivals(dict)), 0.0, 0.0
     for _, op, _, ended in timed([ops], lambda _, op: timing(op)):
         of_op = timing(op)
         if of_op.lane is None:
             computing += of_op.seconds * (op.kind in PASSES)
-            gathered += (ended - clock) * (op.kind in (Kind.GATHER, Kind.WAIT))
             clock = ended
-    behind = 0.0 if gathers_for_use(times.a) else gathered
-    return Waits(max(clock - computing - behind, 0.0), behind)
+    return clock, computing
 
 
 @cached

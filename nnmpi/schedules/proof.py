@@ -14,7 +14,7 @@ from typing import TypeAlias
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, lower, message, peer
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import COMPUTE, MESSAGES, Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES, Schedule
 from nnmpi.schedules.placement import Place, stages_of
 
@@ -30,6 +30,8 @@ LOCAL = {F: (F,), B: (B, I), I: (B, I)}
 
 MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _) in table.items()}
 """For each kind of message, its pass and the table (RECEIVES or SENDS) that contains it."""
+
+OF_PROGRAMS = frozenset((*COMPUTE, *MESSAGES, NOTE, APPLY))
 
 Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): the kinds that have run
 Channel: TypeAlias = tuple[bool, int]
@@ -70,7 +72,9 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind)
     """
     step: set[Kind] = set()  # NOTE and APPLY of all micro-batches together
     for op in ops:
-        if op.micro < 0:
+        if op.kind not in OF_PROGRAMS:
+            fault = "no schedule has such an operation"
+        elif op.micro < 0:
             fault = _fault_of_step(op, have, step, len(place))
         else:
             fault = _fault(op, have, place)

@@ -11,9 +11,18 @@ of time is the caller's.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-T = TypeVar("T", bound=Any)  # an operation, with a field `micro`
+
+class OfMicro(Protocol):
+    """An operation of a micro-batch."""
+
+    @property
+    def micro(self) -> int:
+        """The number of the micro-batch."""
+
+
+T = TypeVar("T", bound=OfMicro)
 
 FREE = "free"
 """A lane on which nothing waits for another operation."""
@@ -26,7 +35,7 @@ class Timing(NamedTuple):
     lane      where it goes on while the rank does other operations; None: the rank does it
     awaited   arrivals of what it waits for; None: nothing
     given     arrivals of what it gives, at its end; None: nothing
-    beside    seconds for which an operation of the rank also needs the lane `link`
+    beside    seconds for which an operation of the rank, not of a lane, also needs the lane `link`
     """
 
     seconds: float

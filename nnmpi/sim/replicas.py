@@ -157,11 +157,14 @@ def rate_needed(limit: float, seconds: Callable[[float], float]) -> float | None
         share = (limit - fast) / (slow - fast)
         of_byte = 1 / high + share * (1 / low - 1 / high)
         rate, by_line = 1 / of_byte if by_line else (low * high) ** 0.5, not by_line
-        taken = seconds(rate)
-        if taken > limit * (1 + EXACT / 10):
-            low, slow = rate, taken
-        else:
-            high, fast = rate, min(taken, limit)
-            if taken > limit * (1 - EXACT / 10):
-                break
+        # a line that reaches the limit there: is it the first such rate?
+        for tried in (rate, rate / (1 + EXACT), rate * (1 + EXACT)):
+            if low < tried < high:
+                taken = seconds(tried)
+                if taken > limit:
+                    low, slow = tried, taken
+                else:
+                    high, fast = tried, taken
+                if abs(taken - limit) > limit * EXACT:
+                    break
     return high

@@ -48,6 +48,7 @@ CASES = {
     "cnn on three nodes": ("cnn", 6, 3, TYPICAL),
     "slow links": ("wide mlp", 4, 2, SLOW_LINKS),
     "a rank a node": ("wide mlp", 4, 4, SLOW_LINKS),
+    "stages in turn": ("wide mlp", 8, 8, SLOW_LINKS),
     "16 bits": ("halves", 4, 2, SLOW_LINKS),
     "another order": ("tp is far", 8, 2, TYPICAL),
     "local steps": ("replicas", 8, 4, SLOW_LINKS),

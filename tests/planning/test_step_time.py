@@ -5,14 +5,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from helpers.planning import FREE_LINKS, Planning, measured, planning
+from helpers.planning import FREE_LINKS, SLOW_LINKS, Planning, measured, planning
 
 from nnmpi.collectives.price import Link
 from nnmpi.options.config import Config
+from nnmpi.planning import waits
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import TYPICAL, Machine, UnitTimes
 from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.step_time import StepTime, step_model, step_time
+from nnmpi.run.planning.explained import parts_of_step
 
 MLP = Config(
     model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32, optimizer="sgd"
@@ -126,6 +128,40 @@ def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
     assert found.update <= 1e-3 * own + gathered + 4 * 4  # and short rows of numbers
 
 
+MIXED = [
+    *(Candidate(dp=2, pp=2, micro_batches=8, zero=zero) for zero in range(4)),
+    *(Candidate(dp=2, tp=2, zero=zero) for zero in range(4)),
+    Candidate(dp=4, zero=1),
+    Candidate(cp=2, pp=2, zero=1),
+    Candidate(dp=2, pp=2, micro_batches=8, schedule="interleaved"),
+    Candidate(pp=4, micro_batches=8, schedule="zb-h1"),
+]
+GPT = Config(model="gpt:4x2x16", data="text", context=16, batch_size=16, bucket_mb=2e-3)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("layout", MIXED)
+def test_parts_of_a_step_add_up_to_its_terms(layout: Candidate, nodes: int) -> None:
+    there = planning(GPT, 4, nodes, SLOW_LINKS)
+    model, parts = parts_of_step(there.arranger.arranged(layout), there.costs)
+    for term, seconds in model.time._asdict().items():
+        assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "interleaved"])
+@pytest.mark.parametrize("zero", range(4))
+def test_waits_of_few_micro_batches_tell_those_of_all(
+    zero: int, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = planning(replace(GPT, batch_size=96), 8, 8, SLOW_LINKS)
+    at = Candidate(dp=2, pp=4, micro_batches=24, zero=zero, schedule=schedule)
+    if schedule == "interleaved":
+        at = at._replace(pp=2, dp=4)
+    few = step_time(there.arranger.arranged(at), there.costs)
+    monkeypatch.setattr(waits, "few_micro_batches", lambda a, sizes: (99, 99))
+    assert step_time(there.arranger.arranged(at), there.costs) == pytest.approx(few)
+
+
 # ---- replicas that are averaged
 
 ALONE = replace(MLP, sync="local", every=4, outer="sgd")
@@ -210,6 +246,19 @@ def test_a_step_on_the_network_that_is_named_computes_for_the_share(config: Conf
         assert computing / found.seconds == pytest.approx(float(share[:-1]) / 100, rel=1e-6)
     late = planning(config, 4, 4, machine._replace(far=Link(1e6, 0)))
     assert gbit_of_shares(a, late.costs)["99%"] is None
+
+
+def test_replicas_over_cp_count_their_own_sums_once() -> None:
+    plain = replace(GPT, every=2, sync="local")
+    found, beside = (
+        times(planning(config, 2, 2, SLOW_LINKS), cp=2) for config in (plain, replace(GPT))
+    )
+    assert found.sums == pytest.approx(beside.sums)
+
+
+def test_stages_of_replicas_that_run_again_have_a_price() -> None:
+    at = {"dp": 2, "pp": 2, "micro_batches": 4, "recompute": "stage"}
+    assert times(planning(ALONE, 4, 4, alike(NO_SCALARS)), **at).seconds
 
 
 # ---- properties

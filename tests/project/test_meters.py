@@ -12,8 +12,7 @@ LOADED = 449
 
 PLAIN = 9_845, 215
 """The most code lines, and files, of functions that a plain data-parallel run may execute. They
-differ by some lines between processors, whose kernels are others. They rose once, when steps became
-lists: the reactions of ZeRO 3 and the step on paper are still there beside them."""
+differ by some lines between processors, whose kernels are others."""
 
 SEVERAL = 13_670, 253
 """The same for ZeRO, pipelines, tensor parallelism, checkpoints and --verify too."""

@@ -100,7 +100,7 @@ def test_micro_batches_that_do_not_exist_are_left_out() -> None:
 # ---- lowering
 
 
-def test_a_program_has_messages_one_reduce_and_one_update() -> None:
+def test_a_program_has_messages_one_note_and_one_update() -> None:
     first, last = programs(SCHEDULES["1f1b"], 2, 2)
     assert text(first) == "F0 SEND_F0 RECV_B0 F1 SEND_F1 RECV_B1 B0 NOTE B1 APPLY"
     assert text(last) == "RECV_F0 F0 RECV_F1 B0 SEND_B0 F1 NOTE B1 SEND_B1 APPLY"
@@ -125,7 +125,7 @@ def test_the_boundary_of_a_message() -> None:
     ]  # fmt: skip
 
 
-def test_reduce_comes_before_the_first_gradient_that_becomes_final() -> None:
+def test_the_note_comes_before_the_first_gradient_that_becomes_final() -> None:
     ops = programs(SCHEDULES["zb-h1"], 3, 4, 1)[2]
     assert text(ops).endswith("W1 W2 NOTE W3 APPLY")
     ops = programs(SCHEDULES["interleaved"], 2, 2, 2)[1]
@@ -145,7 +145,7 @@ def test_recompute_spares_the_micro_batch_that_is_still_there() -> None:
 # ---- PipeDream
 
 
-def test_pipedream_updates_after_every_micro_batch_and_never_reduces() -> None:
+def test_pipedream_updates_after_every_micro_batch_and_has_no_note() -> None:
     ops = programs(SCHEDULES["pipedream"], 2, 2, 1)[1]
     assert text(ops) == (
         "RECV_F0 F0 RECV_F1 B0 SEND_B0 APPLY0 F1 B1 SEND_B1 APPLY1"
@@ -244,7 +244,7 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
         lambda r: without(r, 0, "SEND_F3"),
         "deadlock: rank 0 cannot run B2 of stage 0, rank 1 cannot run F3 of stage 1, rank 2",
     ),
-    "no reduce": (lambda r: without(r, 1, "NOTE"), "rank 1 cannot run APPLY: NOTE has not"),
+    "no note": (lambda r: without(r, 1, "NOTE"), "rank 1 cannot run APPLY: NOTE has not"),
     "no update": (lambda r: without(r, 2, "APPLY"), "rank 2 has no APPLY"),
     "a forward twice": (
         lambda r: repeated(r, 1, "F1"),
@@ -262,11 +262,11 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
     "a gradient sent before it is there": (
         lambda r: swapped(r, 1, "B0", "SEND_B0"), "rank 1 cannot run SEND_B0 of stage 1: B0 has not"
     ),
-    "a late reduce": (
+    "a late note": (
         lambda r: swapped(r, 0, "B3", "NOTE"),
         "rank 0 cannot run NOTE: the gradients of stage 0 are final already",
     ),
-    "an early reduce": (
+    "an early note": (
         lambda r: swapped(r, 2, "F3", "NOTE"), "rank 2 cannot run NOTE: losses are missing"
     ),
     "an early update": (

@@ -1,6 +1,7 @@
 """`simulate sync --parameters`: what replicas send that exchange less, and when they wait."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_the_rate_is_where_the_share_is_reached() -> None:
     assert rate is not None
     assert 1 / seconds(rate) == pytest.approx(0.9, rel=1e-6)
     assert rate_needed(1 / 0.9999, seconds) is None  # messages alone take more
+
+
+def test_the_least_rate_is_found_where_seconds_jump_or_stay() -> None:
+    def least(limit: float, seconds: Callable[[float], float]) -> float:
+        rate = rate_needed(limit, seconds)
+        assert rate is not None
+        return rate
+
+    assert least(1.0, lambda rate: 1.0 if rate >= 5 else 2.0) == pytest.approx(5, rel=1e-6)
+    assert least(1.0, lambda rate: max(1.0, 7 / rate)) == pytest.approx(7, rel=1e-6)
+    assert least(3.0, lambda rate: 2.0 + 9 / rate) == pytest.approx(9, rel=1e-6)
+    assert least(2.0, lambda rate: 1.0) == 1.0
 
 
 # ---- the command

@@ -37,7 +37,8 @@ class StepLog(Recorder):
     length.
 
     entries   how often each exchange was started
-    by_op     the exchanges of an operation on a bucket or of all ranks, by its kind and bucket
+    by_op     the exchanges of an operation on a bucket, or of one that is on none, by its kind and
+              bucket: those of the last time, as each time is the same
     """
 
     def __init__(self) -> None:

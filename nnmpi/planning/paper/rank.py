@@ -116,7 +116,8 @@ class PaperStep(NamedTuple):
 
     touched  bytes that it reads and writes besides passes and update, in a step on average: to make
              what is exchanged from arrays, and arrays from it
-    by_op    the exchanges of each operation on a bucket, by its kind and bucket
+    by_op    the exchanges of an operation on a bucket, each time it is carried out, by its kind and
+             bucket
     """
 
     exchanges: Mapping[str, list[Exchange]]
@@ -191,15 +192,15 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     many a period has. Both are `len(sizes)` if that is not known.
 
     1F1B with p ranks repeats its order of passes with each micro-batch, and with several stages a
-    rank with each p. Gradients are summed in the order of the last passes, and only ZeRO 3 gathers
-    by the order of all.
+    rank with each p, once it is full. Gradients are summed in the order of the last passes; only
+    ZeRO 2 and 3 scatter and gather by the order of all.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
     is_plain = a.steps_together and a.residences is None and not a.config.reproducible
     if not is_plain or len({*sizes}) > 1 or a.config.sync in AVERAGED or a.config.compress:
         return m, m
     period = pp if stages > pp else 1
-    least = 3 * pp + 1 if a.store.zero == 3 else 2 * period
+    least = max(3 * pp + 1, 2 * period) if a.store.zero > 1 else 2 * period
     return least + (m - least) % period, period
 
 
@@ -211,6 +212,8 @@ def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Count
 
 def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
     """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
+    if exchange.during in (Kind.SUM, Kind.FINISH):  # within a replica, over cp
+        return exchange
     agrees = exchange.operation is Collective.ALL_REDUCE and exchange.what == "scalars"
     what = "scalars" if agrees else "parameters"
     exchange = exchange._replace(what=what, during=Kind.APPLY)

@@ -19,7 +19,6 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.fastest_sum import with_fastest_sum
-from nnmpi.planning.list_times import hides
 from nnmpi.planning.step_time import (
     CostModel,
     RankStep,
@@ -94,9 +93,6 @@ class StepPart(NamedTuple):
 
 HIDDEN = "hidden behind passes"
 
-TERMS_HIDDEN = {"tensor": "tp", "update": "zero1"}
-"""The exchanges that a described machine has to hide for a term to be less than all of them."""
-
 SHOWN = 12
 """Digits of seconds: sums of the same values in a different order differ in later digits."""
 
@@ -120,7 +116,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     for term, exposed in exposed_of.items():
         seconds = sum(part.seconds for part in parts if part.term == term)
         # what runs behind passes: a negative part makes the term add up
-        if seconds > exposed and (term == "sums" or hides(costs.machine, TERMS_HIDDEN[term])):
+        if seconds > exposed:
             parts.append(StepPart(term, HIDDEN, 1, exposed - seconds))
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in parts if round(part.seconds, SHOWN)]

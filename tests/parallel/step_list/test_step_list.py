@@ -98,7 +98,7 @@ def of_program(op: schedules.Op, step: StepList) -> Iterator[Op]:
     if op.kind in schedules.MESSAGES:
         behind = op.kind in (schedules.Kind.SEND_F, schedules.Kind.RECV_B)
         at = op.stage + behind
-        yield Op(Kind(op.kind.value), at, op.micro, peer=op.peer, stage=op.stage)
+        yield Op(op.kind, at, op.micro, peer=op.peer, stage=op.stage)
     elif op.kind not in (schedules.Kind.NOTE, schedules.Kind.APPLY):
         yield from units_of([op], step.chain)
 
