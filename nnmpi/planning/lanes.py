@@ -88,8 +88,9 @@ def _levels(
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]
-    before = [_before(kept, of_units[0][0]) for of_units in passes]
-    for of_units, held, after in zip(passes, before, [*before[1:], 0], strict=True):
+    starts_with = [_before(kept, of_units[0][0]) for of_units in passes]
+    ends_with = [*starts_with[1:], 0]
+    for of_units, held, after in zip(passes, starts_with, ends_with, strict=True):
         done = accumulate(shares[op.at] for op, _ in of_units)
         edges = [*(span.start for _, span in of_units), of_units[-1][1].end]
         yield Level(clock, edges[0], held)

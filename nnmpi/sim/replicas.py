@@ -71,8 +71,8 @@ def step_ops(
 ) -> Iterator[LayersOp]:
     """Yields the operations of a step: passes end where a layer waits for an exchange, or sends.
     `sent` are the layers that are sent after each step of a period."""
-    before = step - 1 - schedule.apply_after
-    waiting = sorted(sent[before % schedule.every]) if before >= 0 else []
+    sent_in = step - 1 - schedule.apply_after
+    waiting = sorted(sent[sent_in % schedule.every]) if sent_in >= 0 else []
     for layer, stop in pairwise([*dict.fromkeys((0, *waiting)), layers]):
         yield LayersOp("F", step, layer, stop - layer)
     last = layers

@@ -93,8 +93,8 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
             waiting -= samples
         if op.kind is (Kind.RECOMPUTE if a.config.recompute == "stage" else Kind.F):
             copies += copy
-        before = waiting + held + copies
-        yield op, before, before + _more(op.kind, of_pass)
+        begins_with = waiting + held + copies
+        yield op, begins_with, begins_with + _more(op.kind, of_pass)
         if op.kind in (Kind.B, Kind.W):
             waiting, copies = waiting + samples, copies - copy
 
