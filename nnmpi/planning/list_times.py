@@ -131,9 +131,9 @@ class ListTimes:
             lane = LINK if exchanges and self._is_hidden(kind, exchanges[0]) else None
             return Timing(seconds, lane, given=arrivals[kind, at])
         awaited = arrivals[BEGINS[kind], at] if kind in BEGINS else None
-        own = update if kind is Kind.APPLY else 0.0
+        of_rank = update if kind is Kind.APPLY else 0.0
         # later phases of compressed sums begin here, behind what is on its way
-        return Timing(own, None, awaited, None, seconds, LINK)
+        return Timing(of_rank, None, awaited, None, seconds, LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
         """True if an exchange goes on while the rank computes."""

@@ -171,15 +171,10 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
         for s in range(len(stages))
     ]
-    links = defaultdict[tuple[Kind, int], float](float)
-    for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
-        links[item.during, item.stage] += times.seconds(item) / len(micro)
+    links = _message_seconds(ranks, len(micro), times)
     computed = [[op for op in item.program if op.micro >= 0] for item in ranks]
     all_busy = [sum(passes[op.stage].get(op.kind, 0.0) for op in of_rank) for of_rank in computed]
-    ends, idle = [0.0] * len(ranks), [0.0] * len(ranks)
-    for span in run([item.program for item in ranks], Costs(passes, links=links)):
-        idle[span.rank] += span.start - ends[span.rank]
-        ends[span.rank] = span.end
+    ends, idle = _ends_and_idle([item.program for item in ranks], Costs(passes, links=links))
     passes_of = {(s, kind): t for s, of in enumerate(passes) for kind, t in of.items()}
     lists = [
         _list_times(a, rank, item, passes_of, of_units, costs)
@@ -217,6 +212,27 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     time = time._replace(sums=time.sums + averages)
     of_terms = ranks[busiest], ranks[last], updated, averaged
     return StepModel(time, ranks, micro, *of_terms, lists, links)
+
+
+def _message_seconds(
+    ranks: Sequence[RankStep], micro: int, times: ExchangeTimes
+) -> Mapping[tuple[Kind, int], float]:
+    """The seconds of a message of a micro-batch, by its kind and the stage that sends it."""
+    seconds = defaultdict[tuple[Kind, int], float](float)
+    for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
+        seconds[item.during, item.stage] += times.seconds(item) / micro
+    return seconds
+
+
+def _ends_and_idle(
+    programs: Sequence[Sequence[Op]], costs: Costs
+) -> tuple[list[float], list[float]]:
+    """When the last pass of each rank ends, and how long it has waited for others until then."""
+    ends, idle = [0.0] * len(programs), [0.0] * len(programs)
+    for span in run(programs, costs):
+        idle[span.rank] += span.start - ends[span.rank]
+        ends[span.rank] = span.end
+    return ends, idle
 
 
 def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
