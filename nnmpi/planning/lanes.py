@@ -1,7 +1,6 @@
 """The step of a pipeline on lanes: what each rank computes, what goes on beside it, and the memory
 of its activations."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 
@@ -11,7 +10,7 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.step import step_list
-from nnmpi.planning.list_times import LINK, Arrivals, Messages, unit_begins
+from nnmpi.planning.list_times import LINK, Arrivals, Messages, shares_of, whole_list
 from nnmpi.planning.paper.activations import alive
 from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.paper.recording import section_bytes
@@ -38,7 +37,7 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
     """A timeline of each rank of the last pipeline, in milliseconds; raises ValueError if there is
     too much to draw."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
-    lists = [_whole_list(a, rank, len(model.micro)) for rank in ranks]
+    lists = [whole_list(step_list(a, rank, len(model.micro))) for rank in ranks]
     if (count := sum(map(len, lists))) > MOST:
         raise ValueError(
             f"--list --svg draws at most {MOST:,} operations, and this step has {count:,}: give "
@@ -58,12 +57,6 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
         kind = DRAWN_AS.get(op.kind, op.kind.value)
         spans[r].append((op, Span(row, kind, number, -1, 1e3 * start, 1e3 * end)))
     return [_timeline(a, rank, of_rank) for rank, of_rank in zip(ranks, spans, strict=True)]
-
-
-def _whole_list(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """The list of a rank, behind what is being gathered when it begins."""
-    step = step_list(a, rank, micro)
-    return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops]
 
 
 def _timeline(a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]]) -> Timeline:
@@ -121,11 +114,8 @@ def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
     """The share that each unit of a list has in the activations that its stage keeps."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
-    for stage, units in chain.of_stage.items():
+    for stage in chain.of_stage:
         starts, nbytes = section_bytes(a, stage, samples, halves=False)
-        begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
-        rows = pairwise(bisect_left(starts, begin) for begin in begins)
-        parts = [sum(part.kept - part.enters for part in nbytes[lo:hi]) for lo, hi in rows]
-        for u, part in zip(units, parts, strict=True):
-            shares[u] = part / sum(parts) if any(parts) else 1 / len(parts)
+        kept = [part.kept - part.enters for part in nbytes]
+        shares |= shares_of(a, chain, stage, starts, kept)
     return shares

@@ -23,6 +23,7 @@ from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.step_list.chain import Chain, chain_of, gathers_for_use
 from nnmpi.parallel.step_list.op import MESSAGES, PASSES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.passes import message_of
+from nnmpi.parallel.step_list.step import StepList
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.sim.clock import Timing
@@ -151,16 +152,25 @@ def unit_shares(
     a: Arrangement, chain: Chain, stage: int, times: PassTimes
 ) -> dict[tuple[int, Kind], float]:
     """The share that each unit of a stage has in the seconds of each kind of pass."""
-    starts = [unit.nodes.start for unit in times.units]
-    begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
-    rows, units = [bisect_left(starts, begin) for begin in begins], chain.of_stage[stage]
-    shares = dict[tuple[int, Kind], float]()
+    starts, shares = [unit.nodes.start for unit in times.units], dict[tuple[int, Kind], float]()
     for kind, columns in COLUMNS.items():
-        of_rows = times.of_units[:, columns].sum(axis=1)
-        parts = [float(of_rows[lo:hi].sum()) for lo, hi in pairwise(rows)]
-        for u, part in zip(units, parts, strict=True):
-            shares[u, kind] = part / sum(parts) if any(parts) else 1 / len(parts)
+        seconds = times.of_units[:, columns].sum(axis=1).tolist()
+        for u, share in shares_of(a, chain, stage, starts, seconds).items():
+            shares[u, kind] = share
     return shares
+
+
+def shares_of(
+    a: Arrangement, chain: Chain, stage: int, starts: Sequence[int], amounts: Sequence[float]
+) -> dict[int, float]:
+    """The share that each unit of a stage has in the amounts of parts of the model, which begin at
+    the nodes `starts`; equal ones where all amounts are 0."""
+    begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
+    rows, units = pairwise(bisect_left(starts, begin) for begin in begins), chain.of_stage[stage]
+    of_units = [float(sum(amounts[lo:hi])) for lo, hi in rows]
+    total = sum(of_units)
+    each = [part / total if total else 1 / len(of_units) for part in of_units]
+    return dict(zip(units, each, strict=True))
 
 
 def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
@@ -180,3 +190,8 @@ def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
 def hides(machine: Machine, what: str) -> bool:
     """True if a described machine hides these exchanges behind computing."""
     return machine.sheet is not None and what in machine.sheet.hides
+
+
+def whole_list(step: StepList) -> list[Op]:
+    """A list behind the gathers that are under way when it begins, from the update before."""
+    return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops]

@@ -12,7 +12,7 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.parallel.step_list.op import PASSES, Kind, Op
 from nnmpi.parallel.step_list.step import step_list
-from nnmpi.planning.list_times import Arrivals, ListTimes
+from nnmpi.planning.list_times import Arrivals, ListTimes, whole_list
 from nnmpi.planning.paper.rank import few_micro_batches
 from nnmpi.sim.clock import timed
 
@@ -65,5 +65,5 @@ def _until_summed(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
     """The list of a rank, from the gathers behind the update before to the last sum over
     replicas."""
     step = step_list(a, rank, micro)
-    end = step.ops.index(Op((*step.totals, Kind.AGREE)[0]))
-    return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops[:end]]
+    ops = whole_list(step)
+    return ops[: ops.index(Op((*step.totals, Kind.AGREE)[0]))]

@@ -32,6 +32,7 @@ MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _)
 """For each kind of message, its pass and the table (RECEIVES or SENDS) that contains it."""
 
 OF_PROGRAMS = frozenset((*COMPUTE, *MESSAGES, NOTE, APPLY))
+"""The kinds of operations in programs; others are of lists alone."""
 
 Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): the kinds that have run
 Channel: TypeAlias = tuple[bool, int]

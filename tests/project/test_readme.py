@@ -106,7 +106,8 @@ def test_commands_are_understood(command, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", SIMULATIONS)
-def test_simulations_are_understood(command, capsys):
+def test_simulations_are_understood(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write a picture
     assert simulate.main(shlex.split(command)) == 0
     words = {
         "collective": "ring",
@@ -114,6 +115,7 @@ def test_simulations_are_understood(command, capsys):
         "gemm": "where 2-D wins",
         "sync --parameters": "gossip",
         "sync": "asp",
+        "layout --ranks 4 --nodes 4 --pp 2 --zero 2": "proved:",
         "layout": "tp 3",
         "goodput": "closed form",
     }

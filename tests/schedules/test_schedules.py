@@ -284,6 +284,10 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
         lambda r: r[0].insert(0, Op(Kind.F, 0, 1)),
         "rank 0 cannot run F0 of stage 1: it has no such stage",
     ),
+    "an operation of lists": (
+        lambda r: r[0].insert(1, Op(Kind.GATHER, 0, 0)),
+        "rank 0 cannot run GATHER0 of stage 0: no schedule has such an operation",
+    ),
     "a micro-batch too many": (
         lambda r: r[0].insert(0, Op(Kind.F, 4, 0)),
         "rank 0 cannot run F4 of stage 0: .*no such micro-batch",

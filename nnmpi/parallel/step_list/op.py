@@ -20,12 +20,13 @@ AGREE APPLY    all ranks agree on what decides the update (norm, request); the u
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nnmpi.schedules.op import COMPUTE
 from nnmpi.schedules.op import Kind as Kind
 
 NONE = -1
 
 
-PASSES = frozenset((Kind.F, Kind.B, Kind.I, Kind.W, Kind.RECOMPUTE))
+PASSES = frozenset(COMPUTE)
 FORWARD = frozenset((Kind.F, Kind.RECOMPUTE))
 ADDS = frozenset((Kind.B, Kind.W))
 """The passes that add to gradients of parameters."""

@@ -1,10 +1,12 @@
 """The page of runs: what is in it, and how it follows a run."""
 
 import json
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files as files_of
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,7 +20,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.page.page import as_values, logs_of, read, shown_steps
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.timeline import Span
+from nnmpi.sim.drawing.timeline import KINDS, Span
 from nnmpi.watch import PageServer
 
 
@@ -122,6 +124,13 @@ def test_a_page_has_curves_within_epochs(tmp_path: Path) -> None:
     (run,) = values(write(log, cut))["runs"]
     assert (run["state"], run["figures"]["steps"]) == ("running", "1 of 4")
     assert run["epochs"] == {}
+
+
+def test_colours_of_the_page_are_of_kinds_that_there_are() -> None:
+    css = (files_of("nnmpi.io.page") / "page.css").read_text(encoding="utf-8")
+    coloured = {*re.findall(r"--k-(\w+)", css)}
+    assert coloured
+    assert coloured <= KINDS.keys()
 
 
 def test_the_page_of_a_long_trace_shows_steps_on_both_sides_of_the_median() -> None:
