@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 class Kind(Enum):
     """The kinds of operations in a program, such as F (forward pass) and APPLY, and those that only
-    lists have, on buckets of parameters (see `parallel/step_list/op.py`)."""
+    lists have, on buckets of parameters or on disk (see `parallel/step_list/op.py`)."""
 
     F = "F"
     B = "B"
@@ -48,6 +48,8 @@ class Kind(Enum):
     FINISH = "FINISH"
     TIES = "TIES"
     TERMS = "TERMS"
+    WRITE = "WRITE"
+    READ = "READ"
     AGREE = "AGREE"
 
     __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code

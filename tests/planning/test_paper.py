@@ -1,7 +1,6 @@
 """Ranks of every strategy on paper, beside the ranks of a run."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
-from helpers.training.on_paper import PLAIN, arranged
+from helpers.training.on_paper import PLAIN, arranged, on_one_rank
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
@@ -17,14 +16,11 @@ from nnmpi.collectives.step import Collective, bounds
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data.loader import Batch, Load
-from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.exchanges import Traffic
-from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
+from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.tensor.experts import Routing, lengths
 from nnmpi.planning.paper import recording
@@ -203,17 +199,6 @@ def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
     assert sums
     gathers = traffic(a, 1, 24)["dp"].bytes
     assert gathers > 0 if zero else gathers < 2**10
-
-
-def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
-    """The arrangement whose stages are all on each rank, as --memory has it."""
-    every = units(a.graph)
-    trained = [k for k, unit in enumerate(every) if unit.is_trained]
-    ends = tuple(trained[1 : len(choice)])
-    division = divide(a.graph, every, ends, [0] * len(every))
-    whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
-    names = tuple(map(str, range(len(choice))))
-    return replace(whole, residences=Residences(names, choice, (), 0.0, Disk(1.0, 1.0)))
 
 
 @pytest.mark.parametrize("model", [MLP, CNN, CNN | {"zero": 1}])

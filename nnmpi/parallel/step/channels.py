@@ -24,7 +24,7 @@ from nnmpi.data.inputs import parts
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.model.parts import Boundary, ModelPart
-from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.step.buffers import Buffer, Pool, Received
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
@@ -39,7 +39,7 @@ from nnmpi.parallel.step.ports import (
     joined,
 )
 from nnmpi.parallel.step.scaling import ScaledLossSink
-from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.step_list.op import MESSAGES, Kind, Op
 from nnmpi.parallel.step_list.runs import StageUnits
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
@@ -230,8 +230,10 @@ class Outlet(BoundaryEnd, Sink):
 
 
 class Channels:
-    """Sends and receives the activations and gradients of a rank at the boundaries of its
-    stages."""
+    """Sends and receives the activations and gradients of a rank at the boundaries of its stages.
+
+    ops   by kind of operation, the function that carries it out
+    """
 
     def __init__(
         self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, on: Backend = CPU
@@ -248,6 +250,7 @@ class Channels:
         ends += [end for s, end in self.outlets.items() if s not in inside]
         self._ends = sorted(ends, key=lambda end: end.stage)
         self.is_needed = bool(ends)
+        self.ops: Mapping[Kind, Do] = dict.fromkeys(MESSAGES, self.start)
 
     def poll(self) -> None:
         """Polls one message under way, which moves all of them; at most once in PAUSE seconds."""

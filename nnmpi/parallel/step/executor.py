@@ -9,7 +9,8 @@
     APPLY      parameters are updated
     RECV SEND  a message between stages starts
 
-What lists have besides, on buckets of parameters, is carried out by the sync. A pass of a stage is
+What lists have besides, on buckets of parameters, is carried out by the sync; what they have on
+disk, by the swapper. A pass of a stage is
 a generator that stops between its units, or ends before the last of them. Everything in which
 strategies differ is an argument (rules: `__init__.py` of this folder):
 
@@ -49,7 +50,7 @@ from nnmpi.parallel.step.ports import (
     run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.step_list.op import ADDS, FORWARD, MESSAGES, PASSES, Kind, Op
+from nnmpi.parallel.step_list.op import ADDS, FORWARD, PASSES, Kind, Op
 
 
 class GradientSync:
@@ -210,7 +211,7 @@ class Executor:
         }
         do: dict[Kind, Do] = {
             **{kind: partial(self._pass, begin) for kind, begin in passes_of_stages.items()},
-            **dict.fromkeys(MESSAGES, self._channels.start),
+            **self._channels.ops,
             **sync.ops,
             Kind.NOTE: self._note,
             **{kind: partial(self._end, end) for kind, end in ends.items()},

@@ -31,7 +31,9 @@ class Unit(NamedTuple):
     """A part of a stage.
 
     buckets          those of its parameters, in the order of memory
-    repeated         others that its backward pass reads, since their units run again in it
+    repeated         others that its backward pass reads, since their units run again in it. They
+                     are there together: to run units again one by one, each bucket but the last
+                     would be gathered once more (in a GPT of 12 blocks 40% more gathers)
     takes_gradient   whether the backward pass of its stage computes a gradient of its input
     """
 

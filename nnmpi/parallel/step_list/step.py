@@ -15,6 +15,7 @@ from nnmpi.parallel.step_list.passes import (
     with_note,
     with_recomputed,
 )
+from nnmpi.parallel.step_list.swaps import swapped_units, with_swaps
 from nnmpi.parallel.step_list.values import first_buckets, value_slots, with_gathers
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules import proof
@@ -33,6 +34,7 @@ class StepList:
     scatters  whether each backward pass of a stage sums its buckets
     room      the number of slots for gradients, where they are scattered
     totals    the sums over other axes that have to come before the update
+    swapped   the units whose activations are on disk between their passes; None without --memory
     """
 
     chain: Chain
@@ -43,6 +45,7 @@ class StepList:
     room: int
     totals: tuple[Kind, ...]
     ops: tuple[Op, ...]
+    swapped: frozenset[int] | None = None
 
 
 def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
@@ -63,7 +66,10 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     slots, begins = value_slots(a, chain), tuple[int, ...]()
     if slots:
         begins, ops = first_buckets(chain, slots), [*with_gathers(ops, chain, slots)]
-    return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,))
+    swapped = swapped_units(a.residences) if a.residences else None
+    if swapped is not None:
+        ops = [*with_swaps(ops, swapped, len(chain.units) - 1)]
+    return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,), swapped)
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:

@@ -8,7 +8,7 @@ Nothing is copied. An activation is released as soon as the pass behind it is ov
 it or the stage will be recomputed: an array of the same shape with one element takes its place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.residence import Residence, Residences
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
-from nnmpi.parallel.step_list.op import Op
+from nnmpi.parallel.step_list.op import Kind, Op
 
 
 def placeholder(array: Array) -> Array:
@@ -106,11 +106,19 @@ class StageBoundary(Source, Sink):
         x.data = placeholder(x.data)
 
 
-class LocalChannels(Channels):
-    """The boundaries of a rank that has all stages: nothing is sent."""
+def _nothing(op: Op) -> None:
+    """Carries out an operation on disk where there is none: on arrays without data."""
 
-    def __init__(self, boundaries: list[StageBoundary]) -> None:
-        self.sends = Sends()
+
+ON_DISK: Mapping[Kind, Do] = {Kind.WRITE: _nothing, Kind.READ: _nothing}
+
+
+class LocalChannels(Channels):
+    """The boundaries of a rank that has all stages: nothing is sent, but written to disk and
+    read."""
+
+    def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do] = ON_DISK) -> None:
+        self.sends, self.ops = Sends(), ops
         self.outlets: Any = dict(enumerate(boundaries))
         self.inlets: Any = dict(enumerate(boundaries, 1))
         self.is_needed = False

@@ -20,7 +20,7 @@ from nnmpi.parallel.arrangement.residence import (
     kept_bytes,
 )
 from nnmpi.parallel.step.executor import OpHooks
-from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
@@ -55,12 +55,12 @@ class Swapper:
         self._arena = Arena(file_bytes(plan.activations, plan.in_file))
         self._pages: ModelPages | None = None
         self.boundaries = stage_boundaries(plan, takes, self._arena.retag)
-        self.channels = LocalChannels(self.boundaries)
+        ops = {Kind.WRITE: self._write, Kind.READ: self._read}
+        self.channels = LocalChannels(self.boundaries, ops)
         self.op_hooks: OpHooks = (
             (Kind.F, self._forward),
             (Kind.RECOMPUTE, self._recompute),
             (Kind.B, self._backward),
-            (Kind.NOTE, self._note),
             (Kind.AGREE, self._agree),
             (Kind.APPLY, self._apply),
         )
@@ -93,12 +93,21 @@ class Swapper:
             yield
         self._disk.write_state()
 
-    # ---- hooks of operations
+    # ---- operations of lists
 
-    def _note(self, do: Do, op: Op) -> None:
-        """Starts to read the optimizer state, as the last forward pass is over."""
-        do(op)
-        self._disk.add(("read", STATE))
+    def _write(self, op: Op) -> None:
+        """Starts to write the activations of a stage, or the optimizer state."""
+        if op.at == NONE:
+            self._disk.write_state()
+            self._is_within = False
+        else:
+            self._disk.add(("write", op.at))
+
+    def _read(self, op: Op) -> None:
+        """Starts to read them, when there is room."""
+        self._disk.add(("read", STATE if op.at == NONE else op.at))
+
+    # ---- what is done around others: arrays of passes are made in the arena, and bytes are counted
 
     def _agree(self, do: Do, op: Op) -> None:
         disk = self._disk
@@ -116,8 +125,6 @@ class Swapper:
         with disk.change:
             disk.loaded.discard(STATE)
             disk.in_use -= self._plan.state
-        disk.write_state()
-        self._is_within = False
 
     def _forward(self, do: Do, op: Op) -> None:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]
@@ -138,15 +145,10 @@ class Swapper:
         if self._pages and s != self._last:
             self._pages.leave(s)
         with disk.change:
-            swaps = how is Residence.SWAP
+            swaps = how is Residence.SWAP  # a write frees them
             disk.in_use += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
-            if swaps:
-                disk.add(("write", s))
             if s == self._last:
                 disk.move_to(s)
-                stages = reversed(range(self._last + 1))
-                swapped = (t for t in stages if self._choice[t] is Residence.SWAP)
-                disk.add(*(("read", t) for t in swapped))  # each starts when there is room
             self._arena.trim(disk.spare)
 
     def _recompute(self, do: Do, op: Op) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.mpijob import environment, run
+from helpers.step_lists import prove_lists
 from helpers.training.graph_models import GRAPH_MODELS
 
 from nnmpi import Config, Trainer
@@ -80,6 +81,7 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
     less = Trainer(Config(**QUICK, **how, memory=f"{limit:.0f}B"), build, comm=comm)
     found = less.arrangement.residences
     assert found is not None
+    assert prove_lists(less.arrangement)
     assert needed(less) <= limit * 1.001
     assert trained(less) == wanted
     return {*found.choice}

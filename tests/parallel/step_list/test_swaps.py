@@ -1,0 +1,105 @@
+"""Activations and optimizer state on disk: where a list writes and reads them, and what a proof
+refuses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from helpers.training.on_paper import arranged, on_one_rank
+
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.residence import Residence
+from nnmpi.parallel.step_list.op import Kind, Op, as_text
+from nnmpi.parallel.step_list.proof import prove
+from nnmpi.parallel.step_list.step import StepList, step_list
+from nnmpi.schedules.proof import ScheduleError
+
+KEEP, SWAP, RECOMPUTE = Residence
+MOVES = (Kind.WRITE, Kind.READ)
+
+
+def listed(*choice: Residence, micro: int = 1) -> StepList:
+    a = arranged(Cluster.on_paper(1), model="mlp:64-20-18-16-10", micro_batches=micro)
+    return step_list(on_one_rank(a, *choice), 0, micro)
+
+
+def refused(step: StepList, *ops: Op) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        prove([[replace(step, ops=ops)]])
+    return str(caught.value).rpartition(": ")[2]
+
+
+def test_units_are_read_in_the_order_in_which_they_are_needed() -> None:
+    passes = as_text(listed(SWAP, SWAP, RECOMPUTE, KEEP).ops).partition(" SUM")[0]
+    assert passes == (
+        "F0.0 WRITE0.0 F1.0 WRITE1.0 F2.0 F3.0 READ1.0 READ0.0 NOTE READ "
+        "B3.0 RECOMPUTE2.0 B2.0 B1.0 B0.0"
+    )
+
+
+def test_the_optimizer_state_is_written_again() -> None:
+    assert as_text(listed(KEEP, SWAP).ops).endswith("AGREE APPLY WRITE")
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3])
+def test_every_choice_is_proved(micro: int) -> None:
+    for choice in product(Residence, repeat=3):
+        prove([[listed(*choice, micro=micro)]])
+
+
+def moves() -> Iterator[tuple[StepList, int]]:
+    """Each write and read of some lists."""
+    for micro in (1, 2):
+        step = listed(SWAP, SWAP, KEEP, SWAP, micro=micro)
+        yield from ((step, k) for k, op in enumerate(step.ops) if op.kind in MOVES)
+
+
+def test_a_move_that_is_missing_or_made_twice_is_refused() -> None:
+    for step, k in moves():
+        before, after = step.ops[:k], step.ops[k + 1 :]
+        assert refused(step, *before, *after)
+        assert refused(step, *before, step.ops[k], *step.ops[k:])
+
+
+def test_a_move_elsewhere_is_refused_or_changes_nothing() -> None:
+    """Reads may come later, but keep their order; a write is behind its pass, in front of the next
+    forward pass, which may need the room."""
+    for step, k in moves():
+        op, others = step.ops[k], [*step.ops[:k], *step.ops[k + 1 :]]
+        for place in range(len(others) + 1):
+            ops = [*others[:place], op, *others[place:]]
+            try:
+                prove([[replace(step, ops=(*ops,))]])
+            except ScheduleError:
+                continue
+            assert [op for op in ops if op.kind is Kind.READ] == [
+                op for op in step.ops if op.kind is Kind.READ
+            ], as_text(ops)
+            passes = [op for op in ops if op.kind in (Kind.F, Kind.WRITE)]
+            assert passes == [op for op in step.ops if op.kind in (Kind.F, Kind.WRITE)]
+
+
+def test_messages_say_what_is_wrong() -> None:
+    step = listed(SWAP, SWAP)
+    f0, write0, f1, write1, read1, read0, note, read, b1, *rest = step.ops
+    head = f0, write0, f1
+    assert refused(step, f0, f1, write0, write1, read1, read0, note, read, b1, *rest) == (
+        "needs the room of unit 0, which is not written"
+    )
+    assert refused(step, *head, read0, write1, read1, note, read, b1, *rest) == (
+        "writes have to come before"
+    )
+    assert refused(step, f0, write0, read0, f1, write1, read1, note, read, b1, *rest) == (
+        "forward passes have to come before"
+    )
+    assert refused(step, *head, write1, read0, read1, note, read, b1, *rest) == (
+        "other activations are needed earlier"
+    )
+    assert refused(step, *head, write1, read1, note, read, read0, b1, *rest) == (
+        "other activations are needed earlier"
+    )
+    assert refused(step, *head, write1, read1, read0, note, b1, *rest) == (
+        "the optimizer state is on disk"
+    )
+    assert refused(step, *step.ops[:-1]) == "the optimizer state is not written"
