@@ -10,9 +10,9 @@
     RECV SEND  a message between stages starts
 
 What lists have besides, on buckets of parameters, is carried out by the sync; what they have on
-disk, by the swapper. A pass of a stage is
-a generator that stops between its units, or ends before the last of them. Everything in which
-strategies differ is an argument (rules: `__init__.py` of this folder):
+disk, by the swapper. A pass of a stage is a generator that stops between its units, or ends before
+the last of them. Everything in which strategies differ is an argument (rules: `__init__.py` of this
+folder):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
     sync       what is done with buckets               (replicas/gradient_sync.py and others)
