@@ -23,11 +23,11 @@ from fuzz_deaths import left_behind
 from fuzzing import GOOD, Fault, Outcome
 from helpers import mpijob
 from helpers.once import once
+from helpers.training.recovered import NOTHING_LEFT
 
 LIMIT = 150.0  # seconds of a job
 LATE = 3.0  # seconds before the end in which a death may be noticed by nobody
 SILENT = ("recovered", "progress", "step", "passes")
-NOTHING_LEFT = "left to go on from"
 ONLY_SPARE = "no remaining rank has a part of the model"
 SHARED_MEMORY = Path("/dev/shm")
 PATH = os.pathsep.join((str(mpijob.ROOT), str(mpijob.ROOT / "tests")))

@@ -90,7 +90,7 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line(
     assert len(left) == 3 - len(killed)
     for text in left:
         assert text.startswith("a rank was lost, and the others cannot continue: ")
-        assert "there is nothing to continue from: no checkpoint " in text
+        assert f"{recovered.NOTHING_LEFT}: no checkpoint " in text
         assert text.endswith(f"; next time use {remedy}; start again")
         assert "\n" not in text
 

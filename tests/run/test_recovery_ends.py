@@ -74,7 +74,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> 
     options = {**COMMON, "pp": 2, "tp": 2, "micro_batches": 3, "checkpoint_dir": str(tmp_path)}
     for text in filter(None, killed_at_step_5(options, 3, 4)):
         assert text.startswith("None: ")
-        assert "there is nothing to continue from: no checkpoint in" in text
+        assert f"{recovered.NOTHING_LEFT}: no checkpoint in" in text
 
 
 def test_an_error_of_the_run_ends_spare_ranks_too() -> None:

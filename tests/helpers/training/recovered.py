@@ -19,6 +19,9 @@ Options = Mapping[str, Any]
 COMMON: Options = {**MLP, "dtype": "float64", "epochs": 2, "steps": 6, "batch_size": 24}
 RING: Options = {"allreduce": "ring"}
 
+NOTHING_LEFT = "there is nothing to continue from"
+"""What every rank says that is left where nobody has a part of the model, or of its state."""
+
 PLAIN_MEAN: Options = {  # as one rank, whoever is left: replicas have no state of their own
     **RING, "sync": "local", "every": 1, "outer": "sgd", "outer_lr": 1.0,
     "clip_norm": None, "momentum": 0.0,
