@@ -58,7 +58,9 @@ KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """Kinds of events; `exchange` is a worker's exchange of gradients for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
-COMPUTE = (*PASSES, "AGREE", "APPLY")
+COMPUTE = (*PASSES, "AGREE", "APPLY", "WRITE", "READ")
+"""Kinds of events that are no communication; a thread carries out what WRITE and READ start."""
+
 
 CODES = {kind: code for code, kind in enumerate(KINDS)}
 

@@ -141,6 +141,11 @@ class Residences(NamedTuple):
         return 2 * self.model.values + self.model.optimizer if self.model else self.state
 
     @property
+    def swapped(self) -> frozenset[int]:
+        """The numbers of the units whose activations are swapped."""
+        return frozenset(u for u, how in enumerate(self.choice) if how is SWAP)
+
+    @property
     def recomputes(self) -> bool:
         """True if some unit is recomputed."""
         return RECOMPUTE in self.choice

@@ -2,7 +2,9 @@
 
     arrangement ──► chain    units (segments of the model) and buckets of this rank
                       │
-    schedule ─────────┴──► units_of ─► with_messages ─► with_sums ─► with_gathers ─► list ─► proof
+    schedule ─────────┴──► units_of ─► with_messages ─► with_sums ─► with_gathers ─► with_swaps
+                                                                                         │
+                                                                               proof ◄─ list
 
 Nothing here runs a list or knows arrays. `op.py` has the vocabulary.
 """

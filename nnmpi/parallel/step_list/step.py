@@ -14,8 +14,8 @@ from nnmpi.parallel.step_list.passes import (
     with_messages,
     with_note,
     with_recomputed,
+    with_swaps,
 )
-from nnmpi.parallel.step_list.swaps import swapped_units, with_swaps
 from nnmpi.parallel.step_list.values import first_buckets, value_slots, with_gathers
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules import proof
@@ -34,7 +34,8 @@ class StepList:
     scatters  whether each backward pass of a stage sums its buckets
     room      the number of slots for gradients, where they are scattered
     totals    the sums over other axes that have to come before the update
-    swapped   the units whose activations are on disk between their passes; None without --memory
+    swapped   the units whose activations are on disk between their passes; None where a step
+              fits into memory
     """
 
     chain: Chain
@@ -57,18 +58,15 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
         passes, ops = ([*with_recomputed(row, chain)] for row in (passes, ops))
     scatters = a.store.scatters
     with_gradients = with_scatters if scatters else with_sums
-    is_tied = scatters and bool(chain.tied)
     has_terms = bool(a.model_on(rank).slices_of(a.sharding.terms))
-    totals = (*[Kind.TIES] * is_tied, *[Kind.TERMS] * has_terms)
+    totals = (*[Kind.TIES] * (scatters and bool(chain.tied)), *[Kind.TERMS] * has_terms)
     ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
     room = 1 + max((op.slot for op in ops if op.kind is Kind.OPEN), default=NONE)
-    slots, begins = value_slots(a, chain), tuple[int, ...]()
-    if slots:
-        begins, ops = first_buckets(chain, slots), [*with_gathers(ops, chain, slots)]
-    swapped = swapped_units(a.residences) if a.residences else None
-    if swapped is not None:
-        ops = [*with_swaps(ops, swapped, len(chain.units) - 1)]
+    slots, swapped = value_slots(a, chain), a.residences.swapped if a.residences else None
+    ops = [*with_gathers(ops, chain, slots)] if slots else ops
+    ops = ops if swapped is None else [*with_swaps(ops, swapped, chain)]
+    begins = first_buckets(chain, slots) if slots else ()
     return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,), swapped)
 
 

@@ -110,14 +110,14 @@ def _nothing(op: Op) -> None:
     """Carries out an operation on disk where there is none: on arrays without data."""
 
 
-ON_DISK: Mapping[Kind, Do] = {Kind.WRITE: _nothing, Kind.READ: _nothing}
+NO_DISK: Mapping[Kind, Do] = {Kind.WRITE: _nothing, Kind.READ: _nothing}
 
 
 class LocalChannels(Channels):
-    """The boundaries of a rank that has all stages: nothing is sent, but written to disk and
-    read."""
+    """The boundaries of a rank that has all stages: nothing is sent, and what its list has on disk
+    is carried out by `ops`."""
 
-    def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do] = ON_DISK) -> None:
+    def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do] = NO_DISK) -> None:
         self.sends, self.ops = Sends(), ops
         self.outlets: Any = dict(enumerate(boundaries))
         self.inlets: Any = dict(enumerate(boundaries, 1))

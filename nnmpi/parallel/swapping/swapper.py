@@ -1,4 +1,5 @@
-"""Swapper: moves the activations of each stage to disk and back, around the passes of an executor.
+"""Swapper: moves the activations of each stage to disk and back, where the list of a step says so,
+and has passes make their arrays where they can be moved.
 
     computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
     thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
@@ -98,7 +99,9 @@ class Swapper:
     def _write(self, op: Op) -> None:
         """Starts to write the activations of a stage, or the optimizer state."""
         if op.at == NONE:
-            self._disk.write_state()
+            with self._disk.change:
+                self._disk.loaded.discard(STATE)
+                self._disk.add(("write", STATE))
             self._is_within = False
         else:
             self._disk.add(("write", op.at))
@@ -118,13 +121,9 @@ class Swapper:
         do(op)
 
     def _apply(self, do: Do, op: Op) -> None:
-        disk = self._disk
         do(op)
         if self._pages:
             self._pages.drop()
-        with disk.change:
-            disk.loaded.discard(STATE)
-            disk.in_use -= self._plan.state
 
     def _forward(self, do: Do, op: Op) -> None:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]

@@ -77,6 +77,8 @@ KINDS = {
     "SUM": Style("sum of gradients", "G", "#b59ae0"),
     "GATHER": Style("gather of values", "V", "#d9c2f0"),
     "APPLY": Style("update", "U", "#3b4252"),
+    "WRITE": Style("write to disk", "D", "#8d6e5a"),
+    "READ": Style("read from disk", "D", "#bfa48f"),
     "STEP": Style("step of a worker", "S", "#6ea0f0"),
     "send": Style("send", "s", "#e58fb5"),
     "receive": Style("receive", "r", "#f0b7cf"),

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle, islice, permutations
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_optimizer_state_is_on_disk_between_updates(tmp_path: Path) -> None:
         found = trainer.arrangement.residences
         assert found is not None
         assert found.in_file > 0
+
+
+def test_a_trace_does_not_count_the_disk_as_communication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed(MIXES[2], monkeypatch)
+    case = {**CASES["pooling"], "trace": str(tmp_path / "trace.json")}
+    limit = f"{needed(Trainer(Config(**QUICK, **CASES['pooling']))) * 0.9:.0f}B"
+    with Trainer(Config(**QUICK, **case, memory=limit)) as trainer:
+        (seconds,) = trainer.fit()["trace"]["ranks"].values()
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    microseconds = Counter[str]()
+    for event in (event for event in events if event["ph"] == "X"):
+        microseconds[event["cat"]] += event["dur"]
+    assert microseconds["WRITE"] > 0
+    assert microseconds["READ"] > 0
+    assert seconds["communicating"] == pytest.approx(microseconds["SUM"] / 1e6, abs=1e-5)
 
 
 @pytest.mark.long
