@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from nnmpi.autograd import on_host
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
-from nnmpi.nn.place import Place
+from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.registries import Registries
 from nnmpi.nn.seeding import SeedState, refuse_late_seed
 from nnmpi.nn.state import LoadedKeys, load_into
@@ -209,6 +209,11 @@ class Module(Hooked, Registries):
         """Returns copies of all parameters and buffers on the host, with PyTorch's names and
         shapes."""
         return {p.path: np.array(on_host(value), order="C") for p, value in self.tensors()}
+
+    def state_arrays(self) -> Iterable[StateArray]:
+        """Returns what else of this module a step depends on and changes, such as the state of a
+        generator; it is saved and restored with parameters and buffers. Subclasses define it."""
+        return ()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Copies a state into the model if all names and shapes fit, and returns the keys that do

@@ -128,6 +128,13 @@ class Parameter(Tensor):
         twin.requires_grad, twin.room = self.requires_grad, self.room
         return twin
 
+    def copied(self, values: Array) -> Parameter:
+        """Returns a parameter of no module, at the same place, with these values."""
+        copy = Parameter.drawn(self._place, None, self.memory_axes)
+        copy._name = self.place.path
+        copy.move(SingleStore(values), 0)
+        return copy
+
     def _declare(
         self, place: Place, init: Init | None, memory_axes: tuple[int, ...] | None
     ) -> None:

@@ -1,15 +1,19 @@
 """Place: the path of a tensor in the whole model, its whole shape and the part on this rank.
+StateArray: a range of such a part, with the functions that read and write it.
 
 A rank draws initial values for its part alone, from the path and the indices in the whole tensor,
-and loads its part of a whole tensor. Ranks exchange their places once (`PartTable`). Files, the
-digest, `--verify`, the comparison of ranks and the norm of the gradient are computed from that
-table.
+and loads its part of a whole tensor. All that training has is a list of StateArrays
+(`parallel/model/state.py`): files, the digest, `--verify`, backups and recovery know nothing else.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+
+from nnmpi.arrays.dtypes import named
 
 Part: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) along each axis of the whole tensor."""
@@ -95,3 +99,94 @@ class Range(NamedTuple):
     def size(self) -> int:
         """The number of elements."""
         return self.hi - self.lo
+
+
+class StateArray(NamedTuple):
+    """Elements lo..hi-1 of this rank's part of a named array of training, in the order of memory.
+
+    The array is a parameter, a buffer, or optimizer state of a parameter. `place` has its name and
+    its whole shape.
+
+    axes        in the order of memory
+    dtype       the name of the type of its elements
+    may_differ  True if copies on several ranks may differ, as those of buffers do
+    read        read(a, b) returns elements a..b-1 of the part, with lo <= a <= b <= hi, on the
+                host; None on paper
+    write       copies all elements lo..hi-1 from an array on the host
+    file        the file that has it, equal on all ranks; "" if this rank has it
+    """
+
+    place: Place
+    axes: tuple[int, ...]
+    lo: int
+    hi: int
+    dtype: str
+    may_differ: bool = False
+    read: Callable[[int, int], np.ndarray] | None = None
+    write: Callable[[np.ndarray], None] | None = None
+    file: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the whole array, such as `fc.weight` or `fc.weight.momentum_buffer`."""
+        return self.place.path
+
+    @property
+    def range(self) -> Range:
+        """The range of elements."""
+        return self.place.range(self.lo, self.hi)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.hi - self.lo
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self.size * int(named(self.dtype).itemsize)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if these are all elements of the whole array."""
+        return self.place.part == whole(self.place.shape) and self.size == self.place.size
+
+    def named(self, name: str) -> "StateArray":
+        """Returns the array under another name."""
+        return self._replace(place=self.place._replace(path=name))
+
+    def as_whole(self) -> "StateArray":
+        """Returns the whole array on paper."""
+        place = Place.of_whole(self.name, self.place.shape)
+        return StateArray(place, self.axes, 0, place.size, self.dtype, self.may_differ)
+
+    def on_paper(self) -> "StateArray":
+        """Returns the array without its elements."""
+        return self._replace(read=None, write=None)
+
+    def elements(self) -> np.ndarray:
+        """Returns the elements on the host: a view, where that is possible."""
+        assert self.read is not None
+        return self.read(self.lo, self.hi)
+
+    def put(self, elements: np.ndarray) -> None:
+        """Copies elements from an array on the host."""
+        assert self.write is not None
+        self.write(elements)
+
+    def holding(self, elements: np.ndarray) -> "StateArray":
+        """Returns the array with these elements, which are not copied; ranks can send it."""
+        return self._replace(read=partial(_between, elements, self.lo), write=None, file="")
+
+    def copied(self) -> "StateArray":
+        """Returns the array with a copy of its elements."""
+        return self.holding(np.array(self.elements()))
+
+    def part_of(self, whole_array: np.ndarray) -> np.ndarray:
+        """Returns the elements lo..hi-1 from the whole array, in the order of memory."""
+        part = whole_array[self.place.slices]
+        return part.transpose(self.axes).reshape(-1)[self.lo : self.hi]
+
+
+def _between(elements: np.ndarray, lo: int, a: int, b: int) -> np.ndarray:
+    return elements[a - lo : b - lo]

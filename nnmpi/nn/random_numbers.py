@@ -6,6 +6,7 @@ drawn before: they are equal on all ranks if all ranks draw the same ones. Weigh
 them.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,49 @@ from nnmpi.autograd.creation import creator, like
 from nnmpi.autograd.functional import tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.seeding import next_draw
 
 __all__ = [
-    "multinomial", "rand", "rand_like", "randint", "randn", "randn_like", "random", "randperm",
+    "generator_state", "multinomial", "rand", "rand_like", "randint", "randn", "randn_like",
+    "random", "randperm",
 ]  # fmt: skip
+
+
+def generator_state(name: str, generator: np.random.Generator) -> StateArray:
+    """Returns the state of a NumPy generator as an array of 64-bit words, for `state_arrays` of the
+    module that draws from it: it is saved and restored with the weights. Ranks that had other
+    states go on from that of the first one."""
+
+    def read(lo: int, hi: int) -> np.ndarray:
+        return np.array([*_words(generator.bit_generator.state)], np.uint64)[lo:hi]
+
+    def write(words: np.ndarray) -> None:
+        state = generator.bit_generator.state
+        generator.bit_generator.state = _of_words(state, iter(words.tolist()))
+
+    n = len([*_words(generator.bit_generator.state)])
+    return StateArray(Place.of_whole(name, (n,)), (0,), 0, n, "uint64", True, read, write)
+
+
+def _words(state: Any) -> Iterator[int]:
+    """Yields the numbers in the state of a generator, integers of up to 128 bits as two words."""
+    if isinstance(state, dict):
+        for value in state.values():
+            yield from _words(value)
+    elif isinstance(state, np.ndarray):
+        yield from state.tolist()
+    elif not isinstance(state, str):
+        yield from (state % (1 << 64), state >> 64)
+
+
+def _of_words(state: Any, words: Iterator[int]) -> Any:
+    """The state with its numbers replaced by those that `_words` has yielded of another one."""
+    if isinstance(state, dict):
+        return {name: _of_words(value, words) for name, value in state.items()}
+    if isinstance(state, np.ndarray):
+        return np.array([next(words) for _ in state], state.dtype)
+    return state if isinstance(state, str) else next(words) + (next(words) << 64)
 
 
 def random(

@@ -39,18 +39,6 @@ class FlatState:
         """True if this rank still updates the slices of the parameters that the state is for."""
         return self._slices == _owned_slices(self._parameters)
 
-    def elements(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """Returns the memory of elements lo..hi-1 of a state array of parameter i.
-
-        This rank must update them.
-        """
-        at, slices = self.starts[i], self._slices[i]  # no `Range` objects: they take longer
-        for start, stop in slices:
-            if start <= lo < stop:
-                break
-            at += stop - start
-        return self.arrays[name][at + lo - start : at + hi - start]
-
     def convert(self) -> None:
         """Moves the state arrays to the dtype and the device of the values that are updated."""
         store = store_of(self._parameters)
@@ -58,8 +46,11 @@ class FlatState:
             self.arrays[name] = store.on.asarray(array, store.updated_dtype)
 
     def ranges(self, i: int) -> Iterator[tuple[Range, int]]:
-        """Yields the ranges of parameter i that this rank updates, and their starts in an array."""
+        """Yields the ranges of parameter i that this rank updates, and their starts in an array;
+        an empty one of a parameter without elements."""
         at, place = self.starts[i], self._parameters[i].place
+        if not place.size:
+            yield place.range(), at
         for lo, hi in self._slices[i]:
             if lo < min(hi, place.size):
                 yield place.range(lo, min(hi, place.size)), at

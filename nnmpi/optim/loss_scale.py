@@ -7,10 +7,18 @@ The constants are those of PyTorch's GradScaler. A loss scale is a value: ranks 
 whether a step was skipped compute the same next scale without a message.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Self
+
+import numpy as np
+
+from nnmpi.nn.place import Place, StateArray
 
 GROWTH_INTERVAL = 2000
 """The scale is doubled after this many good steps in a row."""
+
+LARGEST = 2.0**127
+"""The largest scale: that of a loss in float32."""
 
 
 class LossScale(NamedTuple):
@@ -45,3 +53,19 @@ class Scaler:
 
     def __init__(self, initial: LossScale) -> None:
         self.current = initial
+
+    def state_arrays(self) -> Iterator[StateArray]:
+        """Yields `loss_scale`, the scale and the number of good steps; nothing if it is
+        constant."""
+        if self.current.is_dynamic:
+            place, rest = Place.of_whole("loss_scale", (2,)), (self._read, self._write)
+            yield StateArray(place, (0,), 0, 2, "float64", True, *rest)
+
+    def _read(self, lo: int, hi: int) -> np.ndarray:
+        return np.array(self.current[:2], float)[lo:hi]
+
+    def _write(self, values: np.ndarray) -> None:
+        scale, good_steps = values.tolist()
+        if not (0 < scale <= LARGEST and 0 <= good_steps < GROWTH_INTERVAL):
+            raise ValueError(f"loss_scale {scale} after {good_steps} good steps cannot be")
+        self.current = LossScale(scale, int(good_steps), True)

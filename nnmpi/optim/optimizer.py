@@ -3,10 +3,9 @@
 Rules:
 
 - Nothing in this file communicates. A rank updates what the store's `owned` yields, and has
-  optimizer state for that only; `FullState.of_optimizer` collects the state of all ranks, and
-  `planning/paper/rank.py` counts its bytes.
+  optimizer state for that only, in `state_arrays`, by which it is saved, moved and gathered.
 - Ranges are found again when `_dependencies` changes, which each step compares. If ranges come to
-  depend on something else, add it there, or clear `_ranges_of` as `take` does.
+  depend on something else, add it there, or clear `_ranges_of` as `set_steps` does.
 - A step marks the values as written (`storage.written`), by which the tape refuses older graphs.
 - A state array lies in the order of memory, like the values; only `state_dict` has shapes.
 """
@@ -14,6 +13,7 @@ Rules:
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd.recording import recording, tick
-from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
-from nnmpi.nn.place import Place, Range
+from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape
+from nnmpi.nn.place import Place, Range, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
@@ -184,7 +184,7 @@ class Optimizer:
 
     def set_steps(self, steps: Sequence[int]) -> None:
         """Sets the number of updates of each parameter."""
-        self.steps, self._ranges_of = [*steps], []  # ranges depend on the step counts
+        self.steps, self._ranges_of = [*steps], []  # ranges depend on the counts
 
     def add_state(self, name: str) -> Array:
         """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
@@ -207,75 +207,75 @@ class Optimizer:
 
     # ---- state
 
+    def state_arrays(self) -> Iterator[StateArray]:
+        """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
+        `sums`, and the number of its updates, `PATH.step`. They are views that a step changes."""
+        updates_any = any(x.size for i in range(len(self.parameters)) for x in self.owned(i))
+        for i, p in enumerate(self.parameters):
+            place, axes = p.place, p.memory_axes
+            for (_, _, lo, hi), at in self._flat_state.ranges(i):
+                for name in self.sums:
+                    here = place._replace(path=states.name_of(place, name))
+                    how = partial(self._read, name, i, at - lo), partial(self._write, name, at)
+                    dtype = str(self.state[name].dtype)
+                    yield StateArray(here, axes, lo, hi, dtype, False, *how)
+            if updates_any:  # else the counts are those of other ranks
+                count = Place.of_whole(states.name_of(place, states.STEP), ())
+                how = partial(self._read_count, i), partial(self._write_count, i)
+                yield StateArray(count, (), 0, 1, "int64", True, *how)
+
     def state_dict(self) -> dict[str, np.ndarray]:
         """Returns host copies of the optimizer state and step counts, by the paths of parameters.
 
         `PATH.NAME` has the shape of the parameter, for each name in `sums`; `PATH.step` is the
         number of its updates.
         """
-        places = [p.place for p in self.parameters]
-        states.check_paths(places)
-        entries: dict[str, np.ndarray] = {}
-        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
-            n_owned = sum(owned_range.size for owned_range in self.owned(i))
-            if place.local_shape != place.shape or (self.sums and n_owned < p.size):
+        states.check_paths([p.place for p in self.parameters])
+        for i, p in enumerate(self.parameters):
+            place, updated = p.place, sum(owned.size for owned in self.owned(i))
+            if place.local_shape != place.shape or (self.sums and updated < p.size):
                 raise ValueError(
                     f"this rank has only a part of the state of {place.path}, as one of several "
                     "ranks: call Trainer.optimizer_state_dict() on all of them"
                 )
-            for name in self.sums:
-                values = in_shape(self._row(name, i), p.shape, p.memory_axes)
-                entries[states.name_of(place, name)] = np.array(values, order="C")
-            entries[states.name_of(place, states.STEP)] = np.array(self.steps[i])
-        return entries
+        rows = dict[str, tuple[StateArray, np.ndarray]]()
+        for x in self.state_arrays():
+            _, row = rows.setdefault(x.name, (x, np.empty(x.place.size, x.dtype)))
+            row[x.lo : x.hi] = x.elements()
+        return {
+            name: np.array(in_shape(row, x.place.shape, x.axes), order="C")
+            for name, (x, row) in rows.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a state, if all names and shapes fit; raises ValueError otherwise.
 
         The state holds whole tensors, and this rank copies the part of each that it updates.
         """
-        places = [p.place for p in self.parameters]
-        self.take(states.checked(state, places, self.sums), places)
-
-    def take(self, state: Mapping[str, np.ndarray], places: Sequence[Place]) -> None:
-        """Copies a state that fits; `places` say which part of its whole tensors the parameters
-        are."""
-        self._convert_state()
-        self.set_steps([int(state[states.name_of(place, states.STEP)]) for place in places])
-        for i, place in enumerate(places):
-            for name in self.sums:
-                self.put(name, i, state[states.name_of(place, name)][place.slices])
+        states.check_paths([p.place for p in self.parameters])
+        values = states.checked(state, (x.place for x in self.state_arrays()))
+        for x in self.state_arrays():
+            x.put(x.part_of(values[x.name]))
 
     def owned(self, i: int) -> Iterator[Range]:
         """Yields the ranges of parameter i that this rank updates."""
         return (numbers for numbers, _ in self._flat_state.ranges(i))
 
-    def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """Returns elements lo..hi-1 of a state array of parameter i, to read.
+    def _read(self, name: str, i: int, at: int, lo: int, hi: int) -> np.ndarray:
+        """Returns elements lo..hi-1 of a state array of parameter i, which begins at `at`."""
+        return backend.to_host(self._converted(name, i, self.state[name][at + lo : at + hi]))
 
-        This rank must update them. `FlatStore.numbers` returns the values in the same way.
-        """
-        return self._converted(name, i, self._flat_state.elements(name, i, lo, hi))
-
-    def memory(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """Returns the memory of elements lo..hi-1 of a state array of parameter i, to write."""
+    def _write(self, name: str, at: int, values: np.ndarray) -> None:
         self._convert_state()
-        return self._flat_state.elements(name, i, lo, hi)
+        memory = self.state[name][at : at + len(values)]
+        memory[...] = backend.of(memory).asarray(values, memory.dtype)
 
-    def put(self, name: str, i: int, values: np.ndarray) -> None:
-        """Copies a state array of parameter i from an array with the shape of the parameter."""
-        row = memory_order(self.parameters[i], values)
-        for _, _, lo, hi in self.owned(i):
-            memory = self.memory(name, i, lo, hi)
-            memory[...] = backend.of(memory).asarray(row[lo:hi], memory.dtype)
+    def _read_count(self, i: int, lo: int, hi: int) -> np.ndarray:
+        return np.array([self.steps[i]])[lo:hi]
 
-    def _row(self, name: str, i: int) -> np.ndarray:
-        """Returns a state array of parameter i on the host; this rank must update all of the
-        parameter."""
-        row = np.empty(self.parameters[i].size, str(self.state[name].dtype))
-        for _, _, lo, hi in self.owned(i):
-            row[lo:hi] = backend.to_host(self.numbers(name, i, lo, hi))
-        return row
+    def _write_count(self, i: int, values: np.ndarray) -> None:
+        self.steps[i] = int(values[0])
+        self._ranges_of = []  # ranges depend on the counts
 
     def _prepare(self) -> None:
         """Finds the ranges of parameters that have gradients, and converts state to the options."""

@@ -3,8 +3,12 @@
 The table in docs/communicating-less.md says it in words.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import NamedTuple
+
+from nnmpi.nn.place import Range, StateArray
 
 DIFFERENCE = "replica_difference"
 """The name of the state by which a replica's own values differ from those that all show. It is of
@@ -13,6 +17,9 @@ no use among other replicas."""
 RESIDUAL = "compress_residual"
 """The name of what a replica has not sent yet. The sum over the replicas counts: among fewer
 replicas, one takes the sum of several, and among more, a new one has zeros."""
+
+REPLICA = "@"
+"""The sign before the number of a replica, in the names of arrays that are its own."""
 
 
 class ReplicaState(NamedTuple):
@@ -26,21 +33,72 @@ class ReplicaState(NamedTuple):
     replicas: int = 1
     names: tuple[str, ...] = ()
 
-    def sources(self, name: str, saved: Sequence[int], replicas: int) -> list[int]:
-        """Returns the replicas whose arrays this one takes, added up; zeros if there are none.
-
-        saved      the numbers of those whose arrays are there: of all, but after a loss
-        replicas   how many there were
-        """
-        if name == RESIDUAL:
-            return [*saved[self.replica :: self.replicas]]
-        if name == DIFFERENCE and not len(saved) == replicas == self.replicas:
-            return []
-        # an array that is not among `names` now has equal values on all ranks
-        return [saved[(self.replica if name in self.names else 0) % len(saved)]]
+    def own(self, x: StateArray) -> StateArray:
+        """Returns a state array under the number of this replica, if other replicas have other
+        values, as `fc.weight.momentum_buffer@2`."""
+        _, state = split(x.name)
+        return x.named(f"{x.name}{REPLICA}{self.replica}") if state in self.names else x
 
 
-def of_one(names: Sequence[str]) -> list[str]:
+def terms_of(saved: Iterable[StateArray], before: int, now: int) -> Callable[[str], list[str]]:
+    """Returns the function that gives, by the name of a state array, the names of the saved ones
+    that it is the sum of; none if it keeps its initial values.
+
+    before, now   how many replicas there were when the arrays were saved, and how many there are
+    """
+    shared = set[str]()
+    ranges = defaultdict[tuple[str, int], set[Range]](set)  # by state and replica
+    sizes = defaultdict[str, dict[str, int]](dict)  # by state: of the whole arrays
+    for x in saved:
+        name, number = unnumbered(x.name)
+        if number is None:
+            shared.add(name)
+            continue
+        _, state = split(name)
+        ranges[state, number].add(x.named(name).range)
+        sizes[state][name] = prod(x.place.shape)
+    whole = defaultdict[str, list[int]](list)  # by state: the replicas of which no part is lost
+    for (state, number), parts in sorted(ranges.items()):
+        if sum(part.size for part in parts) >= sum(sizes[state].values()):
+            whole[state].append(number)
+
+    def terms(name: str) -> list[str]:
+        name, number = unnumbered(name)
+        if name in shared:
+            return [name]
+        _, state = split(name)
+        found = _sources(state, number, whole[state], before, now) if whole[state] else []
+        return [f"{name}{REPLICA}{replica}" for replica in found]
+
+    return terms
+
+
+def _sources(
+    state: str, number: int | None, saved: Sequence[int], before: int, now: int
+) -> list[int]:
+    """Returns the replicas whose arrays one of `now` replicas takes, added up; `saved` are those
+    that are there: of all of `before`, but after a loss. `number` is None for an array that all
+    replicas have alike."""
+    if state == RESIDUAL:
+        return [*saved[number or 0 :: now]]
+    if state == DIFFERENCE and not len(saved) == before == now:
+        return []
+    return [saved[(number or 0) % len(saved)]]
+
+
+def split(name: str) -> tuple[str, str]:
+    """Returns the path of the parameter and the name of the state in the name of a state array."""
+    path, _, state = name.rpartition(".")
+    return path, state
+
+
+def unnumbered(name: str) -> tuple[str, int | None]:
+    """Returns the name of a state array without the number of a replica, and that number."""
+    shared, sign, number = name.rpartition(REPLICA)
+    return (shared, int(number)) if sign and number.isdigit() else (name, None)
+
+
+def of_one(names: Iterable[str]) -> list[str]:
     """Returns the names of the arrays that a single copy of the state has; the residual, of which
     it has the sum over all replicas, is the last."""
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

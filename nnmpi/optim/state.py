@@ -17,19 +17,6 @@ def name_of(place: Place, name: str) -> str:
     return f"{place.path}.{name}" if place.path else name
 
 
-def state_places(places: Iterable[Place], sums: Sequence[str]) -> list[Place]:
-    """Returns the name and the shape of each entry in the state dict of the parameters at these
-    places."""
-    return [
-        entry
-        for place in places
-        for entry in (
-            *(Place.of_whole(name_of(place, name), place.shape) for name in sums),
-            Place.of_whole(name_of(place, STEP), ()),
-        )
-    ]
-
-
 def check_paths(places: Sequence[Place]) -> None:
     """Raises ValueError if two parameters have the same path."""
     seen: dict[str, int] = {}
@@ -42,14 +29,12 @@ def check_paths(places: Sequence[Place]) -> None:
             )
 
 
-def checked(
-    state: Mapping[str, Any], places: Sequence[Place], sums: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Returns the arrays of a state dict on the host; raises ValueError unless they fit the
-    parameters."""
-    check_paths(places)
-    values = checked_arrays(state, state_places(places, sums), "optimizer")
-    for name in (name_of(place, STEP) for place in places):
+def checked(state: Mapping[str, Any], entries: Iterable[Place]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a state dict on the host; raises ValueError unless they are these
+    entries, with numbers of updates that can be."""
+    entries = [Place.of_whole(entry.path, entry.shape) for entry in entries]
+    values = checked_arrays(state, [*dict.fromkeys(entries)], "optimizer")
+    for name in (name for name in values if name.rpartition(".")[2] == STEP):
         count = values[name].item()
         if not (count >= 0 and count == count // 1):
             raise ValueError(f"{name} is {count}: it must be a whole number of at least 0")

@@ -24,13 +24,12 @@ import numpy as np
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
-from nnmpi.optim import Optimizer
+from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.terms import duration
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import (
-    COUNT,
     VERSIONS_KEPT,
     backed_up,
     needs_backups,
@@ -38,71 +37,63 @@ from nnmpi.parallel.arrangement.backups import (
     steps_between,
 )
 from nnmpi.parallel.layout import duplicate
-from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of, dtypes_of, owned
 
 
-class HeldVersion(NamedTuple):
-    """The parts of a model that this rank has of one version: its own, and those that it keeps for
-    others.
+class Version(NamedTuple):
+    """The arrays that a rank has of one version of the training state: its own, and those that it
+    keeps for others.
 
-    about    the object passed with the version
-    renewal  how often the backup of this version has been made again
+    version   the number of steps after which they are so
+    about     the object passed with the version: everything else about it
+    renewal   how often the backup of this version has been made again
+    session   the number of the session that the version is from
     """
 
     version: int
-    ranges: Sequence[SavedRange]
+    arrays: Sequence[StateArray]
     about: Any
     renewal: int = 0
+    session: int = 0
 
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """The version, the session and the renewal; versions with one key are parts of the same
+        state."""
+        return self.version, self.session, self.renewal
 
-def packed_bytes(form: StateRange[str]) -> int:
-    """Returns the bytes of a range in memory, as [steps | values | state | state ...]."""
-    return COUNT + bytes_of(form)
-
-
-def rows_of(
-    form: StateRange[str], memory: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Returns views of a range in the bytes of a backup: its step count, its values, and its
-    optimizer state by name, which has the dtype of the values."""
-    numbers = memory[COUNT:].view(named(form.values))
-    values, *state = numbers.reshape(1 + len(form.sums), -1)
-    return memory[:COUNT].view(np.int64), values, dict(zip(form.sums, state, strict=True))
+    def on_paper(self) -> "Version":
+        """The version without elements, to tell other ranks of it."""
+        return self._replace(arrays=tuple(x.on_paper() for x in self.arrays))
 
 
 AGE = attrgetter("version", "renewal")
 """A sort key: backups that were made later come last."""
 
 
-class PackedRanges:
-    """Memory for consecutive ranges, described by `forms`, and a flag for whether it has been
-    filled.
+class PackedArrays:
+    """Memory for the elements of some arrays, one array after the other, and a flag for whether it
+    has been filled.
 
     It is also the `copies` argument of the receive into it, so that it notes when the receive
     completes.
     """
 
-    def __init__(self, forms: Sequence[StateRange[str]]) -> None:
-        self._forms, self.is_filled = forms, False
-        edges = [*accumulate(map(packed_bytes, forms), initial=0)]
+    def __init__(self, arrays: Sequence[StateArray]) -> None:
+        self.is_filled, edges = False, [*accumulate((x.nbytes for x in arrays), initial=0)]
         self.memory = np.zeros(edges[-1], np.uint8)
-        ends = zip(forms, pairwise(edges), strict=True)
-        self._rows = [rows_of(form, self.memory[start:stop]) for form, (start, stop) in ends]
+        parts = (self.memory[start:stop] for start, stop in pairwise(edges))
+        self._rows = [part.view(named(x.dtype)) for x, part in zip(arrays, parts, strict=True)]
+        self._arrays = [x.holding(row) for x, row in zip(arrays, self._rows, strict=True)]
 
-    def fill(self, ranges: Iterable[SavedRange]) -> None:
-        """Copies `ranges`, which must match the forms in order."""
-        for (steps, values, state), saved in zip(self._rows, ranges, strict=True):
-            span = slice(0, saved.hi - saved.lo)
-            steps[0], values[...] = saved.steps, saved.values[span]
-            for name, numbers in state.items():
-                numbers[...] = saved.sums[name][span]
+    def fill(self, arrays: Iterable[StateArray]) -> None:
+        """Copies the elements of `arrays`, which must be the same ranges in the same order."""
+        for row, x in zip(self._rows, arrays, strict=True):
+            row[...] = x.elements()
         self.complete()
 
-    def ranges(self) -> list[SavedRange]:
-        """Returns the ranges in this memory, as views; none if it is not filled."""
-        pairs = zip(self._forms, self._rows, strict=True) if self.is_filled else ()
-        return [StateRange(*form[:6], int(row[0][0]), *row[1:]) for form, row in pairs]
+    def arrays(self) -> Sequence[StateArray]:
+        """Returns the arrays in this memory, as views; none if it is not filled."""
+        return self._arrays if self.is_filled else ()
 
     def ready(self) -> bool:
         """Returns True: a message may arrive at any time."""
@@ -115,25 +106,23 @@ class PackedRanges:
 
 @dataclass
 class VersionMemory:
-    """Memory for one version of the model: this rank's own parts, and those it keeps for others."""
+    """Memory for one version: this rank's own arrays, and those it keeps for others."""
 
-    own: PackedRanges
-    kept: Mapping[int, PackedRanges]
+    own: PackedArrays
+    kept: Mapping[int, PackedArrays]
     version: int = -1
     renewal: int = 0
     about: Any = None
 
     @classmethod
-    def of(
-        cls, owned: Sequence[StateRange[str]], kept: Mapping[int, Sequence[StateRange[str]]]
-    ) -> Self:
-        """Returns memory for ranges of these forms."""
-        return cls(PackedRanges(owned), {r: PackedRanges(forms) for r, forms in kept.items()})
+    def of(cls, owned: Sequence[StateArray], kept: Mapping[int, Sequence[StateArray]]) -> Self:
+        """Returns memory for arrays like these."""
+        return cls(PackedArrays(owned), {r: PackedArrays(arrays) for r, arrays in kept.items()})
 
     @property
-    def ranges(self) -> list[SavedRange]:
-        """All ranges that are filled."""
-        return [saved for packed in (self.own, *self.kept.values()) for saved in packed.ranges()]
+    def arrays(self) -> list[StateArray]:
+        """All arrays that are filled."""
+        return [x for packed in (self.own, *self.kept.values()) for x in packed.arrays()]
 
     def clear(self) -> None:
         """Drops the version in it, so that another one can take its place."""
@@ -145,29 +134,28 @@ class VersionMemory:
 class Backups:
     """The backups of one rank; every rank of `comm`, the Comm of the arrangement, constructs one.
 
+    state   yields the arrays of this rank
     every   steps between backups; 0: chosen from the cost of a backup and the time between failures
     """
 
     def __init__(
         self,
         arrangement: Arrangement,
-        part: ModelPart,
-        optimizer: Optimizer,
+        state: Callable[[], Iterable[StateArray]],
         comm: Comm,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         config, rank = arrangement.config, comm.rank
         self.every, self._mtbf = config.backup or 0, duration(config.mtbf)
-        self._part, self._optimizer, self._clock = part, optimizer, clock
-        variables, backed = arrangement.graph.variables, backed_up(arrangement, rank)
-        self._sent = {variables[v].path for v in (*backed.trained, *backed.others)}
-        forms = [dtypes_of(held) for held in self._owned()]
-        message = [form for form in forms if form.path in self._sent]
-        self._length = sum(map(packed_bytes, message))  # ranges that are sent come first in memory
+        self._state, self._clock = state, clock
+        self._sent = {x.range for x in backed_up(arrangement, rank)}
+        owned = [x.on_paper() for x in self._owned()]
+        message = [x for x in owned if x.range in self._sent]
+        self._length = sum(x.nbytes for x in message)  # what is sent comes first in memory
         keepers, asked = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
         self._keeper = keepers[rank]
         kept = {r: asked[r] for r, keeper in enumerate(keepers) if keeper == rank and asked[r]}
-        self._memories = [VersionMemory.of(forms, kept) for _ in range(VERSIONS_KEPT)]
+        self._memories = [VersionMemory.of(owned, kept) for _ in range(VERSIONS_KEPT)]
         self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
         self._latest, self._renewal, self._due = -1, 0, 0
         self._cost, self._returned = 0.0, clock()
@@ -212,12 +200,12 @@ class Backups:
         """How often the backup of this version has been made again."""
         return self._renewal if version == self._latest else 0
 
-    def held(self) -> list[HeldVersion]:
+    def held(self) -> list[Version]:
         """Returns this rank's parts of earlier versions, the latest first, as views.
 
         If the backup of a version is incomplete, this rank may have only its own parts of it.
         """
-        versions = [HeldVersion(m.version, m.ranges, m.about, m.renewal) for m in self._memories]
+        versions = [Version(m.version, m.arrays, m.about, m.renewal) for m in self._memories]
         filled = (held for held in versions if held.version >= 0)
         return sorted(filled, key=AGE, reverse=True)
 
@@ -227,10 +215,9 @@ class Backups:
             self._finish(self._clock())
         self._comm.free()
 
-    def _owned(self) -> list[SavedRange]:
-        """Returns the ranges that this rank owns; those that it sends come first."""
-        ranges = owned(self._part, self._optimizer)
-        return sorted(ranges, key=lambda saved: saved.path not in self._sent)
+    def _owned(self) -> list[StateArray]:
+        """Returns the arrays that this rank owns; those that it sends come first."""
+        return sorted(self._state(), key=lambda x: x.range not in self._sent)
 
     def _start(self, version: int, about: Any, renewal: int = 0) -> None:
         """Copies what this rank owns over the older version, and starts the messages."""
@@ -269,9 +256,9 @@ def check_backup(config: Config, comm: Comm) -> None:
 
 
 def backups(
-    arrangement: Arrangement, part: ModelPart, optimizer: Optimizer, comm: Comm
+    arrangement: Arrangement, state: Callable[[], Iterable[StateArray]], comm: Comm
 ) -> Backups | None:
     """Returns the backups that the options ask for; None if nothing would be lost with any one
     rank. Every rank calls it."""
     is_needed = needs_backups(arrangement)
-    return Backups(arrangement, part, optimizer, comm, comm.system.clock) if is_needed else None
+    return Backups(arrangement, state, comm, comm.system.clock) if is_needed else None

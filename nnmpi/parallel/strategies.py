@@ -100,6 +100,5 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         return strategy
     # --verify: each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.twin)
-    held = [p for p in spec.parameters if strategy.full_state.table.has(p)]
-    models = spec.task.model, spec.twin.task.model
-    return VerifiedStrategy(strategy, single, models, ReferenceUpdate(spec, held), spec.control)
+    update = ReferenceUpdate(spec, spec.parameters)
+    return VerifiedStrategy(strategy, single, (spec, spec.twin), update)

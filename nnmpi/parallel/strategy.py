@@ -34,8 +34,8 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.full_state import FullState
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.whole import WholeArrays, whole_model
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.control import StepControl
@@ -91,13 +91,9 @@ class TrainSpec(NamedTuple):
     twin: "TrainSpec | None" = None  # for --verify: the same with another copy of the model
     next_steps: Sequence[StepState] = ()  # of each worker, if each has its own pace
 
-    def optimizer(
-        self, updated: Sequence[Parameter], copied: Sequence[Parameter] | None = None
-    ) -> Optimizer:
-        """Returns the optimizer of a rank's own parameters, which may be copies of those in
-        `copied`; every rank calls it."""
-        paths = (p.place.path for p in copied or updated)
-        return self.make_optimizer([*zip(paths, updated, strict=True)])
+    def optimizer(self, updated: Sequence[Parameter]) -> Optimizer:
+        """Returns the optimizer of a rank's own parameters; every rank calls it."""
+        return self.make_optimizer([(p.place.path, p) for p in updated])
 
 
 class AgreedError(ArithmeticError):
@@ -114,7 +110,7 @@ class Strategy(Protocol):
 
     layout: Layout
     optimizer: Optimizer
-    full_state: FullState
+    full_state: WholeArrays  # of the model
     last: Undoable | None  # finishes or undoes the last step, if a rank is lost within it
     traffic: StepTraffic  # what this rank sends in a step
 
@@ -205,7 +201,7 @@ class ExecutorStrategy:
         close: Callable[[], None] | None = None,
     ) -> None:
         self.layout, self.optimizer, self.last = layout, optimizer, last
-        self.full_state = FullState.of_model(spec.task.model, layout.all, spec.part.held)
+        self.full_state = whole_model(spec.part, layout.all)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
         self._checks = [parts.check] if row_norm_names(spec.task.model) else []

@@ -23,7 +23,7 @@ import numpy as np
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
-from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.step_list.values import SLOTS
@@ -160,7 +160,7 @@ class LowerBounds:
 
     def _state(self, candidate: Candidate) -> list[float]:
         """The least bytes of values, gradients and optimizer state of each rank along pp."""
-        k, types = state_array_count(self._arranger.plain), types_of(self._dtype)
+        k, types = len(state_arrays_of(self._arranger.plain)), types_of(self._dtype)
         copies = (2, 2, 1, 0)[candidate.zero]
         # with masters in float32, a rank with ZeRO 3 has values in 16 bits only in its slots
         narrow = 2 - copies - (types.is_mixed and candidate.zero == 3)

@@ -33,7 +33,7 @@ from nnmpi.parallel.arrangement.residence import (
     choose,
     least_memory,
 )
-from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
@@ -180,7 +180,7 @@ def _model(
     gradients = size * alone
     in_memory = [v * (1 + alone) for v in values]  # while one unit computes, the next is being read
     passes = max(map(sum, pairwise(in_memory)), default=sum(in_memory))
-    rows = 2 + state_array_count(a.config)
+    rows = 2 + len(state_arrays_of(a.config))
     update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, size) * rows
     return ModelOnDisk(size, gradients, held.optimizer, max(passes, update))
 

@@ -24,7 +24,7 @@ from nnmpi.parallel.arrangement.partition import (
     refuse_few,
     split_points,
 )
-from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.pipeline.profile import Timing, UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.planning.machine import TYPICAL
@@ -73,7 +73,7 @@ def measured_samples(config: Config, parts: int) -> int:
 def copies(config: Config) -> int:
     """The number of values that a rank holds per parameter element: value, gradient and optimizer
     state."""
-    return 2 + state_array_count(config)
+    return 2 + len(state_arrays_of(config))
 
 
 def border_seconds(link: Link, nbytes: float) -> float:

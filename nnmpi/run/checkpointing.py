@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import RunFacts, tensor_facts
+from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import BETTER, best_until
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
@@ -21,6 +21,7 @@ from nnmpi.io.output import Event
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.model.state import first_names, model_tensors
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
@@ -159,7 +160,9 @@ class Checkpoints:
             run.pace.counts,
             {k: v for k, v in run.measured.items() if isinstance(v, float)},
             tuple(states_of(self._callbacks)),
-            tensor_facts(session.model),
+            first_names(session.model),
+            tuple(x.name for x in model_tensors(session.model) if x.may_differ),
+            session.others,
             session.metadata,
             folders.sizes_of(session.model),
             run.restored,

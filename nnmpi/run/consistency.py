@@ -24,8 +24,8 @@ from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.full_state import first_difference
-from nnmpi.parallel.model.parts import PartTable, everything
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.whole import first_difference
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
 
@@ -153,14 +153,11 @@ def check_same(comm: Comm, items: Sequence[Compared]) -> None:
     comm.agree(error)
 
 
-def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everything) -> None:
+def check_values(comm: Comm, part: ModelPart) -> None:
     """Raises on all ranks if initial values differ between ranks that have the same part of a
-    tensor.
-
-    Every rank calls it (see PartTable).
-    """
+    tensor. Every rank calls it."""
     error: ValueError | None = None
-    difference = first_difference(PartTable(model, comm, held))
+    difference = first_difference(part, comm)
     if difference is not None:
         path, other = difference
         error = ValueError(
@@ -169,13 +166,14 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     comm.agree(error)
 
 
-def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
+def check_copies(part: ModelPart, comm: Comm, step: int, buffers: bool) -> None:
     """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
     ranks.
 
     Every rank calls it.
     """
-    for rank, difference in enumerate(gather_objects(parts.comm, first_difference(parts, buffers))):
+    of_ranks = gather_objects(comm, first_difference(part, comm, buffers))
+    for rank, difference in enumerate(of_ranks):
         if difference is not None:
             path, other = difference
             raise AgreedError(

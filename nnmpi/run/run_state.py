@@ -258,7 +258,7 @@ class RunState:
         self.restored = resumed.restored
         self.pace = self.pace.again(resumed.pace)
         is_over = resumed.is_over and self.total_steps <= resumed.total_steps
-        snapshot = resumed.snapshot._replace(owned=())
+        snapshot = resumed.snapshot._replace(arrays=())
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
 
     def go_back(self, resumed: ResumePoint) -> None:

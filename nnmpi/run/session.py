@@ -5,7 +5,7 @@
 All ranks make and close a session together. What fails on one rank fails on all.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,19 +24,22 @@ from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import StateArray
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import stores_of
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.optim.replica_state import terms_of
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.backup import HeldVersion, backups
+from nnmpi.parallel.backup import Version, backups
 from nnmpi.parallel.layout import Layout, mesh_of
+from nnmpi.parallel.model.mover import move
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import Restored, owned, saved
+from nnmpi.parallel.model.state import divided, module_state, other_state, value_arrays
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
@@ -64,7 +67,7 @@ class Session:
                  that all ranks have; servers update within an epoch and report at its end
     """
 
-    epoch_start: HeldVersion | None = None
+    epoch_start: Version | None = None
     _steps: Generator[StepResult, None, None] | None = None
 
     def __init__(
@@ -80,7 +83,6 @@ class Session:
         self.footprint = Footprint()
         self.config, self.comm, self.is_closed, self.is_unsharded = config, comm, False, False
         self.setup, self.run, self._recorder = setup, run, recorder
-        self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
         self._initial = replace(config, load=None) if snapshot else config
         # each check precedes the messages whose lengths depend on it: ranks that differ would hang
         model = all_or_none(comm, self._build_model)
@@ -120,11 +122,11 @@ class Session:
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
         self.run.loaded = loaded or self.run.loaded
         spec = self._spec(part, arrangement, layout)
-        restored = Restored(snapshot.owned, part, config.dtype, comm) if snapshot else None
-        if restored:
-            restored.values_to_model()
+        if snapshot:  # values, before they move to a store that ranks share
+            of_model, others = all_or_none(comm, lambda: divided(snapshot.arrays, model))
+            move(of_model, [*value_arrays(part)], comm)
         twin = self._twin(model, arrangement) if config.verify else None
-        consistency.check_values(comm, model, part.held)
+        consistency.check_values(comm, part)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
@@ -142,14 +144,23 @@ class Session:
         self.optimizer = self.strategy.optimizer
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
-        if restored and snapshot:  # after Settings: the state belongs to the snapshot's options
+        if snapshot:  # after Settings: the state belongs to the snapshot's options
             replicas = mesh_of(snapshot.config, snapshot.ranks).count("dp")
-            restored.load_optimizer_state(self.optimizer, replicas)
-        self.backups = backups(arrangement, part, self.optimizer, comm)
+            self._restore(others, replicas)
+            if twin and twin.task.scaler and self.task.scaler:
+                twin.task.scaler.current = self.task.scaler.current
+        self.backups = backups(arrangement, self.state, comm)
         self._unsharded = ExitStack()
         self._release = partial(release, self._unsharded, self.backups, self.strategy, model)
         self._unwatch = watch(comm, self, self._release)
         blas.release_memory()
+
+    def _restore(self, arrays: Sequence[StateArray], replicas: int) -> None:
+        """Copies the state of the optimizer, and what else is state besides values, from a snapshot
+        of so many replicas; what the snapshot lacks is as in a new run."""
+        now = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
+        target = [*self._other_state()]
+        move(arrays, target, self.comm, partial(terms_of, before=replicas, now=now))
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """The TrainSpec of a model: which of its parameters this rank trains, with which
@@ -159,8 +170,9 @@ class Session:
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
         )
         here = arrangement.model_on(layout.all.rank).trained
+        scale = LossScale.of(self.config.dtype)
         return TrainSpec(
-            Task(part.model, objective, setup.on, self._scale and Scaler(self._scale)),
+            Task(part.model, objective, setup.on, scale and Scaler(scale)),
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
@@ -202,9 +214,8 @@ class Session:
         every rank calls it."""
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self._share_untrained()
-            self.epoch_start = HeldVersion(
-                self.run.state.step, saved(self.part, self.optimizer), self.version_facts()
-            )
+            copies = tuple(x.copied() for x in self.state())
+            self.epoch_start = Version(self.run.state.step, copies, self.version_facts())
 
     def _share_untrained(self) -> None:
         """Gives servers the buffers and frozen parameters of the first worker, so that these are
@@ -285,21 +296,39 @@ class Session:
         """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
         sizes, model = folders.sizes_of(self.model), type(self.model).__name__
-        saving.write_entries(where, self.strategy.full_state, self.metadata, sizes, model)
+        saving.write_whole(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
         """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
         ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            consistency.check_copies(self.strategy.full_state.table, self.run.state.step, buffers)
+            consistency.check_copies(self.part, self.comm, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
         """All that this rank needs to go on from this step; no message is sent. With `copies=False`
         the arrays are those in use, which the next step changes."""
-        is_worker = not self.strategy.layout.serves
-        ranges = (saved if copies else owned)(self.part, self.optimizer, is_worker)
-        return self._head()._replace(owned=tuple(ranges))
+        arrays = self.state(untrained=not self.strategy.layout.serves)
+        return self._head()._replace(
+            arrays=tuple(x.copied() for x in arrays) if copies else (*arrays,)
+        )
+
+    def state(self, untrained: bool = True) -> Iterator[StateArray]:
+        """Yields everything that this rank owns and that a step depends on and changes, as views;
+        with `untrained=False` only what its optimizer updates."""
+        yield from value_arrays(self.part, self.optimizer, untrained)
+        yield from self._other_state()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of what all ranks have that is state of no parameter."""
+        scaler = self.task.scaler
+        of_scaler = (x.name for x in scaler.state_arrays()) if scaler else ()
+        return (*(x.name for _, x in module_state(self.model)), *of_scaler)
+
+    def _other_state(self) -> Iterator[StateArray]:
+        others = () if self.task.scaler is None else (self.task.scaler,)
+        return other_state(self.part, self.optimizer, *others)
 
     def back_up(self) -> None:
         """Makes a backup, if one is due; every rank calls it before the first step and after
@@ -325,7 +354,6 @@ class Session:
             () if position is None else (position,),
             self.settings.changes,
             (),
-            None if self.task.scaler is None else self.task.scaler.current,
             (counters.pace.norm, counters.pace.norms),
         )
 

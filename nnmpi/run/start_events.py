@@ -18,8 +18,10 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.residence import Residences
+from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
 from nnmpi.parallel.mesh import CUTS, REPLICAS
-from nnmpi.parallel.model.nearest import axes_of, rearranged
+from nnmpi.parallel.model.mover import Mover
+from nnmpi.parallel.model.moves import MovePlan
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -89,14 +91,30 @@ def arranged_event(a: Arrangement) -> Event:
     }
 
 
+def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePlan]:
+    """The moves from one arrangement of ranks to another, on the nodes of the larger of the two: of
+    values, then of what else is state."""
+    axes = {p.place.path: p.memory_axes for p in model.parameters()}
+    values = {variable.path for variable in old.graph.variables}
+    have = [(r, x) for r in range(old.ranks) for x in state_on_paper(old, r, axes)]
+    ranks = range(new.ranks)
+    need = [
+        [(r, x) for r in ranks for x in held_on_paper(new, r, axes)],
+        [(r, x) for r in ranks for x in state_on_paper(new, r, axes) if x.name not in values],
+    ]
+    nodes = max(old.cluster.nodes, new.cluster.nodes, key=len)
+    return [Mover(have, of_ranks, nodes).plan for of_ranks in need]
+
+
 def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
     """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
     optimizer state and buffers."""
-    ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, axes_of(model))
+    ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
         for (holder, rank), moves in plan.between().items():
-            nbytes = sum(move.size * plan.tensors[move.need.tensor].itemsize for move in moves)
+            tensors = plan.tensors
+            nbytes = sum(m.size * tensors[m.need.tensor].dtype.itemsize for m in moves)
             sources[rank][int(holder)] += nbytes
     both = zip(*(plan.moved(ranks) for plan in plans), strict=True)
     return {

@@ -21,7 +21,7 @@ from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.full_state import FullState, load_state
+from nnmpi.parallel.model.whole import load_state, whole_optimizer
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.recovery.rank_status import RunStage
@@ -251,8 +251,7 @@ class Trainer:
         every rank calls it."""
         self._check_together("optimizer_state_dict")
         self.comm.meet("optimizer_state_dict")
-        entries = FullState.of_optimizer(self.optimizer, self.model, self.comm)
-        return {entry.place.path: entry.value for entry in entries}
+        return dict(whole_optimizer(self.optimizer, self.model, self.comm))
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads this rank's part of a whole optimizer state; every rank calls it, with all of the

@@ -21,7 +21,6 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.backup import Backups
-from nnmpi.parallel.model.snapshot import saved
 
 FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
 SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in LAYOUTS]
@@ -49,7 +48,7 @@ def renewed(comm: Comm) -> Kept:
             p.data[...] *= 2
     kept.backups.renew(1, None)  # not the last version
     kept.backups.renew(2, None)
-    kept.truth[2] = saved(kept.trainer.session.part, kept.trainer.optimizer)
+    kept.truth[2] = kept.trainer.session.snapshot().arrays
     return kept
 
 

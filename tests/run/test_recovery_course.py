@@ -6,15 +6,16 @@ from nnmpi import Config
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.output.pace import NO_TIME
 from nnmpi.metrics import Sums
-from nnmpi.nn.place import Place
-from nnmpi.parallel.model.moves import MovedTensor
+from nnmpi.nn.place import Place, StateArray
+from nnmpi.parallel.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run.recovery.held_copies import HeldCopy
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.reported import ReportedEvents, event_position
 from nnmpi.run.run_state import Counters, VersionFacts
 
-TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))
+TENSORS = tuple(
+    StateArray(Place.of_whole(path, (4,)), (0,), 0, 4, "float32") for path in ("first", "second")
+)
 DECISION = 8, (1.0, 0.0, 0.0, 1.0)
 
 
@@ -23,12 +24,16 @@ def status(
 ) -> RankStatus:
     """A rank with one of the two tensors, which has noted the step before the last one."""
     counters = Counters(None, StepState(7), 0, Sums(), 0, 1, (), None, {}, {}, NO_TIME, {})
-    head = Snapshot(Config(), 4, {}, None, counters.state, 0, Sums(), (), Changes(), (), None)
+    head = Snapshot(Config(), 4, {}, None, counters.state, 0, Sums(), (), Changes(), ())
     facts = VersionFacts(head, counters)
-    held = HeldCopy(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)
+    held = Version(version, [x for x in TENSORS if x.name == stage], facts)
     decision = DECISION if knows else None
     return RankStatus(
-        RunStage.RUNNING, 0, counters, holds=(held,), may_make=may_make, decision=decision
+        *(RunStage.RUNNING, 0, counters),
+        holds=(held,),
+        tensors=TENSORS,
+        may_make=may_make,
+        decision=decision,
     )
 
 
@@ -80,8 +85,8 @@ def test_the_work_after_a_step_is_made_again_where_one_rank_has_not_done_it(orde
     def after(rank: RankStatus, sums: Sums, last: StepResult | None) -> RankStatus:
         assert rank.counters is not None
         counters = rank.counters._replace(state=state, sums=sums, last=last)
-        facts = VersionFacts(rank.holds[0].facts.head, counters)
-        held = rank.holds[0]._replace(facts=facts)
+        facts = VersionFacts(rank.holds[0].about.head, counters)
+        held = rank.holds[0]._replace(about=facts)
         return rank._replace(counters=counters, holds=(held,))
 
     for done, last in (made, result), (Sums(), None):

@@ -52,7 +52,7 @@ def test_any_ranks_that_have_all_of_it_go_on(before: int, after: int) -> None:
         def rank(
             comm: Comm, found: list[Snapshot] = found, way: laws_snapshot.Options = way
         ) -> None:
-            own = found[comm.rank :: comm.size] or [found[0]._replace(owned=(), positions=())]
+            own = found[comm.rank :: comm.size] or [found[0]._replace(arrays=(), positions=())]
             near(go_on(comm, joined(own), {**ADAM, **way}), wanted)
 
         threads.run(after, rank)
@@ -80,7 +80,7 @@ def test_a_rank_may_bring_several_copies(
 
     def rank(comm: Comm) -> None:
         own = [found[i] for i in groups[comm.rank]]
-        snapshot = joined(own) if own else found[0]._replace(owned=(), positions=())
+        snapshot = joined(own) if own else found[0]._replace(arrays=(), positions=())
         near(go_on(comm, snapshot, {**ADAM, **after}), one_rank(ADAM))
 
     threads.run(2, rank)
@@ -92,7 +92,7 @@ def test_of_copies_that_differ_all_ranks_get_that_of_the_first() -> None:
 
     def rank(comm: Comm) -> list[float]:
         snapshot = taken(comm, {**ADAM, **RING})
-        (copy,) = (one.values for one in snapshot.owned if one.place.path == name)
+        (copy,) = (x.elements() for x in snapshot.arrays if x.name == name)
         copy += comm.rank
         trainer = trainer_of(comm, **ADAM, **RING)
         trainer.restore(snapshot)

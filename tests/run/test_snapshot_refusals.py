@@ -76,7 +76,7 @@ def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(
         options = {**ADAM, **RING, "zero": 1}
         trainer = trainer_of(comm, **options)
         start = trainer.snapshot()
-        lacks = start._replace(owned=() if comm.rank else start.owned)
+        lacks = start._replace(arrays=() if comm.rank else start.arrays)
         fails(comm, "no rank has element", lambda: trainer.restore(lacks))
         later = start._replace(state=start.state._replace(step=comm.rank))
         fails(comm, "differs from rank 0 in the snapshot", lambda: trainer.restore(later))

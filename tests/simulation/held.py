@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.nn.place import Range
+from nnmpi.parallel.backup import Version
 from nnmpi.run.recovery.rank_status import RankStatus
 
 
@@ -27,8 +28,13 @@ class StatusTold(NamedTuple):
     def holds(self) -> Mapping[tuple[int, int, int], Sequence[Range]]:
         parts = defaultdict[tuple[int, int, int], list[Range]](list)
         for held in self.status.holds:  # a backup and what the rank has itself may have one key
-            parts[held.key] += held.ranges
+            parts[held.key] += ranges_of(held)
         return parts
+
+
+def ranges_of(version: Version) -> list[Range]:
+    """The ranges of arrays in a version."""
+    return [x.range for x in version.arrays]
 
 
 class WholeTensor(NamedTuple):
@@ -69,7 +75,7 @@ class Meeting(NamedTuple):
                 parts.setdefault(key, []).extend(ranges)
             if known is not None and told.status.may_make == known:
                 head = told.status.holds[0]
-                parts.setdefault((known, head.session, 0), []).extend(head.ranges)
+                parts.setdefault((known, head.session, 0), []).extend(ranges_of(head))
         return max(
             (key[0] for key, ranges in parts.items() if self._is_whole(ranges)), default=None
         )

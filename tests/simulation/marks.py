@@ -11,10 +11,10 @@ from nnmpi.comm.calls import CallRunner
 from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.averaging.rounds import Rounds
 from nnmpi.parallel.backup import Backups
+from nnmpi.parallel.model.state import model_tensors
 from nnmpi.parallel.server.exchange import RequestChannel
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.recovery.held_copies import tensors_of
 from nnmpi.run.recovery.rank_status import RankStatus
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.survivors import Survivors
@@ -105,7 +105,7 @@ def _noting_tensors(plain: Callable[..., None]) -> Callable[..., None]:
         plain(recovery, trainer, *arguments)
         here = HERE.get()
         if here is not None and not here.scheduler.tensors:
-            for path, shape, axes, *_ in tensors_of(trainer.session.model):
-                here.scheduler.tensors[path] = WholeTensor(shape, axes)
+            for x in model_tensors(trainer.session.model):
+                here.scheduler.tensors[x.name] = WholeTensor(x.place.shape, x.axes)
 
     return opened

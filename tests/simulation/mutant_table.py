@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "backup parts not merged",
-        ("nnmpi.run.recovery.recovery", "Recovery._leave"),
+        ("nnmpi.run.recovery.recovery", "Recovery._keep"),
         "if known is not version:",
         "if False:",
         BACKUPS,
@@ -147,7 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         "oldest version",
-        ("nnmpi.run.recovery.held_copies", "newest"),
+        ("nnmpi.run.recovery.versions", "newest"),
         "reverse=True",
         "reverse=False",
         (*SIMPLE, *BACKUPS),
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "most progress",
-        ("nnmpi.run.recovery.held_copies", "newest"),
+        ("nnmpi.run.recovery.versions", "newest"),
         "min(of_key, key=progress)",
         "max(of_key, key=progress)",
         (*SIMPLE, *BACKUPS),
@@ -238,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         "norm not agreed",
-        ("nnmpi.parallel.step.update", "Update.apply"),
+        ("nnmpi.parallel.step.update", "Update.agree"),
         "if self._model.size > 1:",
         "if False:",
         ("pipelines", "tensor parallel", "one pipeline, backups"),
@@ -409,8 +409,8 @@ MUTANTS = (
     Mutant(
         "epoch start not copied",
         ("nnmpi.run.session", "Session.keep_epoch_start"),
-        "saved(self.part, self.optimizer)",
-        "self.snapshot(copies=False).owned",
+        "tuple(x.copied() for x in self.state())",
+        "tuple(self.state())",
         ("servers", "asp"),
         killed_by=Case("servers", kills=(Fault(0, "answered", 4, 1),), drawn=()),
     ),

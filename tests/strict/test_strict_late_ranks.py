@@ -64,7 +64,7 @@ def run(
     if isinstance(heard, Stopper):
         heard.trainer = trainer
     done = trainer.fit(heard)
-    assert first_difference(trainer.strategy.full_state.table) is None
+    assert first_difference(trainer.session.part, trainer.comm) is None
     return Ran(heard.losses, done["steps"], done["skipped_steps"], dict(contents(trainer)))
 
 

@@ -9,52 +9,12 @@ from nnmpi.io.checkpoints.schema import TYPE_NAMES
 from nnmpi.io.checkpoints.snapshot import Changes
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
-from nnmpi.nn import Module
 from nnmpi.nn.language import Sizes
-from nnmpi.nn.parameter import Parameter
-from nnmpi.optim.loss_scale import LossScale
+from nnmpi.nn.place import Part
 from nnmpi.parallel import strategies
-from nnmpi.parallel.model.snapshot import StateRange
 from nnmpi.parallel.step.executor import StepState
 
-# ---- where numbers are in files
-
-
-class InFile(NamedTuple):
-    """The place of an array in a file: the name of its type, and the byte at which it begins."""
-
-    dtype: Annotated[str, TYPE_NAMES]
-    at: int
-
-
-class ArrayInFile(NamedTuple):
-    """The place of an array in the file of rank 0, in C order."""
-
-    dtype: Annotated[str, TYPE_NAMES]
-    at: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SavedFile:
-    """The file of a rank: its size, the SHA-256 of each block of 1 MB, and the ranges in it."""
-
-    name: str
-    bytes: int
-    sha256: tuple[str, ...]
-    ranges: tuple[StateRange[InFile], ...]
-
-
 # ---- what a run tells of itself
-
-
-class TensorFact(NamedTuple):
-    """A name in a state dict, with the first name of the same tensor, and what the tensor is."""
-
-    name: str
-    first: str
-    is_parameter: bool
-    is_trained: bool
 
 
 @dataclass(frozen=True)
@@ -68,7 +28,10 @@ class RunFacts:
     pace         its time so far
     metrics      of the evaluation after the last step, if there was one
     callbacks    names and states
-    tensors      those of the model, which can be exported without its code
+    tensors      by each name in the state dict of the model the first name of the same tensor, so
+                 that it can be exported without its code
+    buffers      the names of those that are no parameters
+    others       the names of arrays that are state of no parameter
     metadata     those of the file of --save
     sizes        of a GPT or a Llama
     restored     the steps that `restore` had taken the run to, in order
@@ -81,29 +44,12 @@ class RunFacts:
     pace: PaceCounts
     metrics: Mapping[str, float]
     callbacks: tuple[tuple[str, Any], ...]
-    tensors: tuple[TensorFact, ...]
+    tensors: Mapping[str, str]
+    buffers: tuple[str, ...]
+    others: tuple[str, ...]
     metadata: Mapping[str, str]
     sizes: Sizes | None
-    restored: tuple[int, ...] = ()
-
-    def to_write(self) -> dict[str, Any]:
-        """The fields; without `restored` where it is empty, so that older versions of nnmpi, which
-        do not know it, read the checkpoint."""
-        return {name: value for name, value in vars(self).items() if value or name != "restored"}
-
-
-def tensor_facts(model: Module) -> tuple[TensorFact, ...]:
-    """A TensorFact for each name in the state dict of a model."""
-    first: dict[int, str] = {}
-    return tuple(
-        TensorFact(
-            place.path,
-            first.setdefault(id(tensor), place.path),
-            isinstance(tensor, Parameter),
-            isinstance(tensor, Parameter) and tensor.requires_grad,
-        )
-        for place, tensor in model.tensors()
-    )
+    restored: tuple[int, ...]
 
 
 # ---- the JSON
@@ -131,7 +77,37 @@ class RunForm:
     epoch: tuple[float, float, int, Mapping[str, tuple[float, float]]]
     positions: tuple[tuple[int, int, int, int, int], ...]
     changes: Changes
-    loss_scale: LossScale | None
+
+
+class TensorForm(NamedTuple):
+    """Arrays of any file that lie alike: a tensor, and arrays of its state.
+
+    dtypes   of each array, by what follows the name and a point; "" is the tensor itself
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    dtypes: dict[str, Annotated[str, TYPE_NAMES]]
+
+
+class RangeForm(NamedTuple):
+    """A range of an array in a file; `array` is its number, counted along all TensorForms."""
+
+    array: int
+    part: Part
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """A `RankFile` as JSON has it."""
+
+    name: str
+    bytes: int
+    sha256: tuple[str, ...]
+    ranges: tuple[int | RangeForm, ...]  # a number: the whole array
 
 
 @dataclass(frozen=True)
@@ -143,5 +119,5 @@ class ManifestForm:
     versions: Mapping[str, str]
     run: Any
     about: Any
-    arrays: tuple[ArrayInFile, ...]
-    files: tuple[SavedFile, ...]
+    arrays: tuple[TensorForm, ...]
+    files: tuple[FileForm, ...]

@@ -12,36 +12,42 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.io.checkpoints.forms import ArrayInFile, ManifestForm, RunFacts, RunForm, SavedFile
-from nnmpi.io.checkpoints.rank_file import RankFile, laid_out
+from nnmpi.io.checkpoints.forms import (
+    FileForm,
+    ManifestForm,
+    RangeForm,
+    RunFacts,
+    RunForm,
+    TensorForm,
+)
+from nnmpi.io.checkpoints.rank_file import RankFile, is_about, laid_out
 from nnmpi.io.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
 from nnmpi.metrics import MetricSum, Sums
-from nnmpi.optim.loss_scale import LossScale
+from nnmpi.nn.place import Place, StateArray
+from nnmpi.optim.replica_state import split
 from nnmpi.options.config import Config
-from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular, parsed
-from nnmpi.parallel.model.snapshot import REPLICA
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
+from nnmpi.version import __version__
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format, also of the headers of files; other versions are not read."""
 
 MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
 DIGEST = 64  # characters
 RUN, ABOUT = "manifest.run", "manifest.about"
-LARGEST_SCALE = 2.0**127  # of a loss in float32
 
 
 class Outcome(NamedTuple):
@@ -60,17 +66,15 @@ class Outcome(NamedTuple):
 class Manifest(NamedTuple):
     """The list of what is in a checkpoint.
 
-    snapshot    of all ranks, without the ranges that are in files
+    snapshot    of all ranks, without the arrays, which are in files
     files       of the ranks, in their order
-    arrays      in the first file: those of the run's facts
-    about_json  the facts about the run, by `as_json`
+    about_json  the facts about the run, by `as_json`; their arrays are in the first file
     versions    of the software that computed it
     time        when it was written, in seconds since the epoch
     """
 
     snapshot: Snapshot
-    files: tuple[SavedFile, ...]
-    arrays: tuple[ArrayInFile, ...]
+    files: tuple[RankFile, ...]
     about_json: Any
     versions: Mapping[str, str]
     time: float
@@ -83,21 +87,15 @@ class Manifest(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes of all files together."""
-        return sum(file.bytes for file in self.files)
+        return sum(file.size for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """The facts about the run; its arrays are given by `arrays`, or else replaced by their
-        places in the file."""
-        fields = from_json(self.about_json, arrays or self.arrays, ABOUT)
+        """The facts about the run; its arrays are given by `arrays`, or else on paper."""
+        if arrays is None:
+            arrays = [x for x in self.files[0].arrays if is_about(x)]
+        fields = from_json(self.about_json, arrays, ABOUT)
         about: RunFacts = checked(fields, RunFacts, ABOUT)
         return about
-
-    def rank_file(self, rank: int) -> RankFile:
-        """The layout of a rank's file, computed again from its ranges and arrays."""
-        ranges = [array.map(attrgetter("dtype")) for array in self.files[rank].ranges]
-        return laid_out(
-            rank, ranges, [(array.dtype, array.shape) for array in self.arrays] * (not rank)
-        )
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -108,8 +106,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "versions": dict(manifest.versions),
         "run": _run_to_json(manifest.snapshot),
         "about": manifest.about_json,
-        "arrays": manifest.arrays,
-        "files": [vars(file) for file in manifest.files],
+        **_files_to_json(manifest.files),
     }
     body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     return HEAD + hashlib.sha256(body).hexdigest().encode() + MIDDLE + body + TAIL
@@ -128,7 +125,8 @@ def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
         version = value.get("format") if isinstance(value, dict) else None
         if version != FORMAT:
             raise DamagedError(
-                f"{NAME} has version {shown(version)} of the format, and nnmpi reads {FORMAT}"
+                f"{NAME} has version {shown(version)} of the format, and nnmpi {__version__} reads "
+                f"version {FORMAT}: go on with the nnmpi that wrote it, or start a new run"
             )
         result: T = parsed(read, value)
     except DamagedError:
@@ -148,21 +146,20 @@ def from_bytes(content: bytes) -> Manifest:
 
 def _from_json(value: Any) -> Manifest:
     form: ManifestForm = checked(value, ManifestForm, "manifest")
-    files = form.files
+    files = _files_from_json(form)
     snapshot = _run_from_json(checked(from_json(form.run, (), RUN), RunForm, RUN))
-    manifest = Manifest(snapshot, files, form.arrays, form.about, form.versions, form.time)
+    manifest = Manifest(snapshot, files, form.about, form.versions, form.time)
     if snapshot.ranks != len(files):
         raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, but there are {len(files):,} files")
-    for rank, file in enumerate(files):
-        made = manifest.rank_file(rank)
-        _check_file(f"manifest.files[{rank}]", file, made.saved)
-        if rank == 0 and made.arrays != form.arrays:
-            raise refused("manifest.arrays", "not at the positions where nnmpi writes these arrays")
-    tensors, ranges = manifest.about().tensors, (saved for f in files for saved in f.ranges)
-    paths = {saved.path for saved in ranges if REPLICA not in saved.path}
-    names, first = {saved.name for saved in tensors}, {saved.first for saved in tensors}
-    if len(names) < len(tensors) or not paths <= first:
+    about = manifest.about()
+    tensors, others = {*about.tensors.values()}, {*about.others}
+    arrays = {x.name for file in files for x in file.arrays if not is_about(x)}
+    unknown = (x for x in arrays - tensors - others if split(x)[0] not in about.tensors)
+    if not tensors <= {*about.tensors} & arrays or any(unknown):
         raise refused(f"{ABOUT}.tensors", "not the tensors that the files have")
+    for name, known in (("buffers", about.buffers), ("others", about.others)):
+        if len({*known}) < len(known) or not {*known} <= arrays:
+            raise refused(f"{ABOUT}.{name}", "not the arrays that the files have")
     return manifest
 
 
@@ -179,7 +176,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint; raises DamagedError if it is damaged, or if files are missing
     or have other sizes. Only the manifest is read."""
     manifest = from_bytes(_content(folder))
-    _check_sizes(folder, [(file.name, file.bytes) for file in manifest.files])
+    _check_sizes(folder, [(file.name, file.size) for file in manifest.files])
     _check_step(folder, manifest.step)
     return manifest
 
@@ -251,7 +248,6 @@ def _run_to_json(snapshot: Snapshot) -> dict[str, Any]:
             [position.worker, position.workers, *position.next] for position in snapshot.positions
         ],
         "changes": [*snapshot.changes],
-        "loss_scale": None if snapshot.loss_scale is None else [*snapshot.loss_scale],
     }
     texts: dict[str, Any] = as_json(form, arrays)
     assert not arrays, "sums over the steps of an epoch are numbers"
@@ -263,11 +259,6 @@ def _run_from_json(run: RunForm) -> Snapshot:
         config = Config(**run.options)
     except (TypeError, ValueError) as error:
         raise refused(f"{RUN}.options", f"not the options of a run: {shown(error)}") from None
-    first, scale = LossScale.of(config.dtype), run.loss_scale
-    is_dynamic = None if first is None else first.is_dynamic
-    fits = is_dynamic == (None if scale is None else scale.is_dynamic)
-    if not fits or (scale is not None and not 0 < scale.scale <= LARGEST_SCALE):
-        raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
     costs = run.measured.unit_costs
     if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
         raise refused(f"{RUN}.measured.unit_costs", "without samples, or without one row per unit")
@@ -283,35 +274,76 @@ def _run_from_json(run: RunForm) -> Snapshot:
         tuple(WorkerPosition(*row[:2], StepState(*row[2:])) for row in run.positions),
         run.changes,
         (),
-        scale,
     )
 
 
 # ---- the files
 
 
-def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
-    """Raises DamagedError for a file that nnmpi does not write; `made` is the layout that its
-    ranges give."""
-    for i, saved in enumerate(file.ranges):
-        try:
-            saved.place.check()
-        except ValueError as error:
-            raise refused(f"{field}.ranges[{i}].part", f"not a part: {shown(error)}") from None
-        if sorted(saved.axes) != [*range(len(saved.shape))]:
-            raise refused(
-                f"{field}.ranges[{i}].axes",
-                f"{saved.axes}, not an order of the axes of shape {saved.shape}",
-            )
-        if not saved.lo <= saved.hi <= saved.place.size:
-            numbers = (
-                f"{saved.lo:,} to {saved.hi:,}, not within the {saved.place.size:,} of the part"
-            )
-            raise refused(f"{field}.ranges[{i}]", numbers)
-        if saved != made.ranges[i]:
-            expected = f"{saved.values.dtype} at byte {saved.values.at:,}, or not its state, where"
-            raise refused(f"{field}.ranges[{i}]", f"not {expected} such ranges and arrays have it")
-    if file.name != made.name:
-        raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
-    if file.bytes != made.bytes:
-        raise refused(f"{field}.bytes", f"{file.bytes:,}, but its ranges take {made.bytes:,}")
+def _files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
+    """The arrays of all files, each once, and the ranges that each file has, in its order."""
+    tensors = dict[str, TensorForm]()
+    for x in (x for file in files for x in file.arrays):
+        path, state = split(x.name)
+        if path not in tensors or tensors[path][1:3] != (x.place.shape, x.axes):
+            path, state = x.name, ""
+        form = tensors.setdefault(path, TensorForm(path, x.place.shape, x.axes, {}))
+        form.dtypes[state] = x.dtype
+    arrays = [*tensors.values()]
+    numbers = {x.name: i for i, x in enumerate(_arrays(arrays))}
+
+    def row(x: StateArray) -> int | RangeForm:
+        number = numbers[x.name]
+        return number if x.is_whole else RangeForm(number, x.place.part, x.lo, x.hi)
+
+    forms = (FileForm(f.name, f.size, f.sha256, tuple(map(row, f.arrays))) for f in files)
+    return {"arrays": arrays, "files": [*map(vars, forms)]}
+
+
+def _arrays(tensors: Iterable[TensorForm]) -> Iterator[StateArray]:
+    """Yields the whole arrays, on paper."""
+    for name, shape, axes, dtypes in tensors:
+        for state, dtype in dtypes.items():
+            place = Place.of_whole(f"{name}.{state}" if state else name, shape)
+            yield StateArray(place, axes, 0, place.size, dtype)
+
+
+def _files_from_json(form: ManifestForm) -> tuple[RankFile, ...]:
+    for i, tensor in enumerate(form.arrays):
+        if sorted(tensor.axes) != [*range(len(tensor.shape))]:
+            axes = f"{tensor.axes}, not an order of the axes of shape {tensor.shape}"
+            raise refused(f"manifest.arrays[{i}].axes", axes)
+    arrays = [*_arrays(form.arrays)]
+    return tuple(_file(rank, file, arrays) for rank, file in enumerate(form.files))
+
+
+def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
+    """The file of a rank, whose layout follows from its ranges."""
+    field = f"manifest.files[{rank}]"
+    ranges = (_array(arrays, row, f"{field}.ranges[{i}]") for i, row in enumerate(form.ranges))
+    file = laid_out(rank, [*ranges])
+    if form.name != file.name:
+        raise refused(f"{field}.name", f"{shown(form.name)}, not {file.name}")
+    if form.bytes != file.size:
+        raise refused(f"{field}.bytes", f"{form.bytes:,}, but its arrays take {file.size:,}")
+    return file._replace(sha256=form.sha256)
+
+
+def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> StateArray:
+    """The array of a row of the manifest; raises DamagedError if it cannot be."""
+    number = row if isinstance(row, int) else row.array
+    if number >= len(arrays):
+        raise refused(f"{field}.array", f"{number:,}, but there are {len(arrays):,} arrays")
+    whole = arrays[number]
+    if isinstance(row, int):
+        return whole
+    _, part, lo, hi = row
+    place = whole.place._replace(part=part)
+    try:
+        place.check()
+    except ValueError as error:
+        raise refused(f"{field}.part", f"not a part: {shown(error)}") from None
+    if not lo <= hi <= place.size:
+        numbers = f"{lo:,} to {hi:,}, not within the {place.size:,} elements of a part"
+        raise refused(field, f"{numbers} of {whole.name}")
+    return whole._replace(place=place, lo=lo, hi=hi)

@@ -1,4 +1,4 @@
-"""The safetensors file of a rank: who writes what, where each element is, and how it is written.
+"""The safetensors file of a rank: who writes what, where each array is, and how it is written.
 
 Where several ranks have copies of the same elements, each of them writes a part. All ranks compute
 the same division, from a list of what every rank has. Divided are the bytes of everything that the
@@ -8,13 +8,13 @@ same ranks have, one tensor behind the other.
              rank 1  [ w w w w | b b ]               rank 1  [ . . . w | b b ]
              rank 2  [ v v v ]                       rank 2  [ v v v ]
 
-    header | values of all ranges | optimizer state of range 0 | of range 1 | arrays
+    header | array 0 | array 1 | ...
 
-The widest types come first; within a type this is the order, in which ranks read the file again.
-Each block of 1 MB has its own digest, the first block with the header too.
+The widest types come first; within a type arrays are in the order of the list of state, in which
+ranks read the file again. Each block of 1 MB has its own digest, the first block with the header
+too.
 """
 
-import math
 import os
 import platform
 import threading
@@ -24,6 +24,7 @@ from concurrent.futures import wait
 from functools import partial
 from hashlib import sha256
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,16 +32,17 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import OperatingSystem
-from nnmpi.io.checkpoints.forms import ArrayInFile, InFile, SavedFile
 from nnmpi.io.files.atomic import sync
 from nnmpi.io.files.saving import HeaderRow, header_of
-from nnmpi.nn.place import Part, Place, whole
-from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of
+from nnmpi.nn.place import Part, Place, StateArray
 
 BLOCK = 1 << 20  # bytes that have a digest
 
 LEAST = 1 << 20
 """Slices of fewer bytes are not cut: one of the ranks that have it writes all of it."""
+
+ABOUT = "about"
+"""Arrays `about[0]`, `about[1]`, ... in the file of rank 0 are those of the facts about the run."""
 
 
 class CancelledError(Exception):
@@ -50,54 +52,49 @@ class CancelledError(Exception):
 # ---- who writes what
 
 
-def divided(
-    owned: Sequence[Sequence[StateRange[str]]], least: int = LEAST
-) -> list[list[StateRange[str]]]:
-    """The ranges that each rank writes, in the order of tensors: each element is written by exactly
+def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[list[StateArray]]:
+    """The arrays that each rank writes, on paper and in order: each element is written by exactly
     one of the ranks that have it.
 
-    Buffers and frozen parameters are not cut, and small ones are written by the first rank that has
-    them: copies of buffers may differ where ranks run at their own pace.
+    Arrays whose copies may differ, as those of buffers where ranks run at their own pace, are not
+    cut, and small ones are written by the first rank that has them.
     """
-    shared = defaultdict[tuple[int, ...], list[tuple[int, StateRange[str]]]](list)
-    of_ranks: list[list[tuple[int, StateRange[str]]]] = [[] for _ in owned]
-    for number, (saved, ranks) in enumerate(_shared_slices(owned)):
-        is_first = not saved.is_trained and bytes_of(saved) < least
-        (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, saved))
+    shared = defaultdict[tuple[int, ...], list[tuple[int, StateArray]]](list)
+    of_ranks: list[list[tuple[int, StateArray]]] = [[] for _ in owned]
+    for number, (x, ranks) in enumerate(_shared_slices(owned)):
+        is_first = x.may_differ and x.nbytes < least
+        (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, x))
     for ranks, slices in shared.items():
-        total, at = sum(bytes_of(saved) for _, saved in slices), 0
+        total, at = sum(x.nbytes for _, x in slices), 0
         ends = [total * k // len(ranks) for k in range(1, len(ranks))]
-        for number, saved in slices:
-            cuts = [0, *(_cut(end - at, saved, least) for end in ends), saved.hi - saved.lo]
+        for number, x in slices:
+            cuts = [0, *(_cut(end - at, x, least) for end in ends), x.size]
             for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True):
                 if a < b:
-                    of_ranks[rank].append(
-                        (number, saved._replace(lo=saved.lo + a, hi=saved.lo + b))
-                    )
-            at += bytes_of(saved)
-    return [[saved for _, saved in sorted(of_rank, key=lambda row: row[0])] for of_rank in of_ranks]
+                    of_ranks[rank].append((number, x._replace(lo=x.lo + a, hi=x.lo + b)))
+            at += x.nbytes
+    return [[x for _, x in sorted(of_rank, key=itemgetter(0))] for of_rank in of_ranks]
 
 
-def _cut(byte: int, saved: StateRange[str], least: int) -> int:
-    """How many elements of a range lie before a byte; all or none if the range is not cut."""
-    n, size = saved.hi - saved.lo, bytes_of(saved)
-    if size < least or not saved.is_trained:
-        return n if 2 * byte > size else 0
-    return min(max(byte * n // size, 0), n)
+def _cut(byte: int, x: StateArray, least: int) -> int:
+    """How many elements of an array lie before a byte; all or none if the array is not cut."""
+    if x.nbytes < least or x.may_differ:
+        return x.size if 2 * byte > x.nbytes else 0
+    return min(max(byte * x.size // x.nbytes, 0), x.size)
 
 
 def _shared_slices(
-    owned: Sequence[Sequence[StateRange[str]]],
-) -> Iterator[tuple[StateRange[str], tuple[int, ...]]]:
-    """Yields slices of each part of a tensor, each with the ranks that have the whole slice."""
-    of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateRange[str]]]](list)
-    for rank, ranges in enumerate(owned):
-        for saved in ranges:
-            of_parts[saved.path, saved.part].append((rank, saved))
+    owned: Sequence[Sequence[StateArray]],
+) -> Iterator[tuple[StateArray, tuple[int, ...]]]:
+    """Yields slices of each part of an array, each with the ranks that have the whole slice."""
+    of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateArray]]](list)
+    for rank, arrays in enumerate(owned):
+        for x in arrays:
+            of_parts[x.name, x.place.part].append((rank, x))
     for holders in of_parts.values():
-        ends = sorted({end for _, saved in holders for end in (saved.lo, saved.hi)})
+        ends = sorted({end for _, x in holders for end in (x.lo, x.hi)})
         for lo, hi in pairwise(ends):
-            owners = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
+            owners = [(rank, x) for rank, x in holders if x.lo <= lo and hi <= x.hi]
             if owners:
                 ranks = tuple(dict.fromkeys(rank for rank, _ in owners))
                 yield owners[0][1]._replace(lo=lo, hi=hi), ranks
@@ -107,12 +104,20 @@ def _shared_slices(
 
 
 class RankFile(NamedTuple):
-    """The file of a rank before its digests are known: its header, its ranges, and the arrays of
-    the run's facts."""
+    """The file of a rank.
 
-    saved: SavedFile
+    size     in bytes
+    header   the bytes before its arrays
+    arrays   on paper, and in `starts` the byte at which each begins
+    sha256   the digest of each block of 1 MB, once it is written
+    """
+
+    name: str
+    size: int
     header: bytes
-    arrays: tuple[ArrayInFile, ...]
+    arrays: tuple[StateArray, ...]
+    starts: list[int]
+    sha256: tuple[str, ...] = ()
 
 
 class FileWritten(NamedTuple):
@@ -129,93 +134,75 @@ def name_of(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def laid_out(
-    rank: int, ranges: Sequence[StateRange[str]], arrays: Sequence[tuple[str, tuple[int, ...]]]
-) -> RankFile:
-    """The layout of the file of a rank that writes these ranges, and arrays of these (type,
-    shape)."""
-    index = [HeaderRow(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
-    index += [
-        HeaderRow(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
-        for held in ranges
-        for name, dtype in held.sums.items()
-    ]
-    index += [HeaderRow(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
+def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
+    """The layout of the file of a rank that writes these arrays."""
+    index = [HeaderRow(_name(x), named(x.dtype), (x.size,)) for x in arrays]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
-    at = iter(starts)
-    values = [InFile(held.values, next(at)) for held in ranges]
-    in_file = [
-        StateRange(
-            *held[:7], value, {name: InFile(dtype, next(at)) for name, dtype in held.sums.items()}
-        )
-        for held, value in zip(ranges, values, strict=True)
-    ]
-    others = [ArrayInFile(name, next(at), shape) for name, shape in arrays]
-    ends = (
-        start + info.dtype.itemsize * math.prod(info.shape)
-        for info, start in zip(index, starts, strict=True)
-    )
-    saved = SavedFile(name_of(rank), max(ends, default=len(header)), (), tuple(in_file))
-    return RankFile(saved, header, tuple(others))
+    ends = (start + x.nbytes for x, start in zip(arrays, starts, strict=True))
+    size = max(ends, default=len(header))
+    return RankFile(name_of(rank), size, header, (*arrays,), starts)
 
 
-def _name(saved: StateRange[str]) -> str:
-    """The name of a range in the header, for people who look at it; the manifest has the same
+def _name(x: StateArray) -> str:
+    """The name of an array in the header, for people who look at it; the manifest has the same
     facts."""
-    cut = "" if saved.part == whole(saved.shape) else f"{[list(side) for side in saved.part]}"
-    return f"{saved.path}{cut}[{saved.lo}:{saved.hi}]"
+    part = [*map(list, x.place.part)]
+    return x.name if x.is_whole else f"{x.name}{part}[{x.lo}:{x.hi}]"
 
 
-def content_of(
-    file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
-) -> memoryview:
+def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
+    """The arrays of the facts about a run, by name."""
+    return [
+        StateArray(
+            Place.of_whole(f"{ABOUT}[{i}]", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name
+        ).holding(a.reshape(-1))
+        for i, a in enumerate(arrays)
+    ]
+
+
+def is_about(x: StateArray) -> bool:
+    """True if an array is one of the facts about a run."""
+    return x.name.startswith(f"{ABOUT}[")
+
+
+def content_of(file: RankFile, owned: Iterable[StateArray]) -> memoryview:
     """A copy of what a rank writes, as the bytes of its file."""
-    content = np.empty(file.saved.bytes, np.uint8)
-    by_place = defaultdict[Place, list[SavedRange]](list)
-    for row in owned:
-        by_place[row.place].append(row)
-
-    def put(at: int, row: np.ndarray) -> None:
+    content = np.empty(file.size, np.uint8)
+    content[: len(file.header)] = np.frombuffer(file.header, np.uint8)
+    by_place = defaultdict[Place, list[StateArray]](list)
+    for x in owned:
+        by_place[x.place].append(x)
+    for x, at in zip(file.arrays, file.starts, strict=True):
+        held = next(y for y in by_place[x.place] if y.lo <= x.lo and x.hi <= y.hi)
+        assert held.read is not None
+        row = held.read(x.lo, x.hi)
         target = content[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
-        target[...] = row.reshape(-1)
-
-    put(0, np.frombuffer(file.header, np.uint8))
-    for saved in file.saved.ranges:
-        held = next(
-            held for held in by_place[saved.place] if held.lo <= saved.lo and saved.hi <= held.hi
-        )
-        part = slice(saved.lo - held.lo, saved.hi - held.lo)
-        put(saved.values.at, held.values[part])
-        for name, place in saved.sums.items():
-            put(place.at, held.sums[name][part])
-    for place_in_file, array in zip(file.arrays, arrays, strict=True):
-        put(place_in_file.at, array)
+        target[...] = row
     return content.data
 
 
 def prepared(
     folder: Path,
     rank: int,
-    owned: Sequence[SavedRange],
-    has: Sequence[Sequence[StateRange[str]]],
-    arrays: Sequence[np.ndarray],
+    owned: Sequence[StateArray],
+    has: Sequence[Sequence[StateArray]],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
     """Copies this rank's part of a checkpoint, and returns a function that writes it to its
     file."""
     try:
-        file = laid_out(rank, divided(has)[rank], [(a.dtype.name, a.shape) for a in arrays])
-        content = content_of(file, owned, arrays)
+        file = laid_out(rank, divided(has)[rank])
+        content = content_of(file, owned)
     except MemoryError as error:
         return partial(FileWritten, reason_of(error))
 
     def write() -> FileWritten:
         try:
-            blocks = write_file(folder / file.saved.name, content, stop)
+            blocks = write_file(folder / file.name, content, stop)
             sync(folder)
         except (OSError, MemoryError) as error:
             return FileWritten(reason_of(error))
-        return FileWritten("", file.saved.bytes, blocks)
+        return FileWritten("", file.size, blocks)
 
     return write
 

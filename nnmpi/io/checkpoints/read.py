@@ -6,9 +6,8 @@ step-00001200   intact so far: digests are compared for    ◄── newest
                 the blocks that ranks read
 """
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -19,15 +18,15 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import InFile, RunFacts
+from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import folders, outcomes, undone_by
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
-from nnmpi.io.checkpoints.rank_file import BLOCK
+from nnmpi.io.checkpoints.rank_file import BLOCK, is_about
 from nnmpi.io.checkpoints.schema import NAME, DamagedError
 from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.nn.place import StateArray
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import FlatValues, ValuesInFile
 
 KEPT = 64
 """Blocks that a reader caches: it may read from that many files in turn."""
@@ -45,15 +44,17 @@ class BlockReader:
         ranks = {file.name: rank for rank, file in enumerate(manifest.files)}
         self._block = lru_cache(KEPT)(partial(_read, folder, manifest, ranks))
 
-    def numbers(self, file: str, place: InFile, lo: int, hi: int) -> np.ndarray:
-        """Elements lo to hi - 1 of the array that begins at a place in a file; raises
-        DamagedError."""
-        dtype = named(place.dtype)
+    def elements(self, file: str, x: StateArray, at: int, lo: int, hi: int) -> np.ndarray:
+        """Elements lo..hi-1 of an array that begins at byte `at` of a file; raises DamagedError."""
+        dtype = named(x.dtype)
         values = np.empty(hi - lo, dtype.newbyteorder("<"))
-        row, at, done = values.view(np.uint8), place.at + lo * dtype.itemsize, 0
+        row, at, done = values.view(np.uint8), at + (lo - x.lo) * dtype.itemsize, 0
         while done < row.size:
             number, start = divmod(at + done, BLOCK)
-            part = self._block(file, number)[start : start + row.size - done]
+            try:
+                part = self._block(file, number)[start : start + row.size - done]
+            except DamagedError as error:
+                raise DamagedError(f"{error}; it has elements of {shown(x.name)}") from None
             row[done : done + len(part)] = np.frombuffer(part, np.uint8)
             done += len(part)
         return values.astype(dtype, copy=False)
@@ -80,10 +81,10 @@ def _read(
     if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
         raise DamagedError(f"{name} is damaged: block {number} of 1 MB does not match its SHA-256")
     if number == 0:
-        header = manifest.rank_file(rank).header[:BLOCK]
+        header = manifest.files[rank].header[:BLOCK]
         if block[: len(header)] != header:
-            ranges = f"manifest.files[{rank}].ranges"
-            raise DamagedError(f"{NAME}: {ranges} do not match the header of {name}")
+            arrays = f"manifest.files[{rank}].arrays"
+            raise DamagedError(f"{NAME}: {arrays} do not match the header of {name}")
     return block
 
 
@@ -106,29 +107,27 @@ class StoredCheckpoint(NamedTuple):
 
     def about(self) -> RunFacts:
         """The facts about the run; their arrays are read from the first file."""
-        arrays, reader = [], BlockReader(self.folder, self.manifest)
-        for array in self.manifest.arrays:
-            first, size = self.manifest.files[0].name, math.prod(array.shape)
-            row = reader.numbers(first, InFile(array.dtype, array.at), 0, size)
-            arrays.append(row.reshape(array.shape))
-        return self.manifest.about(arrays)
+        arrays = (x for x in self._arrays([0]) if is_about(x))
+        return self.manifest.about([x.elements().reshape(x.place.shape) for x in arrays])
 
     def snapshot(self) -> Snapshot:
-        """The snapshot of the run, equal on all ranks, whose ranges are in files and not read yet.
+        """The snapshot of the run, equal on all ranks, whose arrays are in files and not read yet.
 
-        `Restored` reads from it what a rank needs, and raises DamagedError on a rank that finds a
+        A `Mover` reads from it what a rank needs, and raises DamagedError on a rank that finds a
         damaged block.
         """
-        reader = BlockReader(self.folder, self.manifest)
-
-        def row(file: str, place: InFile) -> FlatValues:
-            return ValuesInFile(file, partial(reader.numbers, file, place))
-
-        files = self.manifest.files
-        owned = (saved.map(partial(row, file.name)) for file in files for saved in file.ranges)
+        arrays = (x for x in self._arrays(range(len(self.manifest.files))) if not is_about(x))
         pace = self.about().pace
         norms = pace.norm, pace.norms
-        return self.manifest.snapshot._replace(owned=tuple(owned), norms=norms)
+        return self.manifest.snapshot._replace(arrays=tuple(arrays), norms=norms)
+
+    def _arrays(self, ranks: Iterable[int]) -> Iterator[StateArray]:
+        """Yields the arrays in the files of some ranks, all read by one reader."""
+        reader = BlockReader(self.folder, self.manifest)
+        for rank in ranks:
+            name, _, _, arrays, starts, _ = self.manifest.files[rank]
+            for x, at in zip(arrays, starts, strict=True):
+                yield x._replace(read=partial(reader.elements, name, x, at), file=name)
 
 
 def use_newest(

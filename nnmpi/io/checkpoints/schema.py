@@ -12,7 +12,7 @@ int               an integer from 0 to 2^63 - 1
 Annotated[T, c]   a T that is in c
 tuple[T, ...]     a list or a tuple, which becomes a tuple
 Mapping[str, T]   an object
-a NamedTuple      a list of its fields, also of one with a type parameter, as N[T]
+a NamedTuple      a list of its fields
 a dataclass       an object, which may lack fields with a default
 """
 
@@ -115,10 +115,6 @@ def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
 # ---- the check
 
 
-ADDED = ("window",)
-"""Last fields of NamedTuples that have a default, since older versions of nnmpi did not write
-them."""
-
 NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}
 
 
@@ -128,11 +124,6 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...], Mapping[str, Any], Set[str]
     of those without a default."""
     origin = get_origin(kind) or kind
     types = get_type_hints(origin, include_extras=True) if isinstance(origin, type) else {}
-    for name, of in types.items() if origin is not kind else ():  # of a class with a type parameter
-        if of in origin.__parameters__:
-            types[name] = get_args(kind)[0]
-        elif getattr(of, "__parameters__", ()):
-            types[name] = of[get_args(kind)]
     return origin, get_args(kind), types, {name for name in types if not hasattr(kind, name)}
 
 
@@ -144,8 +135,10 @@ def checked(value: Any, kind: Any, field: str) -> Any:
     origin, inner, types, needed = _parts(kind)
     if origin in (Union, UnionType):  # T | None; of several NamedTuples, the one as long
         length = len(value) if isinstance(value, list | tuple) else 0
+        if value is None and type(None) in inner:
+            return None
         of_length = (of for of in inner if len(getattr(of, "_fields", ())) == length)
-        return None if value is None else checked(value, next(of_length, inner[0]), field)
+        return checked(value, next(of_length, inner[0]), field)
     if origin is Annotated:
         if checked(value, inner[0], field) not in inner[1]:
             raise refused(field, f"{quoted(value)}, which is not one of {', '.join(inner[1])}")
@@ -155,10 +148,7 @@ def checked(value: Any, kind: Any, field: str) -> Any:
         kinds = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(_items(value, kinds, range(len(kinds)), field))
     if is_row and hasattr(origin, "_fields"):
-        names = [*types]
-        if names[-1] in ADDED and len(value) == len(names) - 1:
-            del names[-1]
-        return origin(*_items(value, [types[name] for name in names], names, field))
+        return origin(*_items(value, [*types.values()], [*types], field))
     if isinstance(value, dict) and origin in (Mapping, dict):
         return {key: checked(item, inner[1], f"{field}.{key}") for key, item in value.items()}
     if isinstance(value, dict) and is_dataclass(origin):

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.resume_rules import check_resumable
 from nnmpi.metrics import Sums
-from nnmpi.optim.loss_scale import LossScale
+from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.planning.stage_cut import UNIT_COSTS
@@ -48,8 +47,7 @@ class Snapshot(NamedTuple):
     epoch      sums over the steps of the epoch so far
     positions  of workers that run at their own pace
     changes    what callbacks have changed
-    owned      this rank's ranges of the model and of the optimizer state
-    loss_scale of the next step, if there is one
+    arrays     of the model, the optimizer and the loss scale: the ranges that this rank owns
     norms      the sum of the gradient norms of the epoch so far, and their number; a checkpoint has
                them among its times
     """
@@ -63,8 +61,7 @@ class Snapshot(NamedTuple):
     epoch: Sums
     positions: tuple[WorkerPosition, ...]
     changes: Changes
-    owned: tuple[SavedRange, ...]
-    loss_scale: LossScale | None
+    arrays: tuple[StateArray, ...]
     norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
@@ -84,7 +81,7 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
     all of them."""
     return snapshots[0]._replace(
         positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
-        owned=tuple(held for snapshot in snapshots for held in snapshot.owned),
+        arrays=tuple(x for snapshot in snapshots for x in snapshot.arrays),
     )
 
 

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace as replaced
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,6 +40,7 @@ from nnmpi.io.checkpoints.manifest import Manifest, write_manifest
 from nnmpi.io.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
+    about_arrays,
     divided,
     laid_out,
     prepared,
@@ -50,8 +50,8 @@ from nnmpi.io.checkpoints.resume_rules import versions_and_kernels
 from nnmpi.io.checkpoints.schema import as_json
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
+from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import StateRange, dtypes_of
 
 T = TypeVar("T")
 PAUSE = 1e-4  # seconds between two polls of a rank that waits
@@ -74,16 +74,15 @@ class WriteResult(NamedTuple):
 class WriteJob(NamedTuple):
     """The content of a checkpoint that is to be written.
 
-    snapshot   of all ranks, with the ranges of this rank until they are copied
-    has        the ranges that each rank has, without their values
-    about      on rank 0, the facts about the run as JSON, and their arrays
+    snapshot   of all ranks, with the arrays of this rank until they are copied
+    has        the arrays that each rank has, on paper
+    about      on rank 0, the facts about the run as JSON
     log        the path of the run's log
     """
 
     snapshot: Snapshot
-    has: Sequence[Sequence[StateRange[str]]]
+    has: Sequence[Sequence[StateArray]]
     about: Any
-    arrays: list[np.ndarray]
     log: str | None
 
 
@@ -130,14 +129,15 @@ class Writer:
         the checkpoint is.
         """
         last, began = self.finish(), self._system.clock()
-        arrays = list[np.ndarray]()
+        of_about = list[np.ndarray]()
         facts = None if self._comm.rank else about
-        about_json = all_or_none(self._comm, lambda: facts and as_json(facts.to_write(), arrays))
-        ranges, problem = [*map(dtypes_of, snapshot.owned)], self._make_folder(snapshot.state.step)
-        of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
+        about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), of_about))
+        arrays = *snapshot.arrays, *about_arrays(of_about)
+        local, problem = [x.on_paper() for x in arrays], self._make_folder(snapshot.state.step)
+        of_ranks = gather_objects(self._comm, (local, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
-        of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
-        content = WriteJob(of_all, has, about_json, [np.array(a, order="C") for a in arrays], log)
+        of_all = snapshot._replace(positions=(*chain.from_iterable(positions),), arrays=arrays)
+        content = WriteJob(of_all, has, about_json, log)
         # max: the same problem on all ranks, if any rank has one
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
@@ -205,13 +205,14 @@ class Writer:
     ) -> Generator[None, None, WriteResult]:
         """Writes a checkpoint as a generator: yields after its part is copied, then whenever it
         waits for threads or messages."""
-        (snapshot, has, _, arrays, _), files = content, list[FileWritten]()
-        step, content = snapshot.state.step, content._replace(snapshot=snapshot._replace(owned=()))
+        snapshot, files = content.snapshot, list[FileWritten]()
+        step = snapshot.state.step
+        content = content._replace(snapshot=snapshot._replace(arrays=()))
         if problem:
             yield
         else:
             folder, rank = part_of(self._directory, step), self._comm.rank
-            write = prepared(folder, rank, snapshot.owned, has, arrays, self._stop)
+            write = prepared(folder, rank, snapshot.arrays, content.has, self._stop)
             del snapshot  # its arrays change with the next step: only the copy is used from here
             written = yield from self._result(write)
             del write  # frees the copy
@@ -283,13 +284,10 @@ class Writer:
             yield
 
 
-def _manifest(content: WriteJob, files: Sequence[FileWritten]) -> Manifest:
+def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
     """The manifest of a checkpoint whose files are written."""
-    snapshot, has, about, _, _ = content
-    arrays = [(a.dtype.name, a.shape) for a in content.arrays]
-    layouts = [
-        laid_out(rank, ranges, arrays * (rank == 0)) for rank, ranges in enumerate(divided(has))
-    ]
-    both = zip(layouts, files, strict=True)
-    saved = tuple(replaced(written.saved, sha256=tuple(file.blocks)) for written, file in both)
-    return Manifest(snapshot, saved, layouts[0].arrays, about, versions_and_kernels(), time.time())
+    files = tuple(
+        laid_out(rank, arrays)._replace(sha256=(*file.blocks,))
+        for rank, (arrays, file) in enumerate(zip(divided(content.has), written, strict=True))
+    )
+    return Manifest(content.snapshot, files, content.about, versions_and_kernels(), time.time())

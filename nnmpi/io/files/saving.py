@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import named
 from nnmpi.io.files import folders
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
@@ -19,7 +20,7 @@ from nnmpi.nn.language import Sizes
 from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.model.full_state import FullState
+from nnmpi.parallel.model.whole import WholeArrays
 
 PARAMETERS = "parameters_sha256"
 """The metadata key of the digest of a run's parameters, which is also in its last event."""
@@ -86,9 +87,9 @@ def _check_given(state: Any, path: Any) -> None:
             )
 
 
-def write_entries(
+def write_whole(
     path: str | None,
-    entries: FullState,
+    arrays: WholeArrays,
     metadata: Mapping[str, str],
     sizes: Sizes | None,
     model: str,
@@ -103,25 +104,25 @@ def write_entries(
     form: FileFormat = PLAIN
 
     def values() -> Iterator[np.ndarray]:
-        for entry in entries:
-            if entry.in_digest:
-                digest.update(entry.value.tobytes())
-            yield from form.arrays(entry.place.path, entry.value).values()
+        for name, whole in arrays:
+            if name in arrays.digested:
+                digest.update(whole.tobytes())
+            yield from form.arrays(name, whole).values()
 
-    arrays = values()
+    written = values()
     try:
         if path:
             folders.check_kind(path, sizes, model)
             with folders.prepared(path, sizes, metadata) as (file, form, about):
                 index = [
-                    HeaderRow(name, dtype, part)
-                    for place, dtype, shape in entries.index()
-                    for name, part in form.shapes(place, shape).items()
+                    HeaderRow(name, named(x.dtype), part)
+                    for x in arrays.arrays
+                    for name, part in form.shapes(x.name, x.place.shape).items()
                 ]
-                write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
+                write(file, index, written, about, {PARAMETERS: digest.hexdigest})
     finally:
-        if not entries.writer_has_all:  # receive what others still send, else they would hang
-            for _ in arrays:
+        if not arrays.writer_has_all:  # receive what others still send, else they would hang
+            for _ in written:
                 pass
     return file
 

@@ -10,32 +10,25 @@ the next rank: it survives the loss of a rank, but not of the node.
 Each rank also keeps its own state of that version, because all ranks must go back to the same
 version. There is memory for two versions: the older one is valid until the newer one is complete.
 
-Bytes are counted from places, because a backup is made between steps, so the log of a step does not
-contain it. Tests compare them with what runs send.
+Bytes are counted from the list of state, because a backup is made between steps, so the log of a
+step does not contain it. Tests compare them with what runs send.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, cycle
 from typing import NamedTuple
 
+from nnmpi.nn.place import StateArray
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Traffic, agreement, sent
-from nnmpi.parallel.arrangement.unreplicated import (
-    Unreplicated,
-    bytes_of,
-    unreplicated,
-    updated_ranges,
-)
+from nnmpi.parallel.arrangement.state_on_paper import only_on, state_on_paper
 
 VERSIONS_KEPT = 2
 
 AGREED_VALUES = 2
 """The number of values that ranks sum when a backup is complete: its seconds, and the seconds of a
 step."""
-
-COUNT = 8
-"""The bytes of the update count that precedes each range of a tensor in a backup."""
 
 
 def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
@@ -66,18 +59,18 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
     return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
 
 
-def backed_up(a: Arrangement, rank: int) -> Unreplicated:
-    """Returns the variables with state that a rank has to back up, because no other node has that
-    state; on a single node, because no other rank has it."""
+def backed_up(a: Arrangement, rank: int) -> list[StateArray]:
+    """Returns the arrays that a rank has to back up, because no other node has them; on a single
+    node, because no other rank has them."""
     near = a.cluster.near(rank, range(a.ranks))
-    return unreplicated(a, rank, near if len(near) < a.ranks else ())
+    return only_on(a, rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement) -> bool:
     """Returns True if backups are asked for and some rank has state that would be lost with the
     rank or its node."""
     is_asked = a.config.backup is not None and a.ranks > 1
-    return is_asked and any(any(backed_up(a, r)) for r in range(a.ranks))
+    return is_asked and any(backed_up(a, r) for r in range(a.ranks))
 
 
 class Backup(NamedTuple):
@@ -96,22 +89,14 @@ NO_BACKUP = Backup(Traffic(), 0)
 
 def backup(a: Arrangement, rank: int) -> Backup:
     """Returns the cost of backups on a rank, where backups are needed."""
-    held, everyone = a.model_on(rank), tuple(range(a.ranks))
-    sets = (
-        frozenset(variable.variable for variable in held_here)
-        for held_here in (held.trained, held.others)
-    )
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
-    of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept_for)
-    message = _bytes(a, rank, backed_up(a, rank))
+    of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)
+    message, everyone = _bytes(backed_up(a, rank)), tuple(range(a.ranks))
     return Backup(
         Traffic(message, int(message > 0)) + sent(a, agreement(everyone, AGREED_VALUES), rank),
-        VERSIONS_KEPT * (_bytes(a, rank, Unreplicated(*sets)) + of_others),
+        VERSIONS_KEPT * (_bytes(state_on_paper(a, rank)) + of_others),
     )
 
 
-def _bytes(a: Arrangement, rank: int, variables: Unreplicated) -> int:
-    """Returns the bytes of a backup message: what `rank` updates of the trained ones of these
-    variables, the others, and a count for each array."""
-    sizes = [numbers.size for v, numbers in updated_ranges(a, rank) if v in variables.trained]
-    return bytes_of(a, rank, variables, sizes) + COUNT * (len(sizes) + len(variables.others))
+def _bytes(arrays: Iterable[StateArray]) -> int:
+    return sum(x.nbytes for x in arrays)

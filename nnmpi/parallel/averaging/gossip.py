@@ -9,6 +9,7 @@ they differ from it; the next round goes on from their own values. Lian et al. 2
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import ReplicaState
+from nnmpi.optim.state import STEP
 from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
@@ -26,7 +27,7 @@ class Gossiping:
         dp = layout.axis["dp"]
         self._replica = ReplicaValues(layout, spec, store, optimizer)
         self._own = OwnValues(self._replica, optimizer)
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums)
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, (*optimizer.sums, STEP))
         graph = GRAPHS[spec.arrangement.config.graph](dp.size)
         self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from nnmpi.arrays.backend import Array
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import ReplicaState
+from nnmpi.optim.state import STEP
 from nnmpi.parallel.arrangement.fragments import fragments, local_steps
 from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
@@ -78,7 +79,7 @@ class OuterOptimizer:
         # with all layers at once and no delay, replicas are equal after a round
         is_plain = schedule == schedule._replace(fragments=1, apply_after=0)
         self._own = None if is_plain else OwnValues(self._replica, optimizer)
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums)
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, (*optimizer.sums, STEP))
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
         self._fragments = list[Fragment]()

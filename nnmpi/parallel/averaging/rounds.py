@@ -191,7 +191,8 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
         parts = parts._replace(sync=PolledSync(parts.sync, averaging.poll))
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     executor = executor_of(layout, spec, sync, ends, stats)
-    last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
+    scaler = [spec.task.scaler] if spec.task.scaler else []
+    last = LastRound(optimizer, spec.part.model, *scaler) if layout.all.fault_tolerant else None
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor
 
 

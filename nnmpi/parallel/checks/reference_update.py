@@ -2,7 +2,7 @@
 far two arrays are apart."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore, values_of
-from nnmpi.parallel.model.full_state import FullTensor
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
@@ -70,23 +69,18 @@ class ReferenceUpdate:
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
         self.layout, self._lr_factor = parameters, spec.control.lr_factor
-        self._own = [Parameter(_as_masters(values_of(p))) for p in parameters]
+        self._own = [p.copied(_as_masters(values_of(p))) for p in parameters]
         self._by_path = {p.place.path: k for k, p in enumerate(parameters)}
         first = self._own[0].data
         FlatStore(self._own, first.dtype, backend.of(first))
-        self.optimizer = spec.optimizer(self._own, parameters)
+        self.optimizer = spec.optimizer(self._own)
 
-    def take(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies the state of the layout's optimizer."""
-        places = {copied: p.place for copied, p in zip(self._own, self.layout, strict=True)}
-        self.optimizer.take(state, [places[copied] for copied in self.optimizer.parameters])
-
-    def copy_parameter(self, entry: FullTensor) -> None:
+    def copy_parameter(self, name: str, values: np.ndarray) -> None:
         """Copies the part on this rank of a whole parameter of the layout; ignores other
         tensors."""
-        k = self._by_path.get(entry.place.path)
+        k = self._by_path.get(name)
         if k is not None:
-            assign(self._own[k], entry.value[self.layout[k].place.slices])
+            assign(self._own[k], values[self.layout[k].place.slices])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Makes the update of a step that the layout has made; yields (parameter of the layout,

@@ -26,7 +26,6 @@ import numpy as np
 from nnmpi.arrays.backend import to_host
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.data import Loader
-from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
@@ -40,11 +39,12 @@ from nnmpi.parallel.checks.reference_update import (
     scale_of,
     summed_gradient,
 )
-from nnmpi.parallel.model.full_state import FullState, first_difference
-from nnmpi.parallel.step.control import StepControl
+from nnmpi.parallel.model.mover import move
+from nnmpi.parallel.model.state import held_tensors
+from nnmpi.parallel.model.whole import first_difference
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.strategy import AgreedError, Strategy
+from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 
@@ -103,15 +103,16 @@ class VerifiedStrategy:
         self,
         ours: Strategy,
         single: Strategy,
-        models: tuple[Module, Module],
+        specs: tuple[TrainSpec, TrainSpec],
         update: ReferenceUpdate,
-        control: StepControl,
     ) -> None:
         self.layout, self.optimizer, self.full_state = ours.layout, ours.optimizer, ours.full_state
         self.last, self.traffic = ours.last, ours.traffic
-        self._both, self._models, self._update = (ours, single), models, update
-        self._comm, self._on_event, self._started = ours.layout.all, control.event, False
-        self._dtype = to_host(next(models[1].parameters()).data).dtype
+        self._both, self._part, self._update = (ours, single), specs[0].part, update
+        self._models = specs[0].task.model, specs[1].task.model
+        self._comm, self._started = ours.layout.all, False
+        self._on_event = specs[0].control.event
+        self._dtype = to_host(next(self._models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._alone = 0  # steps in a row that only one of the two has skipped
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest values of the single rank so far
@@ -148,14 +149,14 @@ class VerifiedStrategy:
     def _copy_model(self) -> None:
         """Copies the layout's parameters and buffers to the single rank's model."""
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        for entry in self.full_state.on_all_ranks():
-            assign(targets[entry.place.path], entry.value)
-            self._update.copy_parameter(entry)
+        for name, values in self.full_state.on_all_ranks():
+            assign(targets[name], values)
+            self._update.copy_parameter(name, values)
 
     def _copy_optimizer_state(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded."""
-        entries = FullState.of_optimizer(self.optimizer, self._models[0], self._comm)
-        self._update.take({entry.place.path: entry.value for entry in entries.on_all_ranks()})
+        source, target = (o.state_arrays() for o in (self.optimizer, self._update.optimizer))
+        move([*source], [*target], self._comm)
 
     def _copy_settings(self) -> None:
         """Copies what callbacks may have changed: options of parameter groups, and which parameters
@@ -189,10 +190,8 @@ class VerifiedStrategy:
         """Yields each tensor that this rank has a part of, with its place and the whole tensor of
         the single rank."""
         whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        held = self.full_state.table.held
-        for (place, tensor), is_held in zip(self._models[0].tensors(), held, strict=True):
-            if is_held:
-                yield place, tensor, whole_tensors[place.path]
+        for place, tensor in held_tensors(self._part):
+            yield place, tensor, whole_tensors[place.path]
 
     def _gradients(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for place, p, q in self._pairs():
@@ -240,7 +239,7 @@ class VerifiedStrategy:
         """Combines the differences that each rank has found into one comparison, the same on all
         ranks."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
-        unequal = first_difference(self.full_state.table) is not None
+        unequal = first_difference(self._part, self._comm) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
         # a gradient may just fit float16 in one of the two; the scale of the other is then halved
         one_skipped = self._alone > (MAX_LONE_SKIPS if self._dtype == "float16" else 0)

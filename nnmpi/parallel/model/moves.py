@@ -1,4 +1,4 @@
-"""Moves: which ranges of tensors are copied from the rank that has them to a rank that needs them.
+"""Moves: which ranges of arrays are copied from the rank that has them to a rank that needs them.
 
     have    rank 0  w 0..5    rank 1  w 5..9
     need    rank 0  w 0..9    rank 1  w 0..9    rank 2  w 0..9
@@ -135,12 +135,6 @@ def _starts(
 Holder: TypeAlias = int | str
 """The source of a range: a rank (its number), or a file (its name) that each rank reads itself."""
 
-VALUES = "values"
-"""The name of the values of a tensor, among the names of its optimizer state."""
-
-Arrays: TypeAlias = tuple[tuple[str, np.dtype[Any]], ...]
-"""Names and types of arrays that lie alike: the values of a tensor, or its optimizer state."""
-
 TOGETHER = 1 << 25
 """Bytes of the tensors that are moved together; a larger tensor is moved alone."""
 
@@ -150,27 +144,23 @@ UNDER_WAY = 1 << 27
 
 
 class MovedTensor(NamedTuple):
-    """A tensor and the arrays of it that are moved.
+    """A whole array that is moved.
 
     axes          in memory order
+    dtype         in messages, and of what arrives
     may_differ    True if copies may differ, as those of buffers do: all ranks get the first copy
     """
 
     path: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    arrays: Arrays
+    dtype: np.dtype[Any]
     may_differ: bool = False
 
     @property
-    def itemsize(self) -> int:
-        """The bytes of one element, summed over all arrays of the tensor."""
-        return sum(dtype.itemsize for _, dtype in self.arrays)
-
-    @property
     def nbytes(self) -> int:
-        """The bytes of the whole tensor, summed over all its arrays."""
-        return math.prod(self.shape) * self.itemsize
+        """The bytes of the whole array."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class TensorMove(NamedTuple):
@@ -209,13 +199,12 @@ def longest_message(ranks: int) -> int:
 
 
 class MovePiece(NamedTuple):
-    """Elements lo..hi of one array of a move: a part of a message.
+    """Elements lo..hi of a move: a part of a message.
 
     They are counted along all runs of the move, which may come from several boxes.
     """
 
     move: TensorMove
-    name: str
     dtype: np.dtype[Any]
     lo: int
     hi: int
@@ -274,20 +263,19 @@ class MovePlan(NamedTuple):
         return by_ends
 
     def messages(self, moves: Iterable[TensorMove], max_bytes: int) -> Iterator[list[MovePiece]]:
-        """Packs some moves into messages of at most `most` bytes; yields each as its list of
+        """Packs some moves into messages of at most `max_bytes` bytes; yields each as its list of
         pieces."""
         message, room = list[MovePiece](), max_bytes
         for move in moves:
-            for name, dtype in self.tensors[move.need.tensor].arrays:
-                start, size = 0, move.size
-                while start < size:
-                    stop = min(size, start + room // dtype.itemsize)
-                    if stop == start:  # an element is never cut: the message ends some bytes early
-                        yield message
-                        message, room = [], max_bytes
-                        continue
-                    message.append(MovePiece(move, name, dtype, start, stop))
-                    start, room = stop, room - message[-1].nbytes
+            dtype, start, size = self.tensors[move.need.tensor].dtype, 0, move.size
+            while start < size:
+                stop = min(size, start + room // dtype.itemsize)
+                if stop == start:  # an element is never cut: the message ends some bytes early
+                    yield message
+                    message, room = [], max_bytes
+                    continue
+                message.append(MovePiece(move, dtype, start, stop))
+                start, room = stop, room - message[-1].nbytes
         if message:
             yield message
 

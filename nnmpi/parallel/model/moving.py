@@ -27,36 +27,19 @@ from nnmpi.parallel.model.moves import (
     longest_message,
 )
 
-Read: TypeAlias = Callable[[Holder, Range, str, int, int], np.ndarray]
-"""read(holder, have, name, lo, hi): elements lo..hi of the box of `have`, a range that the holder
-has, of the array `name`. Reads go forward, and no element of a file is read twice."""
+Read: TypeAlias = Callable[[Holder, Range, int, int], np.ndarray]
+"""read(holder, have, lo, hi): elements lo..hi of the box of `have`, a range that the holder has.
+Reads go forward, and no element of a file is read twice."""
 
-Write: TypeAlias = Callable[[Range, str, np.ndarray], None]
-"""write(need, name, values): stores all elements of a range that is needed, of the array `name`."""
-
-Arrival: TypeAlias = tuple[Range, str, np.ndarray]
-"""(need, name, values): the arguments of a `Write`."""
+Arrival: TypeAlias = tuple[Range, np.ndarray]
+"""(need, values): a range that is needed, and all its elements."""
 
 SHORT = 64  # elements: runs shorter than this on average are copied by one fancy index
 
 
-def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
-    """Moves everything in a plan; every rank of `comm` calls it, with the same plan.
-
-    An exception of `write` is raised at the end, after all moves. If the plan reads files, every
-    rank raises then.
-    """
-    arrived = arrivals(plan, comm, read)
-    for need, name, values in arrived:
-        try:
-            write(need, name, values)
-        except Exception as error:
-            arrived.throw(error)  # and moves the rest: other ranks wait for messages of this one
-
-
 def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None, None]:
-    """Yields (need, name, values) for each array that this rank needs, in the order of the plan,
-    while all ranks move theirs.
+    """Yields (need, values) for each range that this rank needs, in the order of the plan, while
+    all ranks move theirs.
 
     Every rank of `comm` iterates to the end, with the same plan. What reading raises, or the caller
     throws in, is raised at the end: on all ranks if the plan reads files.
@@ -95,10 +78,9 @@ class _Exchange:
             elif holder == me:
                 self._sent[to] = moves
         self._arrived = {
-            (need, name): np.empty(need.size, dtype)
+            need: np.empty(need.size, plan.tensors[need.tensor].dtype)
             for rank, need in plan.needs
             if rank == me
-            for name, dtype in plan.tensors[need.tensor].arrays
         }
 
     def exchange(self) -> None:
@@ -145,18 +127,18 @@ class _Exchange:
     def arrived(self) -> Iterator[Arrival]:
         """Yields everything that this rank needs, and drops each array before the next one."""
         while self._arrived:  # popped first, so that the caller's array is freed when it is done
-            need, name = next(iter(self._arrived))
-            yield need, name, self._arrived.pop((need, name))
+            need = next(iter(self._arrived))
+            yield need, self._arrived.pop(need)
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
         """Reads the elements of the holder that cover a piece; returns them and where each run
         starts in them."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         move = piece.move
-        return self._read(move.holder, move.have, piece.name, first, stop), runs.source - first
+        return self._read(move.holder, move.have, first, stop), runs.source - first
 
     def _array(self, piece: MovePiece) -> np.ndarray:
-        return self._arrived[piece.move.need, piece.name]
+        return self._arrived[piece.move.need]
 
     def _runs(self, piece: MovePiece) -> Runs:
         """The runs of elements of a piece."""

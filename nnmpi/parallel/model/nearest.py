@@ -4,32 +4,16 @@
 
 A tensor is cut into cells, each of which is inside or outside of every box that some rank has. So
 of a cell, and of the part of it that a rank needs, each holder has one contiguous range.
-
-This module also lists, on paper, what each rank of an arrangement has of a model in training, and
-what it needs:
-
-held      this rank's part of every tensor: what it needs before it trains
-updated   the ranges of trained parameters that it updates, and whose optimizer state it has
-owned     what it updates, and its part of all other tensors: what its snapshot contains
 """
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, product
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from nnmpi.arrays.dtypes import is_float
-from nnmpi.nn import Module
 from nnmpi.nn.place import Part, Place, Range
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.state_bytes import state_array_count
-from nnmpi.parallel.arrangement.unreplicated import place_of, updated_ranges
 from nnmpi.parallel.model.moves import (
-    VALUES,
-    Arrays,
     Holder,
     MovedTensor,
     MovePlan,
@@ -157,7 +141,7 @@ class _HolderPicker:
                     end, *(piece.elements.lo for piece in inside if piece.elements.lo > lo), hi
                 )
                 end = min(end, lo + GRAIN) if len(givers) > 1 else end
-                self._sent[giver.holder] += (end - lo) * tensor.itemsize
+                self._sent[giver.holder] += (end - lo) * tensor.dtype.itemsize
             yield giver._replace(elements=elements._replace(lo=lo, hi=end))
             lo = end
 
@@ -185,67 +169,3 @@ def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list
         for cell in product(*inside):
             cells[cell].append((holder, elements))
     return [*cells.items()]
-
-
-# ---- what ranks have and need, on paper
-
-
-def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """Yields the part of every tensor that each rank has, as (rank, range)."""
-    for rank in range(a.ranks):
-        model = a.model_on(rank)
-        for variable in (*model.trained, *model.others):
-            yield rank, place_of(a, variable.variable, rank).range()
-
-
-def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """Yields the ranges of trained parameters that each rank updates, as (rank, range), in memory
-    order."""
-    for rank in range(a.ranks):
-        yield from ((rank, elements) for _, elements in updated_ranges(a, rank))
-
-
-def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """Yields the ranges that the snapshot of each rank contains, as (rank, range)."""
-    yield from updated(a)
-    trained = {item.variable for model in a.rank_models.values() for item in model.trained}
-    paths = {a.graph.variables[v].path for v in trained}
-    yield from ((r, item) for r, item in held(a) if item.tensor not in paths and r < a.mesh.size)
-
-
-def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
-    """The axes of each parameter in memory order, by path."""
-    return {p.place.path: p.memory_axes for p in model.parameters()}
-
-
-class Rearranged(NamedTuple):
-    """The moves from one arrangement of ranks to another: of parameters and buffers, and of
-    optimizer state."""
-
-    values: MovePlan
-    optimizer: MovePlan
-
-
-def rearranged(
-    before: Arrangement, after: Arrangement, axes: Mapping[str, Sequence[int]]
-) -> Rearranged:
-    """Plans the moves from one arrangement to another, on the nodes of the larger of the two.
-
-    axes   of each parameter of the model (see `axes_of`)
-    """
-    nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
-    dtype = after.updated_dtype
-    state: Arrays = tuple((f"sum {j}", dtype) for j in range(state_array_count(after.config)))
-    variables = after.graph.variables
-    order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
-    types = [np.dtype(v.dtype) for v in variables]
-    types = [dtype if is_float(t) else t for t in types]
-    tensors = [
-        MovedTensor(v.path, v.shape, memory_order, ((VALUES, t),), not v.is_parameter)
-        for v, memory_order, t in zip(variables, order, types, strict=True)
-    ]
-    trained = [tensor._replace(arrays=state) for tensor in tensors]
-    return Rearranged(
-        plan_moves(tensors, owned(before), held(after), nodes),
-        plan_moves(trained, updated(before), updated(after), nodes),
-    )

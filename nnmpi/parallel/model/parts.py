@@ -1,26 +1,15 @@
-"""The part of a model on each rank: ModelPart, its pipeline stages; PartTable, who has which
-ranges.
-
-Tensor parallelism cuts a tensor into parts along tp. Ranks along dp have copies of a part, or each
-has ranges of it, in memory order:
-
-    part 0    rank 0  [ ####.... ]   rank 1  [ ....#### ]     ZeRO, or the memory of a node
-    part 1    rank 2  [ ######## ]   rank 3  [ ######## ]     copies: the first rank sends
-"""
+"""ModelPart: the pipeline stages of a model that this rank has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from nnmpi.comm import Comm
 from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.place import Part, Place, Range
-from nnmpi.nn.store import FlatStore
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.nn.place import Place
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 Placed: TypeAlias = Sequence[tuple[Place, Any]]
@@ -91,60 +80,6 @@ class ModelPart(NamedTuple):
         return [p for p in parameters if self.held(p.place.path)]
 
 
-class PartTable:
-    """The ranges of a model's parameters and buffers that each rank of `comm` can read without
-    communication. The constructor is collective.
-
-    Its argument `held(path)` returns True if this rank has a part of the tensor at that path of the
-    state dict: a pipeline stage has only the tensors of its own layers, and the values of others
-    are never read.
-
-    held     the result of `held` for each of `tensors`
-    ranges   (rank, range) of all ranks; several ranks may have the same range
-    """
-
-    def __init__(self, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> None:
-        self.comm, self._model, self.tensors = comm, model, [*model.tensors()]
-        self.held = which_held(self.tensors, held)
-        rows = zip(self.tensors, self.held, strict=True)
-        local = [row for row, is_held in rows if is_held]
-        self._ids = {id(tensor) for _, tensor in local}
-        readable = [readable_range for row in local for readable_range in _readable(*row)]
-        by_rank = enumerate(gather_objects(comm, readable))
-        self.ranges = [
-            (rank, readable_range) for rank, ranges in by_rank for readable_range in ranges
-        ]
-
-    def current(self) -> dict[str, Any]:
-        """The tensors by path, as they are now: a module may have assigned or deleted one since the
-        table was made."""
-        known = {place.path: tensor for place, tensor in self.tensors}
-        return known | {place.path: tensor for place, tensor in self._model.tensors()}
-
-    def has(self, p: Parameter) -> bool:
-        """True if this rank has a part of p."""
-        return id(p) in self._ids
-
-    def first_copies(self) -> dict[str, int]:
-        """For each tensor that this rank has a part of, by path: the lowest rank that has the same
-        part."""
-        first = dict[tuple[str, Part], int]()
-        for rank, held in self.ranges:
-            first.setdefault((held.tensor, held.box), rank)
-        local = ((held.tensor, held.box) for rank, held in self.ranges if rank == self.comm.rank)
-        return {key[0]: first[key] for key in local}
-
-
 def memory_axes(tensor: Any) -> tuple[int, ...]:
     """The axes of a parameter or buffer in memory order."""
     return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
-
-
-def _readable(place: Place, tensor: Any) -> list[Range]:
-    """The ranges of a tensor's part that this rank can read without the others: at least one, which
-    may be empty."""
-    if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
-        return [
-            elements._replace(tensor=place.path) for elements in tensor.store.readable(tensor.index)
-        ]
-    return [place.range()]

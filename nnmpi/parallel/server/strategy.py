@@ -15,7 +15,7 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.full_state import FullState
+from nnmpi.parallel.model.whole import whole_model
 from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
@@ -83,7 +83,7 @@ class ServerStrategy:
         self._next_steps = () if self._synchronous else spec.next_steps
         self._store, self._slices = served(layout, spec)
         self.optimizer = spec.optimizer(self._store.parameters)
-        self.full_state = FullState.of_model(spec.task.model, layout.all)
+        self.full_state = whole_model(spec.part, layout.all)
         self.traffic = StepTraffic(layout, config)
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
 

@@ -1,23 +1,33 @@
 """BufferCopies: the buffers of a model as they were, which are put back if a rank is lost."""
 
+import numpy as np
+
 from nnmpi.arrays.backend import Array
 from nnmpi.nn import Module
+from nnmpi.nn.place import StateArray
+from nnmpi.parallel.model.state import HasState, module_state
 
 
 class BufferCopies:
     """Copies of the buffers of a model, by module and name: a forward pass may assign another array
-    to a buffer."""
+    to a buffer. What modules and other objects say is their state is copied too."""
 
-    def __init__(self, model: Module) -> None:
+    def __init__(self, model: Module, *others: HasState) -> None:
         self._modules = [module for module in model.modules() if module._buffers]
         self._copies: list[tuple[Module, str, Array]] = []
+        self._state = [x for _, x in module_state(model)]
+        self._state += [x for other in others for x in other.state_arrays()]
+        self._elements: list[tuple[StateArray, np.ndarray]] = []
 
     def take(self) -> None:
         """Copies all buffers."""
         names = ((module, name) for module in self._modules for name in module._buffers)
         self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]
+        self._elements = [(x, x.elements().copy()) for x in self._state]
 
     def put_back(self) -> None:
         """Makes the buffers what they were when they were copied."""
         for module, name, array in self._copies:
             getattr(module, name)[...] = array
+        for x, elements in self._elements:
+            x.put(elements)

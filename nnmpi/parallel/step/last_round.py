@@ -7,6 +7,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.data import Load
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.model.state import HasState
 from nnmpi.parallel.step.buffer_copies import BufferCopies
 
 
@@ -28,8 +29,9 @@ class LastRound:
     may_make: int | None = None
     decision: tuple[int, tuple[float, ...]] | None = None
 
-    def __init__(self, optimizer: Optimizer, model: Module) -> None:
-        self._optimizer, self._buffers = optimizer, BufferCopies(model)  # of those before the round
+    def __init__(self, optimizer: Optimizer, model: Module, *others: HasState) -> None:
+        self._optimizer = optimizer
+        self._buffers = BufferCopies(model, *others)  # of those before the round
         self._before: list[tuple[Array, Array]] = []  # (array, copy) before the round
         self._steps = list[int]()
 

@@ -15,7 +15,7 @@ Rules:
 - Every decision (to clip, to skip the step, which parameters have a gradient) is made from sums
   that are the same on all ranks. A decision from a rank's own gradient would let copies diverge.
 - Each element counts once. `counts_loss` and `counts` say on which rank: a new axis along which
-  ranks have copies or parts has to be right in both (`Layout`, `PartTable`).
+  ranks have copies or parts has to be right in both (`Layout`, `counting_flags`).
 - `settle` is last: until then other ranks may write to values that this rank reads.
 - No message is sent between the last agreement (on norms, if there are any) and `settle`, and no
   value or state changes before it, so if a rank is lost, the others have either all of the update

@@ -25,7 +25,7 @@ from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exchange, Traffic, sent
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
-from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
+from nnmpi.parallel.arrangement.state_on_paper import untrained_on_paper
 from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.step.control import StepControl
@@ -261,8 +261,8 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     """The memory that a rank holds between two steps over batches of `batch` samples."""
     sizes = {True: 0, False: 0}
-    for held in a.model_on(rank).others:
-        sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
+    for x in untrained_on_paper(a, rank):
+        sizes[not x.may_differ] += x.nbytes
     of_trained = step(a, rank, batch).held
     if a.residences is not None and (model := a.residences.model) is not None:
         of_trained = of_trained._replace(

@@ -14,7 +14,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
-from nnmpi.parallel.arrangement.unreplicated import unreplicated_bytes
+from nnmpi.parallel.arrangement.state_on_paper import unreplicated_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import exchanges, memory, parameters_sent, traffic

@@ -13,10 +13,11 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.parallel.step.update import Outcome
-from nnmpi.run.recovery.held_copies import HeldCopy, newest
+from nnmpi.nn.place import StateArray
+from nnmpi.parallel.backup import Version
+from nnmpi.run.recovery.versions import newest
 from nnmpi.run.reported import EventPosition, ReportedEvents
-from nnmpi.run.run_state import Counters, VersionFacts
+from nnmpi.run.run_state import Counters
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
 """The number of a step, and what all ranks have agreed on at its end."""
@@ -37,7 +38,8 @@ class RankStatus(NamedTuple):
     session    the number of its session
     counters   how far its run is
     reported   the events that it has reported
-    holds      the versions of the model of which it has a part; empty on a spare rank
+    holds      the versions of the state of which it has a part, on paper; empty on a spare rank
+    tensors    the parameters and buffers of the model, whole, on paper
     may_make   the step whose sums this rank knows, without the decision: it can make the update of
                that step to the first of `holds`
     decision   the last one that it knows
@@ -49,7 +51,8 @@ class RankStatus(NamedTuple):
     session: int
     counters: Counters | None = None
     reported: ReportedEvents = ReportedEvents()
-    holds: tuple[HeldCopy, ...] = ()
+    holds: tuple[Version, ...] = ()
+    tensors: tuple[StateArray, ...] = ()
     may_make: int | None = None
     decision: Decision | None = None
     checkpoint: int = -1
@@ -61,22 +64,19 @@ class RankStatus(NamedTuple):
         back."""
         return self.counters.state.step if self.counters else 0
 
-    def can_hold(self, decision: Decision | None) -> tuple[HeldCopy, ...]:
+    def can_hold(self, decision: Decision | None) -> tuple[Version, ...]:
         """The versions of which this rank has a part, or will have one after the update that was
         decided."""
         if decision is None or self.may_make != decision[0]:
             return self.holds
-        head, counters = self.holds[0].facts
-        scale = head.loss_scale and head.loss_scale.after(Outcome.of(decision[1]).updated)
-        facts = VersionFacts(head._replace(loss_scale=scale), counters)
-        return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts, renewal=0))
+        return (*self.holds, self.holds[0]._replace(version=decision[0], renewal=0))
 
 
 class RecoveryPlan(NamedTuple):
     """How all remaining ranks continue.
 
     stage           the RunStage that all ranks continue from
-    source          the copy that the next session is made of; None: the initial values, or a
+    source          the version that the next session is made of; None: the initial values, or a
                     checkpoint if something is `missing`
     counters        how far the run is; None: no remaining rank knows
     decision        what ranks have agreed on in the last step, if a remaining rank knows it
@@ -90,7 +90,7 @@ class RecoveryPlan(NamedTuple):
     """
 
     stage: RunStage
-    source: HeldCopy | None = None
+    source: Version | None = None
     counters: Counters | None = None
     decision: Decision | None = None
     makes_step: bool = False
@@ -111,8 +111,10 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     if not workers:
         return RecoveryPlan(max(stages), missing="no remaining rank has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
-    source, _ = newest(chain.from_iterable(w.holds for w in workers))
-    made, missing = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
+    tensors = workers[0].tensors
+    source, _ = newest(chain.from_iterable(w.holds for w in workers), tensors)
+    can_hold = chain.from_iterable(w.can_hold(decision) for w in workers)
+    made, missing = newest(can_hold, tensors)
     makes_step = made is not None and (source is None or made.version > source.version)
     source = made if makes_step else source  # never give up a version that is whole already
     checkpoint = max(status.checkpoint for status in workers)
@@ -122,7 +124,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
         missing = ""
     first = min(workers, key=_progress)
     known = [status.counters for status in workers if status.counters]
-    counters = source.facts.counters if source else first.counters
+    counters = source.about.counters if source else first.counters
     assert counters is not None
     return RecoveryPlan(
         max(status.stage for status in workers),

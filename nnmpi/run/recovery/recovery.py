@@ -5,7 +5,7 @@ from the newest version of the model that they have whole. It keeps its part of 
 its session, and the ranks that work make a new one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -17,25 +17,20 @@ from nnmpi.io.checkpoints.read import newest_path
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event
 from nnmpi.io.trace import Tracer
+from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
-from nnmpi.parallel.backup import HeldVersion
-from nnmpi.parallel.model.moves import MovedTensor
+from nnmpi.parallel.backup import Version
+from nnmpi.parallel.model.state import model_tensors
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
-from nnmpi.run.recovery.held_copies import (
-    HeldCopy,
-    VersionKey,
-    spare_transfers,
-    tensors_of,
-    versions,
-)
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.recovery.survivors import Survivors
+from nnmpi.run.recovery.versions import spare_transfers, versions
 from nnmpi.run.resume import fitted
 from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session
@@ -75,9 +70,9 @@ class Recovery:
         self.stage, self.recoveries = RunStage.SETTING_UP, list[Event]()
         self._was_spare = self._had_spare = False  # this rank, or any rank, since the last loss
         self._session_id = 0  # of the current session or the next one; equal on all ranks
-        self._kept: dict[VersionKey, HeldVersion] = {}
+        self._kept: dict[tuple[int, int, int], Version] = {}  # by key
         self._decision: Decision | None = None  # of the step in which a rank was lost
-        self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
+        self._tensors: tuple[StateArray, ...] = ()  # of the whole model
 
     def set_up(self, trainer: Training) -> None:
         """Sets up a Trainer on every rank; if a rank is lost meanwhile, the remaining ranks do it
@@ -111,15 +106,24 @@ class Recovery:
         """Keeps a snapshot and what this rank keeps for others, because the session is about to
         end, and the next one is made from the snapshot."""
         if not session.is_closed:
-            self._tensors = tensors_of(session.model)
+            self._tensors = model_tensors(session.model)
             if session.backups is not None:
-                for held in session.backups.held():
-                    self._kept[held.version, self._session_id, held.renewal] = held
+                self._keep(session.backups.held())
         version = snapshot.state.step
         counters = run.counters_of(snapshot)
         counters = counters._replace(first=version, restored=(*counters.restored, version))
-        facts = VersionFacts(snapshot._replace(owned=()), counters)
-        self._kept[version, self._session_id + 1, 0] = HeldVersion(version, snapshot.owned, facts)
+        facts = VersionFacts(snapshot._replace(arrays=()), counters)
+        kept = Version(version, snapshot.arrays, facts, session=self._session_id + 1)
+        self._kept[kept.key] = kept
+
+    def _keep(self, kept: Iterable[Version]) -> None:
+        """Keeps versions of the current session."""
+        for version in kept:
+            version = version._replace(session=self._session_id)
+            known = self._kept.setdefault(version.key, version)
+            if known is not version:  # a backup of the same version also has parts of other ranks
+                more = {x.range: x for x in (*version.arrays, *known.arrays)}
+                self._kept[version.key] = known._replace(arrays=[*more.values()])
 
     def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
         """Opens the next session, on a snapshot."""
@@ -188,12 +192,7 @@ class Recovery:
             if source and plan.makes_step and plan.decision and source.version == last.may_make:
                 last.make(plan.decision[1])
             last.restore()
-        for version in versions(session, copies=True):
-            key = version.version, self._session_id, version.renewal
-            known = self._kept.setdefault(key, version)
-            if known is not version:  # a backup of the same version also has parts of other ranks
-                more = {have.range: have for have in (*version.ranges, *known.ranges)}
-                self._kept[key] = known._replace(ranges=[*more.values()])
+        self._keep(versions(session, copies=True))
         session.leave()
 
     def _arrange_all(
@@ -270,30 +269,25 @@ class Recovery:
         if (source := plan.source) is None:
             return None
         kept = self._kept.get(source.key)
-        owned = tuple(kept.ranges) if kept else ()
+        owned = tuple(kept.arrays) if kept else ()
         decision = plan.decision if plan.makes_step else None
         holds = [status.can_hold(decision) for status in statuses]
         transfers = spare_transfers(holds, source, working)
-        return source.facts.head._replace(
-            owned=(*owned, *self.survivors.exchange(transfers, owned))
-        )
+        head: Snapshot = source.about.head
+        return head._replace(arrays=(*owned, *self.survivors.exchange(transfers, owned)))
 
     def _check_initial(self, session: Session) -> None:
         """Raises ValueError if a run that begins again had other initial values the first time."""
-        initial = {held.range: held.values for held in session.snapshot().owned}
+        initial = {x.range: x for x in session.state()}
 
         def check() -> None:
-            for kept in (held for held in self._kept.values() if not held.version):
-                for held in kept.ranges:
-                    numbers = slice(0, held.hi - held.lo)
-                    values = initial.get(held.range)
-                    if values is not None and not np.array_equal(
-                        values[numbers], held.values[numbers]
-                    ):
-                        raise ValueError(
-                            f"{held.path} was changed before the first step, and a lost rank had a "
-                            "part of the model, so the run cannot begin again"
-                        )
+            for kept in (x for v in self._kept.values() if not v.version for x in v.arrays):
+                here = initial.get(kept.range)
+                if here is not None and not np.array_equal(here.elements(), kept.elements()):
+                    raise ValueError(
+                        f"{kept.name} was changed before the first step, and a lost rank had a "
+                        "part of the model, so the run cannot begin again"
+                    )
 
         all_or_none(session.comm, check)
 
@@ -302,30 +296,25 @@ class Recovery:
     def _status(self, trainer: Training) -> RankStatus:
         if self.stage == RunStage.SETTING_UP:
             return RankStatus(self.stage, self._session_id)
-        run, session, holds = trainer.run, trainer.session, list[HeldCopy]()
+        run, session, holds = trainer.run, trainer.session, list[Version]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
             with suppress(RankLost):  # resharding may communicate with the lost rank
                 session.reshard()
-            self._tensors = tensors_of(session.model)
-            holds += [self._held_copy(version, self._session_id) for version in versions(session)]
-        holds += [self._held_copy(kept, session) for (_, session, _), kept in self._kept.items()]
+            self._tensors = model_tensors(session.model)
+            holds += [v._replace(session=self._session_id) for v in versions(session)]
+        holds += self._kept.values()
         return RankStatus(
             self.stage,
             self._session_id,
             run.counters,
             run.reported,
-            tuple(holds),
+            tuple(version.on_paper() for version in holds),
+            self._tensors,
             last.may_make if last else None,
             (last.decision if last else None) or self._decision,
             trainer.checkpoints.newest,
             tuple(states_of(trainer.callbacks)) if self._had_spare else (),
-        )
-
-    def _held_copy(self, version: HeldVersion, session: int) -> HeldCopy:
-        ranges = tuple(held.range for held in version.ranges)
-        return HeldCopy(
-            version.version, session, self._tensors, ranges, version.about, version.renewal
         )
 
 

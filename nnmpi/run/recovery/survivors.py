@@ -8,10 +8,10 @@ import numpy as np
 
 from nnmpi.comm import Comm, RankLost
 from nnmpi.io.output import Event
+from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
-from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.recovery.held_copies import RangeTransfer
+from nnmpi.run.recovery.versions import RangeTransfer
 
 PAUSE = 0.02  # seconds between two looks of a spare rank
 
@@ -53,14 +53,14 @@ class Survivors:
             f(self.all)
 
     def exchange(
-        self, transfers: Iterable[RangeTransfer], owned: Sequence[SavedRange]
-    ) -> list[SavedRange]:
+        self, transfers: Iterable[RangeTransfer], owned: Sequence[StateArray]
+    ) -> list[StateArray]:
         """Sends the ranges of this rank's transfers, and returns those that it receives; every rank
         calls it."""
-        received: list[SavedRange] = []
+        received = list[StateArray]()
         for transfer in transfers:
             if transfer.source == self.all.rank:
-                given = [held for held in owned if held.range in transfer.ranges]
+                given = [x for x in owned if x.range in transfer.ranges]
                 send_object(self.all, given, transfer.to)
             elif transfer.to == self.all.rank:
                 received += receive_object(self.all, transfer.source)

@@ -58,8 +58,8 @@ def train(comm: Comm, config: Config, stop: tuple[int, int] | None = None, *give
             store = trainer.optimizer.parameters[0].store
             assert isinstance(store, VersionStore)
             buffers.append(store.buffers)
-            entries = trainer.strategy.full_state.on_all_ranks()
-            state.update((entry.place.path, np.array(entry.value)) for entry in entries)
+            arrays = trainer.strategy.full_state.on_all_ranks()
+            state.update((name, np.array(a)) for name, a in arrays)
 
     trainer = Trainer(config, *given, comm=comm, callbacks=[Gathers()])
 

@@ -9,16 +9,16 @@ import numpy as np
 from helpers.training.laws_snapshot import trainer_of
 
 from nnmpi.comm import Comm
+from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.backups import backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import Traffic
-from nnmpi.parallel.backup import Backups, HeldVersion, backups
-from nnmpi.parallel.model.snapshot import SavedRange, saved
+from nnmpi.parallel.backup import Backups, Version, backups
 from nnmpi.parallel.step.executor import StepState
 
 Options = Mapping[str, Any]
 Whole = dict[tuple[Any, ...], np.ndarray]
-"""Values and sums of each part of a tensor, in the order of its memory."""
+"""The elements of each part of an array, in the order of its memory."""
 
 Losses = Callable[[Comm], list[set[int]]]
 """Sets of ranks that may be lost together."""
@@ -47,10 +47,10 @@ class Kept:
         self.trainer = t = trainer_of(comm, **options)
         config = replace(t.config, backup=every, mtbf=mtbf)
         self.arrangement = a = replace(t.arrangement, config=config)
-        self.made_from = a, t.session.part, t.optimizer, comm
+        self.made_from = a, t.session.state, comm
         self.backups = backups(*self.made_from)
         assert isinstance(self.backups, Backups) == needs_backups(a)
-        self.truth: dict[int, tuple[SavedRange, ...]] = {}
+        self.truth: dict[int, tuple[StateArray, ...]] = {}
 
     def train(self, steps: int) -> None:
         """So many steps of the first epoch, of three, with a backup of each version that is due."""
@@ -63,7 +63,7 @@ class Kept:
         made.close()
 
     def _note(self, version: int) -> None:
-        self.truth[version] = saved(self.trainer.session.part, self.trainer.optimizer)
+        self.truth[version] = self.trainer.session.snapshot().arrays
         if self.backups is not None:
             self.backups.after_step(version, f"version {version}")
 
@@ -73,27 +73,24 @@ class Kept:
         self.trainer.close()
 
 
-def whole(ranges: Iterable[SavedRange]) -> Whole:
-    """What these ranges make, with NaN where nothing is."""
+def whole(arrays: Iterable[StateArray]) -> Whole:
+    """What these arrays make, with NaN where nothing is."""
     found: Whole = {}
-    for one in ranges:
-        for name, numbers in {"": one.values, **one.sums}.items():
-            key = one.place.path, one.place.part, name
-            row = found.setdefault(key, np.full(one.place.size, np.nan))
-            row[one.lo : one.hi] = numbers
-        found[one.place.path, "steps"] = np.array([one.steps])
+    for x in arrays:
+        row = found.setdefault((x.name, x.place.part), np.full(x.place.size, np.nan))
+        row[x.lo : x.hi] = x.elements()
     return found
 
 
-def has_all(ranges: Iterable[SavedRange], truth: Iterable[SavedRange]) -> bool:
-    """Whether these ranges make the whole model as it was."""
-    found, wanted = whole(ranges), whole(truth)
+def has_all(arrays: Iterable[StateArray], truth: Iterable[StateArray]) -> bool:
+    """Whether these arrays make the whole state as it was."""
+    found, wanted = whole(arrays), whole(truth)
     return found.keys() == wanted.keys() and all(
         np.array_equal(found[key], row) for key, row in wanted.items()
     )
 
 
-Everywhere = list[tuple[Sequence[HeldVersion], dict[int, tuple[SavedRange, ...]]]]
+Everywhere = list[tuple[Sequence[Version], dict[int, tuple[StateArray, ...]]]]
 """Of each rank: what it holds of earlier versions, and what it had in each."""
 
 
@@ -102,15 +99,15 @@ def left_by(everywhere: Everywhere, lost: Collection[int]) -> list[int]:
     found = []
     versions = {one.version for held, _ in everywhere for one in held}
     for version in sorted(versions, reverse=True):
-        ranges = [
+        arrays = [
             one
             for r, (held, _) in enumerate(everywhere)
             for there in held
-            for one in there.ranges
+            for one in there.arrays
             if r not in lost and there.version == version
         ]
         truth = [one for _, had in everywhere for one in had.get(version, ())]
-        found += [version] * has_all(ranges, truth)
+        found += [version] * has_all(arrays, truth)
     return found
 
 

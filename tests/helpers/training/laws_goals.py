@@ -149,8 +149,8 @@ def train(comm: Comm, goal: str, **options: Any) -> Trained:
 
     class Keep:
         def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            entries = trainer.strategy.full_state.on_all_ranks()
-            found.append({entry.place.path: np.array(entry.value) for entry in entries})
+            arrays = trainer.strategy.full_state.on_all_ranks()
+            found.append({name: np.array(a) for name, a in arrays})
 
     own = {"loss": loss(), "metrics": metrics, "callbacks": [Keep()]}
     trainer = Trainer(config, lambda: net(outputs), (x, y), comm, **own)

@@ -12,7 +12,7 @@ from nnmpi.nn.place import Part, Place, Range, whole
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import moves
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
-from nnmpi.parallel.model.moving import carry_out
+from nnmpi.parallel.model.moving import arrivals
 from nnmpi.parallel.model.nearest import plan_moves
 
 SHAPES = ((), (1,), (7,), (0, 3), (5, 6), (1, 9), (4, 3, 5), (2, 3, 2, 4), (40, 70))
@@ -23,7 +23,7 @@ class Case(NamedTuple):
     """Whole arrays of some tensors, and who has and needs what of them."""
 
     tensors: list[MovedTensor]
-    arrays: dict[tuple[str, str], np.ndarray]
+    arrays: dict[str, np.ndarray]
     have: list[tuple[Holder, Range]]
     need: list[tuple[int, Range]]
     nodes: list[int]
@@ -32,10 +32,10 @@ class Case(NamedTuple):
     def plan(self) -> MovePlan:
         return plan_moves(self.tensors, self.have, self.need, self.nodes)
 
-    def row(self, one: Range, name: str) -> np.ndarray:
+    def row(self, one: Range) -> np.ndarray:
         """The numbers of the box of a range, in the order of memory."""
         tensor = next(tensor for tensor in self.tensors if tensor.path == one.tensor)
-        array = self.arrays[one.tensor, name][Place("", tensor.shape, one.box).slices]
+        array = self.arrays[one.tensor][Place("", tensor.shape, one.box).slices]
         return array.transpose(tensor.axes).reshape(-1)
 
 
@@ -45,13 +45,11 @@ def random_case(seed: int, ranks: int, files: tuple[str, ...] = FILES) -> Case:
     holders = [*range(ranks), *files]
     tensors, arrays = [], {}
     have, need = list[tuple[Holder, Range]](), list[tuple[int, Range]]()
-    names = ("values", "x", "y")[: rng.integers(1, 4)]
     for i, shape in enumerate(SHAPES):
         axes = tuple(int(k) for k in rng.permutation(len(shape)))
-        dtypes = [np.dtype(rng.choice(["float32", "float64", "int64"])) for _ in names]
-        tensors.append(MovedTensor(f"t{i}", shape, axes, tuple(zip(names, dtypes, strict=True))))
-        for name, dtype in tensors[-1].arrays:
-            arrays[f"t{i}", name] = rng.integers(0, 1 << 30, shape).astype(dtype)
+        dtype = np.dtype(rng.choice(["float32", "float64", "int64"]))
+        tensors.append(MovedTensor(f"t{i}", shape, axes, dtype))
+        arrays[f"t{i}"] = rng.integers(0, 1 << 30, shape).astype(dtype)
         for part in (*_divided(rng, whole(shape)), *(_box(rng, shape) for _ in range(2))):
             place = Place(f"t{i}", shape, part)
             for lo, hi in _stretches(rng, place.size):
@@ -89,25 +87,22 @@ def _stretches(rng: np.random.Generator, size: int) -> Iterator[tuple[int, int]]
 
 def carried_out(case: Case, comm: Comm) -> MovePlan:
     """The plan, after it was carried out: each need is written once, and right."""
-    plan, written = case.plan, Counter[tuple[Range, str]]()
-    last: dict[tuple[Holder, Range, str], int] = {}
+    plan, written = case.plan, Counter[Range]()
+    last: dict[tuple[Holder, Range], int] = {}
 
-    def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
+    def read(holder: Holder, have: Range, lo: int, hi: int) -> np.ndarray:
         assert have.lo <= lo < hi <= have.hi
         assert holder in (comm.rank, *FILES)
         if isinstance(holder, str):
-            assert lo >= last.get((holder, have, name), 0), "read twice, or not in order"
-            last[holder, have, name] = hi
-        return case.row(have, name)[lo:hi]
+            assert lo >= last.get((holder, have), 0), "read twice, or not in order"
+            last[holder, have] = hi
+        return case.row(have)[lo:hi]
 
-    def write(need: Range, name: str, numbers: np.ndarray) -> None:
-        written[need, name] += 1
-        wanted = case.row(need, name)[need.lo : need.hi]
+    for need, numbers in arrivals(plan, comm, read):
+        written[need] += 1
+        wanted = case.row(need)[need.lo : need.hi]
         np.testing.assert_array_equal(numbers, wanted, strict=True)
-
-    carry_out(plan, comm, read, write)
-    own = [need for rank, need in case.need if rank == comm.rank]
-    assert written == Counter((n, name) for n in own for name, _ in plan.tensors[n.tensor].arrays)
+    assert written == Counter(need for rank, need in case.need if rank == comm.rank)
     return plan
 
 
@@ -130,7 +125,7 @@ def the_price_of_a_plan_is_what_is_sent(comm: Comm) -> None:
         assert found.sent == Traffic(sum(ledger.sent_bytes), sum(ledger.sent_messages))
         assert found.received == Traffic(sum(ledger.received_bytes), sum(ledger.received_messages))
         own = (need for rank, need in case.need if rank == comm.rank)
-        wanted = sum(n.size * plan.tensors[n.tensor].itemsize for n in own)
+        wanted = sum(n.size * plan.tensors[n.tensor].dtype.itemsize for n in own)
         assert (found.needed, found.read) == (wanted, 0)
         comm.barrier()
 
@@ -140,10 +135,10 @@ def long_rows_travel_in_messages_of_bounded_length(comm: Comm) -> None:
     n, p = 1600, comm.size
     cuts = [k * n // p for k in range(p + 1)]
     sides = [*pairwise(cuts)]
-    shape, arrays = (n, n), (("values", np.dtype(np.float64)), ("x", np.dtype(np.float64)))
+    shape = n, n
     case = Case(
-        [MovedTensor("w", shape, (0, 1), arrays)],
-        {("w", name): np.random.default_rng(7).random(shape) for name, _ in arrays},
+        [MovedTensor("w", shape, (0, 1), np.dtype(np.float64))],
+        {"w": np.random.default_rng(7).random(shape)},
         [(r, Place("w", shape, ((0, n), side)).range()) for r, side in enumerate(sides)],
         [(r, Place("w", shape, (side, (0, n))).range()) for r, side in enumerate(sides)],
         [0] * p,

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.io.output import NullReport
 from nnmpi.optim import Optimizer
+from nnmpi.optim.replica_state import split
 from nnmpi.parallel.agreement import gather_objects
 
 Options = Mapping[str, Any]
@@ -106,13 +108,10 @@ def trainer_of(comm: Comm, mode: str, **options: Any) -> Trainer:
 
 def arrays(optimizer: Optimizer) -> Arrays:
     """The state of this rank's optimizer, without padding, and its step counts."""
-    found = {
-        name: np.concatenate(
-            [optimizer.numbers(name, j, 0, p.size) for j, p in enumerate(optimizer.parameters)]
-        )
-        for name in optimizer.sums
-    }
-    return {**found, "step": np.array(optimizer.steps)}
+    found = defaultdict[str, list[np.ndarray]](list)
+    for x in optimizer.state_arrays():
+        found[split(x.name)[1]].append(x.copied().elements())
+    return {name: np.concatenate(rows) for name, rows in found.items()}
 
 
 def saved(comm: Comm, mode: str, **options: Any) -> tuple[str, Arrays, list[Arrays]]:

@@ -12,7 +12,8 @@ from helpers.training.pipelined import BOUND, distance
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self, launched
 from nnmpi.nn.state import assign
-from nnmpi.parallel.model.full_state import FullState
+from nnmpi.parallel.model.parts import which_held
+from nnmpi.parallel.model.whole import whole_optimizer
 from nnmpi.parallel.step.executor import StepState
 
 State = dict[str, np.ndarray]
@@ -56,7 +57,7 @@ def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
                 at = result.state
                 if at.step == until:
                     break
-    model = {e.place.path: e.value.copy() for e in trainer.strategy.full_state.on_all_ranks()}
+    model = {name: a.copy() for name, a in trainer.strategy.full_state.on_all_ranks()}
     found = trainer.optimizer_state_dict()
     trainer.close()
     state = everywhere(trainer)
@@ -67,16 +68,17 @@ def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
 
 def everywhere(trainer: Trainer) -> State:
     """The state of the optimizer on all ranks, also after the end of a run."""
-    entries = FullState.of_optimizer(trainer.optimizer, trainer.model, trainer.comm)
-    return {e.place.path: e.value for e in entries.on_all_ranks()}
+    arrays = whole_optimizer(trainer.optimizer, trainer.model, trainer.comm)
+    return dict(arrays.on_all_ranks())
 
 
 def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:
     """The same steps from there in a layout."""
     trainer = trainer_of(comm, **options)
-    tensors = zip(trainer.model.tensors(), trainer.strategy.full_state.table.held, strict=True)
+    tensors = [*trainer.model.tensors()]
+    held = which_held(tensors, trainer.session.part.held)
     with trainer.gathered_parameters():
-        for (place, tensor), is_held in tensors:
+        for (place, tensor), is_held in zip(tensors, held, strict=True):
             if is_held:  # a stage of a pipeline has no memory for the others
                 assign(tensor, saved.model[place.path][place.slices])
     trainer.load_optimizer_state_dict(saved.optimizer)

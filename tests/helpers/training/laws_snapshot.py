@@ -14,7 +14,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event, NullReport
-from nnmpi.parallel.model.full_state import FullState
+from nnmpi.parallel.model.whole import whole_optimizer
 
 Options = Mapping[str, Any]
 State = dict[str, np.ndarray]
@@ -108,9 +108,9 @@ class Watch:
         self.epochs.append({name: event[name] for name in names} | {"loss_scale": scale})
         if not trainer.arrangement.steps_together and event["steps"] == self.at:
             self.act(trainer)
-        self.model = {e.place.path: e.value.copy() for e in trainer.strategy.full_state}
-        entries = FullState.of_optimizer(trainer.optimizer, trainer.model, trainer.comm)
-        self.optimizer = {e.place.path: e.value for e in entries.on_all_ranks()}
+        self.model = {name: a.copy() for name, a in trainer.strategy.full_state}
+        arrays = whole_optimizer(trainer.optimizer, trainer.model, trainer.comm)
+        self.optimizer = dict(arrays.on_all_ranks())
 
 
 def trainer_of(comm: Comm, *callbacks: object, **options: Any) -> Trainer:

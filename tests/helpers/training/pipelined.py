@@ -13,7 +13,8 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, Report
 from nnmpi.parallel.checks.reference_update import difference, scale_of, summed_gradient
-from nnmpi.parallel.model.full_state import first_difference
+from nnmpi.parallel.model.parts import which_held
+from nnmpi.parallel.model.whole import first_difference
 from nnmpi.schedules import pipeline
 
 BOUND = 1e-10  # in float64, after ten steps
@@ -98,7 +99,7 @@ def run(
     plain: Options = {"dtype": "float64", "epochs": 2, "batch_size": 24}
     trainer, heard = Trainer(Config(**plain | options), build, given or digits(), comm), Heard()
     trainer.fit(heard)
-    assert first_difference(trainer.strategy.full_state.table) is None
+    assert first_difference(trainer.session.part, trainer.comm) is None
     return Ran(heard.events, heard.losses, contents(trainer), gradients(trainer))
 
 
@@ -185,15 +186,15 @@ def tell(comm: Comm, text: str) -> str:
 
 def contents(trainer: Trainer) -> dict[str, np.ndarray]:
     """The whole model, on every rank."""
-    entries = trainer.strategy.full_state.on_all_ranks()
-    return {entry.place.path: entry.value.copy() for entry in entries}
+    return {name: a.copy() for name, a in trainer.strategy.full_state.on_all_ranks()}
 
 
 def gradients(trainer: Trainer) -> dict[str, Part]:
     """This rank's parts of the gradient of the last step, as users read it, by parameter."""
-    held = zip(trainer.model.tensors(), trainer.strategy.full_state.table.held, strict=True)
+    tensors = [*trainer.model.tensors()]
+    held = which_held(tensors, trainer.session.part.held)
     return {
         place.path: Part(place.slices, to_host(summed_gradient(p)).copy())
-        for (place, p), is_held in held
+        for (place, p), is_held in zip(tensors, held, strict=True)
         if is_held and isinstance(p, nn.Parameter) and p.has_grad
     }

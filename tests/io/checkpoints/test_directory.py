@@ -97,9 +97,9 @@ def test_what_one_rank_refuses_is_its_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (b'"format":1', b'"format":2', "version 2 of the format, and nnmpi reads 1"),
+        (b'"format":2', b'"format":3', "version 3 of the format, and nnmpi .* reads version 2"),
         (b'"rank-00000.safetensors"', b'"../secret"', "name is ../secret, not rank-00000.saf"),
-        (b",[3]]", b",[3000000000000]]", r"such ranges and arrays"),
+        (b",[3],", b",[3000000000000],", r"\[0,3\] is not|not a part|do not match|arrays take"),
         (b'"steps"', b'"stepz"', "unexpected|not an option"),
         (b'"ranks":1', b'"ranks":' + b"[" * 500 + b"]" * 500, "nested too deeply"),
         (b'"ranks":1', b'"ranks":' + b"[" * 99_999 + b"]" * 99_999, "nested too deeply"),

@@ -52,7 +52,7 @@ def test_a_run_goes_on_from_a_file(ranks: int, options: dict[str, Any], tmp_path
             assert str(state) == "{'rate': np.float32(0.1), 'betas': (0.9, inf), 'n': [1]}"
             snapshot = trainer.snapshot()
             from_file = found.snapshot()
-            without = {"owned": (), "positions": (), "norms": ()}  # `about_of` has no times
+            without = {"arrays": (), "positions": (), "norms": ()}  # `about_of` has no times
             assert from_file._replace(**without) == snapshot._replace(**without)
             trainer.restore(from_file)
 

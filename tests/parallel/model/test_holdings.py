@@ -9,11 +9,12 @@ from helpers.training.laws_snapshot import LAYOUTS, RING, trainer_of
 from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.optim.replica_state import unnumbered
 from nnmpi.parallel.arrangement.exchanges import Traffic
-from nnmpi.parallel.model import snapshot as snapshots
-from nnmpi.parallel.model.moves import MovePlan
-from nnmpi.parallel.model.moving import carry_out
-from nnmpi.parallel.model.nearest import axes_of, held, owned, rearranged
+from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
+from nnmpi.parallel.model.mover import Mover
+from nnmpi.parallel.model.parts import which_held
+from nnmpi.run.start_events import rearranged
 
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 
@@ -21,22 +22,20 @@ ADAM = {"optimizer": "adam", "lr": 1e-3}
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: str(row.options))
 def test_what_ranks_have_is_what_is_said(row: laws_snapshot.Row) -> None:
-    def rank(comm: Comm) -> Any:
+    def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, **ADAM, **row.options)
-        saved, a = trainer.snapshot().owned, trainer.arrangement
-        own = {(comm.rank, one.range) for one in saved}
-        here = {
-            (comm.rank, place.range())
-            for place, _, is_held in snapshots._tensors(trainer.session.part)
-            if is_held
-        }
+        arrays, a = trainer.snapshot().arrays, trainer.arrangement
+        axes = {p.place.path: p.memory_axes for p in trainer.model.parameters()}
+        said = {*state_on_paper(a, comm.rank, axes)}
+        assert {x.on_paper() for x in arrays if unnumbered(x.name)[1] is None} == said
+        part = trainer.session.part
+        tensors = [*part.model.tensors()]
+        held = zip(tensors, which_held(tensors, part.held), strict=True)
+        here = {place for (place, _), is_held in held if is_held}
+        assert {x.place for x in held_on_paper(a, comm.rank, axes)} == here
         trainer.close()
-        return own, here, a
 
-    of_all = threads.run(row.ranks[-1], rank)
-    a = of_all[0][2]
-    assert {*owned(a)} == set().union(*(own for own, *_ in of_all))
-    assert {*held(a)} == set().union(*(here for _, here, _ in of_all))
+    threads.run(row.ranks[-1], rank)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +53,23 @@ def test_what_ranks_send_when_they_are_rearranged_is_what_is_said(
 ) -> None:
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, **ADAM, **before)
-        old, axes = trainer.arrangement, axes_of(trainer.model)
+        old = trainer.arrangement
         plain = {name: getattr(Config(), name) for name in before}
         trainer.rearrange(**{**plain, **after})
-        said = [plan.moved(comm.size) for plan in rearranged(old, trainer.arrangement, axes)]
+        said = [
+            plan.moved(comm.size) for plan in rearranged(old, trainer.arrangement, trainer.model)
+        ]
         assert sent[comm.rank] == [one[comm.rank].sent for one in said]
         assert sum(one.sent.bytes for plan in said for one in plan) > 0
         trainer.close()
 
-    def counted(plan: MovePlan, comm: Comm, *rest: Any) -> None:
+    def counted(mover: Mover, source: Any, target: Any, comm: Comm) -> None:
         comm.ledger.reset()
-        carry_out(plan, comm, *rest)
+        carry_out(mover, source, target, comm)
         found = Traffic(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
         sent.setdefault(comm.rank, []).append(found)
 
     sent: dict[int, list[Traffic]] = {}
-    monkeypatch.setattr(snapshots, "carry_out", counted)
+    carry_out = Mover.carry_out
+    monkeypatch.setattr(Mover, "carry_out", counted)
     threads.run(4, rank)

@@ -14,7 +14,7 @@ from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import plan_moves
 
-FLOATS = (("values", np.dtype(np.float32)),)
+FLOATS = np.dtype(np.float32)
 WHOLE = whole((4, 6))
 ROWS = ((0, 2), (0, 6)), ((2, 4), (0, 6))
 COLUMNS = ((0, 4), (0, 3)), ((0, 4), (3, 6))
@@ -89,13 +89,13 @@ def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
         have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
         plan = plan_of(have, [part_of(r) for r in range(comm.size)])
 
-        def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
+        def read(holder: Holder, have: Range, lo: int, hi: int) -> np.ndarray:
             if holder == "file" and comm.rank == 1:
                 raise ValueError("the file is damaged")
             return np.zeros(hi - lo, np.float32)
 
         with pytest.raises((ValueError, OtherRankError), match="the file is damaged"):
-            moving.carry_out(plan, comm, read, lambda *_: None)
+            assert [*moving.arrivals(plan, comm, read)]
 
     threads.run(3, rank)
 
@@ -107,21 +107,28 @@ def test_all_ranks_hear_of_numbers_that_cannot_be_written() -> None:
         have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
         plan = plan_of(have, [part_of(r) for r in range(comm.size)])
 
-        def write(need: Range, name: str, numbers: np.ndarray) -> None:
-            if comm.rank == 1:
-                raise MemoryError("no memory is left")
+        arrived = moving.arrivals(plan, comm, lambda *a: np.zeros(a[3] - a[2], np.float32))
+
+        def write() -> None:
+            for _ in arrived:
+                if comm.rank == 1:
+                    arrived.throw(MemoryError("no memory is left"))
 
         with pytest.raises((MemoryError, OtherRankError), match="no memory is left"):
-            moving.carry_out(plan, comm, lambda *a: np.zeros(a[4] - a[3], np.float32), write)
+            write()
 
     threads.run(3, rank)
 
 
 def test_what_it_costs() -> None:
     """Two arrays of floats: half of each from a rank and half from a file."""
-    tensor = matrix()._replace(arrays=(*FLOATS, ("x", np.dtype(np.float64))))
-    have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
-    plan = plan_moves([tensor], have, [part_of(0), part_of(1)], (0, 0))
+    tensors = [matrix(), matrix()._replace(path="x", dtype=np.dtype(np.float64))]
+    have, need = [part_of(0, ROWS[0]), part_of("file", ROWS[1])], [part_of(0), part_of(1)]
+    both = [
+        [(at, one._replace(tensor=tensor.path)) for tensor in tensors for at, one in ranges]
+        for ranges in (have, need)
+    ]
+    plan = plan_moves(tensors, *both, (0, 0))
     first, second = plan.moved(2)
     assert first == (144, 144, Traffic(144, 1), Traffic())
     assert second == (0, 144, Traffic(), Traffic(144, 1))

@@ -17,7 +17,7 @@ from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place
-from nnmpi.parallel.model.full_state import FullState, load_state
+from nnmpi.parallel.model.whole import load_state, whole_optimizer
 from nnmpi.parallel.step.executor import StepState
 
 
@@ -184,7 +184,7 @@ def test_parts_of_tensors(before: int, after: int) -> None:
         if comm.size > 1:
             with refused("part of the state of columns", "Trainer.optimizer_state_dict"):
                 adam.state_dict()
-        return {e.place.path: e.value for e in FullState.of_optimizer(adam, model, comm)}
+        return dict(whole_optimizer(adam, model, comm))
 
     state, *others = threads.run(before, save)
     assert not any(others)
@@ -197,8 +197,7 @@ def test_parts_of_tensors(before: int, after: int) -> None:
     def back(comm: Comm) -> dict[str, np.ndarray]:
         model, adam = cut_adam(comm, 1)
         load_state(adam, model, state, comm)
-        entries = FullState.of_optimizer(adam, model, comm)
-        return {e.place.path: e.value for e in entries.on_all_ranks()}
+        return dict(whole_optimizer(adam, model, comm).on_all_ranks())
 
     for found in threads.run(after, back):
         for name in wanted:

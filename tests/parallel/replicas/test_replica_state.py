@@ -1,17 +1,16 @@
 """What goes on of the state of replicas after a loss: a column of a table in
 docs/communicating-less.md, of which laws have the others."""
 
+from typing import Any
+
 import pytest
 from helpers.training import recovered
 from helpers.training.acts import KillsAt
 from helpers.training.laws_replica_state import COMMON, MODES, Arrays, arrays, check, table
-from helpers.training.pipelined import digits
 
-from nnmpi import Config, Trainer
-from nnmpi.comm import comm_self
-from nnmpi.io.output import Event, NullReport
-from nnmpi.optim import Optimizer
-from nnmpi.parallel.model.snapshot import Restored
+from nnmpi import Trainer
+from nnmpi.io.output import Event
+from nnmpi.run.session import Session
 
 
 class Told(KillsAt):
@@ -30,13 +29,13 @@ class Told(KillsAt):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loss_leaves_what_the_table_says(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told, new = Told(), dict[int, Arrays]()
-    load = Restored.load_optimizer_state
+    restore = Session._restore
 
-    def loaded(self: Restored, optimizer: Optimizer, replicas: int) -> None:
-        load(self, optimizer, replicas)
-        new[self._comm.rank] = arrays(optimizer)
+    def restored(self: Session, *arguments: Any) -> None:
+        restore(self, *arguments)
+        new[self.comm.rank] = arrays(self.optimizer)
 
-    monkeypatch.setattr(Restored, "load_optimizer_state", loaded)
+    monkeypatch.setattr(Session, "_restore", restored)
     options = {**COMMON, **MODES[mode], "steps": 8, "callbacks": [told]}
     left = recovered.run_of(4, options, {})[0]
     assert left is not None
@@ -48,16 +47,3 @@ def test_a_loss_leaves_what_the_table_says(mode: str, monkeypatch: pytest.Monkey
 
 def test_the_table_has_all_states() -> None:
     assert len(table()) == 6
-
-
-def test_values_that_an_older_version_has_saved_are_refused() -> None:
-    options = {**COMMON, **MODES["gossip"], "check_copies": 0}
-    with Trainer(Config(**options), data=digits(), comm=comm_self()) as trainer:
-        trainer.fit(NullReport())
-        snapshot = trainer.snapshot()
-        owned = [
-            held._replace(path=held.path.replace("_difference@", "_values@"))
-            for held in snapshot.owned
-        ]
-        with pytest.raises(ValueError, match=r"replica_values@0 is of an older nnmpi: .*; go on"):
-            trainer.restore(snapshot._replace(owned=tuple(owned)))

@@ -1,6 +1,7 @@
-"""FullState: whole tensors from parts on several ranks, their hash, their files, differences."""
+"""WholeArrays: whole tensors from parts on several ranks, their hash, their files, differences."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from nnmpi.io.files import saving
 from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-from nnmpi.parallel.model.full_state import FullState, first_difference
-from nnmpi.parallel.model.parts import PartTable
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.whole import WholeArrays, first_difference, whole_model
 
 
 def part(comm: Comm, n: int) -> tuple[int, int]:
@@ -48,6 +49,11 @@ def model(comm: Comm) -> nn.Module:
 WHOLE = model(threads.comm_self()).state_dict()
 
 
+def of(module: nn.Module, comm: Comm, held: Callable[[str], bool] = lambda _: True) -> WholeArrays:
+    """The whole arrays of a model, of which each rank has what `held` says."""
+    return whole_model(ModelPart(module, {0: module}, held), comm)
+
+
 def digest() -> str:
     found = hashlib.sha256()
     for p in model(threads.comm_self()).parameters():
@@ -64,9 +70,9 @@ def equal(found: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_writer_gets_each_tensor_whole_and_in_order(ranks: int) -> None:
     def rank(comm: Comm) -> tuple[dict[str, np.ndarray], str, bool, Any]:
-        entries = FullState.of_model(model(comm), comm)
-        found = {entry.place.path: entry.value for entry in entries}
-        return found, entries.sha256(), entries.writer_has_all, entries.index()
+        arrays = of(model(comm), comm)
+        index = [(x.name, np.dtype(x.dtype), x.place.shape) for x in arrays.arrays]
+        return dict(arrays), arrays.sha256(), arrays.writer_has_all, index
 
     (first, *others) = threads.run(ranks, rank)
     equal(first[0])
@@ -90,11 +96,11 @@ def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
 
     def rank(comm: Comm) -> None:
-        entries = FullState.of_model(model(comm), comm)
-        arrays = (entry.value for entry in entries)
+        whole = of(model(comm), comm)
+        arrays = (values for _, values in whole)
         if comm.rank == 0:
-            index = [saving.HeaderRow(*info) for info in entries.index()]
-            saving.write(path, index, arrays, {}, {})
+            rows = [(x.name, np.dtype(x.dtype), x.place.shape) for x in whole.arrays]
+            saving.write(path, [saving.HeaderRow(*row) for row in rows], arrays, {}, {})
         assert not list(arrays)
 
     threads.run(3, rank)
@@ -106,13 +112,13 @@ def test_a_tied_parameter_counts_once_and_is_written_twice() -> None:
     def rank(comm: Comm) -> tuple[list[str], str]:
         tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
         tied[1].weight = tied[0].weight
-        entries = FullState.of_model(tied.to("float32"), comm)
-        return [e.place.path for e in entries], entries.sha256()
+        arrays = of(tied.to("float32"), comm)
+        return [name for name, _ in arrays], arrays.sha256()
 
     single = nn.Sequential(nn.Linear(3, 3, bias=False)).to("float32")
     names, sha = threads.run(2, rank)[0]
     assert names == ["0.weight", "1.weight"]
-    assert sha == FullState.of_model(single, threads.comm_self()).sha256()
+    assert sha == of(single, threads.comm_self()).sha256()
 
 
 @pytest.mark.parametrize("where", ["0.columns", "0.bias", "0.mean"])
@@ -127,7 +133,7 @@ def test_only_copies_of_one_part_are_compared(where: str) -> None:
             tensor = {place.path: t for place, t in made.tensors()}[where]
             array = tensor.data if isinstance(tensor, nnmpi.Tensor) else tensor
             array[..., 0] += 1
-        return first_difference(PartTable(made, comm))
+        return first_difference(ModelPart.whole(made), comm)
 
     other = 0 if where == "0.bias" else 2
     assert threads.run(4, rank) == [None, None, None, (where, other)]
@@ -147,14 +153,14 @@ def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, i
         place = Place("", (4,), (parts[comm.rank],))
         module.register_buffer("b", np.ones(place.local_shape), place)
         with refused("b: the parts", "do not cover its shape (4,)"):
-            FullState.of_model(module, comm)
+            of(module, comm)
 
     threads.run(2, rank)
 
 
 def test_a_tensor_that_no_rank_has_is_refused() -> None:
     with refused("weight: the parts [] that ranks have"):
-        FullState.of_model(nn.Linear(2, 2), threads.comm_self(), "bias".__eq__)
+        of(nn.Linear(2, 2), threads.comm_self(), "bias".__eq__)
 
 
 @pytest.mark.parametrize("forgotten", ["2.running_mean", "3.bias"])
@@ -162,8 +168,6 @@ def test_a_tensor_that_no_stage_has_is_refused(forgotten: str) -> None:
     def rank(comm: Comm) -> None:
         stage = stage_of(comm.rank, 0, 2)
         with refused(f"{forgotten}: the parts [] that ranks have"):
-            FullState.of_model(
-                tied_pipeline(), comm, lambda path: path != forgotten and stage(path)
-            )
+            of(tied_pipeline(), comm, lambda path: path != forgotten and stage(path))
 
     threads.run(2, rank)

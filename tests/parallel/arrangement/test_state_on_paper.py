@@ -19,7 +19,7 @@ from nnmpi.parallel.arrangement.backups import (
     steps_between,
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.unreplicated import unreplicated, unreplicated_bytes
+from nnmpi.parallel.arrangement.state_on_paper import only_on, unreplicated_bytes
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_cut import division_on_paper
@@ -43,28 +43,29 @@ def arranged(ranks: int, nodes: int = 1, **options: Any) -> Arrangement:
 
 RING = {"allreduce": "ring"}
 BUFFERS = 3 * 4 + 3 * 4 + 8
+COUNTS = 8 * 8  # the numbers of updates of the parameters
 
 
 @pytest.mark.parametrize(
     ("ranks", "nodes", "options", "bytes_of_all"),
     [
-        (1, 1, {}, 12 * PARAMETERS + BUFFERS),  # values and two state arrays
-        (4, 1, {}, 0),  # in the memory of the node
+        (1, 1, {}, 12 * PARAMETERS + COUNTS + BUFFERS),  # values and two state arrays
+        (4, 1, {}, 12 * PARAMETERS),  # each updates a part, in the memory of the node
         (4, 2, {}, 0),
         (4, 4, RING, 0),
-        (4, 2, {"zero": 1, **RING}, 8 * PARAMETERS),  # values are everywhere
-        (4, 2, {"zero": 2, **RING}, 8 * PARAMETERS),
+        (4, 2, {"zero": 1, **RING}, 12 * PARAMETERS),  # recovery takes values from their owner
+        (4, 2, {"zero": 2, **RING}, 12 * PARAMETERS),
         (4, 2, {"zero": 3, **RING}, 12 * PARAMETERS),
-        (4, 2, {"zero": 1, **RING, "optimizer": "sgd", "momentum": 0.0}, 0),
+        (4, 2, {"zero": 1, **RING, "optimizer": "sgd", "momentum": 0.0}, 4 * PARAMETERS),
         (4, 2, {"zero": 1, **RING, "dtype": "float16"}, 12 * PARAMETERS),  # masters
         (4, 2, {"zero": 3, **RING, "dtype": "float16"}, 12 * PARAMETERS),
-        (2, 1, {"pp": 2}, 12 * PARAMETERS + BUFFERS),
+        (2, 1, {"pp": 2}, 12 * PARAMETERS + COUNTS + BUFFERS),
         (4, 1, {"pp": 2, **RING}, 0),
-        (4, 1, {"pp": 2, **RING, "zero": 1}, 8 * PARAMETERS),
-        (3, 1, {"servers": 1}, 12 * PARAMETERS),
+        (4, 1, {"pp": 2, **RING, "zero": 1}, 12 * PARAMETERS),
+        (3, 1, {"servers": 1}, 12 * PARAMETERS + COUNTS),
         (5, 1, {"servers": 2}, 12 * PARAMETERS),
         (4, 1, {"reproducible": True}, 0),
-        (2, 1, {"pp": 2, "schedule": "pipedream"}, 12 * PARAMETERS + BUFFERS),
+        (2, 1, {"pp": 2, "schedule": "pipedream"}, 12 * PARAMETERS + COUNTS + BUFFERS),
     ],
 )
 def test_what_is_nowhere_else_is_counted_once(
@@ -79,11 +80,12 @@ def test_what_ranks_along_tp_have_whole_is_lost_with_all_of_them() -> None:
     a = arranged(2, tp=2)
     cut = {*a.sharding.variables} & {one.variable for one in a.model_on(0).trained}
     assert {a.graph.variables[v].path for v in cut} >= {"0.weight", "0.bias", "2.weight"}
-    assert unreplicated(a, 0).trained == cut
-    assert not unreplicated(a, 0).others
-    rest = {a.graph.variables[v].path for v in unreplicated(a, 0, lost=[1]).trained - cut}
-    assert rest >= {"5.weight", "5.bias"}
-    assert len(unreplicated(a, 0, lost=[1]).others) == 3
+    paths, tensors = {a.graph.variables[v].path for v in cut}, {v.path for v in a.graph.variables}
+    assert {x.name for x in only_on(a, 0)} & tensors == paths
+    rest = {x.name for x in only_on(a, 0, lost=[1])} & tensors - paths
+    buffers = {v.path for v in a.graph.variables if not v.is_parameter}
+    assert rest >= {"5.weight", "5.bias", *buffers}
+    assert len(buffers) == 3
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_what_a_node_alone_has_goes_to_another_one() -> None:
         assert not any(unreplicated_bytes(a, r) for r in range(4))
         assert needs_backups(a) == is_needed
     on_nodes, on_node = (arranged(4, nodes, **inside) for nodes in (2, 1))
-    assert all(backed_up(on_nodes, r).trained for r in range(4))
+    assert all(backed_up(on_nodes, r) for r in range(4))
     assert not needs_backups(on_node)
     assert sum(backup(on_nodes, r).held for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
 

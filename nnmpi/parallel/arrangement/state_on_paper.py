@@ -1,0 +1,161 @@
+"""state_on_paper: the list of arrays that `parallel/model/state.py` yields on a rank, without
+building a model; what of it is on one rank only.
+
+             its replicas have                  on one rank, if no rank along tp or pp has it
+replica      the same                           nothing; everything on a rank without replicas
+zero         other parts of the state           its part of values, masters and optimizer state
+served       servers have other slices          a server's slice; nothing of a worker
+
+State that only some strategies have, such as residuals of compression, is not listed: it belongs to
+one replica, and the others go on without it.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import TypeAlias
+
+import numpy as np
+
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place, StateArray, whole
+from nnmpi.optim import OPTIMIZERS, Optimizer, of_config
+from nnmpi.optim import state as states
+from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
+from nnmpi.parallel.arrangement.rank_model import HeldVariable
+
+
+def state_arrays_of(config: Config) -> tuple[str, ...]:
+    """Returns the names of the state arrays of the optimizer that `config` asks for."""
+    return _state_arrays_of(OPTIMIZERS[config.optimizer], config.optimizer, config.momentum)
+
+
+@lru_cache(maxsize=64)
+def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> tuple[str, ...]:
+    """Cached by the function that makes the optimizer, since a user may replace it under the same
+    name."""
+    config = Config(optimizer=name, momentum=momentum)
+    return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).sums)
+
+
+Axes: TypeAlias = Mapping[str, Sequence[int]]
+"""The axes of parameters in memory order, by path; those of others are in order."""
+
+IN_ORDER: Axes = {}
+
+
+def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
+    """Yields the arrays that a rank has between two steps, with the names, ranges and types of
+    `state`."""
+    held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
+    slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
+    for variable, x in _clipped(a, rank, slices, axes):
+        of_trained[variable].append(x._replace(dtype=a.updated_dtype.name))
+    others = held.others if rank < a.mesh.size else ()  # servers update nothing else
+    of_others = {one.variable: [_part(a, rank, one, axes)] for one in others}
+    for _, arrays in sorted({**of_trained, **of_others}.items()):
+        yield from arrays
+    for variable in (one.variable for one in held.trained if of_trained):
+        path = a.graph.variables[variable].path
+        for x in of_trained[variable]:
+            yield from (x.named(f"{path}.{name}") for name in state_arrays_of(a.config))
+        count = Place.of_whole(f"{path}.{states.STEP}", ())
+        yield StateArray(count, (), 0, 1, "int64", True)
+    if (scale := LossScale.of(a.config.dtype)) is not None:
+        yield from (x.on_paper() for x in Scaler(scale).state_arrays())
+
+
+def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
+    """Yields a rank's part of each buffer and frozen parameter."""
+    return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
+
+
+def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
+    """Yields a rank's whole part of each tensor: what it needs before it trains."""
+    held = a.model_on(rank)
+    for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
+        x = _part(a, rank, variable, axes)
+        is_trained = a.graph.variables[variable.variable].is_trained
+        yield x._replace(dtype=a.updated_dtype.name) if is_trained else x
+
+
+def place_of(a: Arrangement, v: int, rank: int) -> Place:
+    """Returns the place, within the whole tensor, of the part of variable `v` that a rank has."""
+    path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
+    part, cut = whole(shape), a.sharding.variables.get(v)
+    if cut is not None:
+        tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
+        side = cut.bounds[tp], cut.bounds[tp + 1]
+        part = (*part[: cut.axis], side, *part[cut.axis + 1 :])
+    return Place(path, shape, part)
+
+
+def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
+    """The part of a tensor on a rank, of the type that it has if it is not trained."""
+    variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
+    dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
+    if is_float(dtype):
+        dtype = a.dtype if variable.is_parameter else a.updated_dtype
+    return StateArray(place, (*order,), 0, place.size, dtype.name, not variable.is_parameter)
+
+
+def _clipped(
+    a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
+) -> Iterator[tuple[int, StateArray]]:
+    """Yields (number of the variable, array) for what lies within these slices of the flat buffer
+    of a rank."""
+    held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
+    ends = [stop for _, stop in ordered]
+    for variable, (start, _) in zip(held.trained, held.spans, strict=True):
+        end, x = start + variable.size, _part(a, rank, variable, axes)
+        for lo, hi in ordered[bisect_right(ends, start) :]:
+            if lo >= end:
+                break
+            yield variable.variable, x._replace(lo=max(lo - start, 0), hi=min(hi, end) - start)
+
+
+# ---- on one rank only
+
+
+@cached
+def _listed(a: Arrangement, rank: int) -> list[StateArray]:
+    return [*state_on_paper(a, rank)]
+
+
+@cached
+def _holders(a: Arrangement) -> Mapping[object, Mapping[tuple[int, int], set[int]]]:
+    """The ranks that have each range, by the name and the part of its array."""
+    holders = defaultdict[object, dict[tuple[int, int], set[int]]](dict)
+    for rank in range(a.ranks):
+        for x in _listed(a, rank):
+            holders[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
+    return holders
+
+
+def only_on(a: Arrangement, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
+    """Returns the arrays of a rank that other ranks do not have, or not completely; ranks in `lost`
+    do not count."""
+    gone, holders = {rank, *lost}, _holders(a)
+
+    def is_elsewhere(x: StateArray) -> bool:
+        ranges = holders[x.name, x.place.part]
+        if ranges[x.lo, x.hi] - gone:
+            return True
+        at = x.lo
+        for lo, hi in sorted(r for r, ranks in ranges.items() if ranks - gone):
+            at = max(at, hi) if lo <= at else at
+        return at >= x.hi
+
+    return [x for x in _listed(a, rank) if not is_elsewhere(x)]
+
+
+def unreplicated_bytes(a: Arrangement, rank: int) -> int:
+    """Returns the bytes that would be lost with a rank."""
+    return sum(x.nbytes for x in only_on(a, rank))

@@ -1,0 +1,153 @@
+"""Mover: moves named arrays from the ranks and files that have them to the ranks that need them.
+
+    rank 0 of 2   w 0..5   b 0..1  ─┐                           ┌─►  w b   rank 0 of 3
+    rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
+    StateArray each                                             └─►  w b   rank 2 of 3
+
+`nearest.py` plans who sends what to whom, and `moving.py` sends it. Snapshots, files, digests,
+exports and recovery move arrays in this way only.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from nnmpi.arrays.dtypes import named
+from nnmpi.comm import Comm
+from nnmpi.nn.place import Range, StateArray
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.model.moves import Holder, MovedTensor
+from nnmpi.parallel.model.moving import arrivals
+from nnmpi.parallel.model.nearest import Held, plan_moves
+
+HeldArray: TypeAlias = tuple[Holder, StateArray]
+"""An array on paper, and the rank or file that has it."""
+
+Terms: TypeAlias = Callable[[str], Sequence[str]]
+"""The names of the arrays whose sum a target gets, by the name of the target; none: it is left."""
+
+
+def same_name(name: str) -> Sequence[str]:
+    """The terms of a target that gets the array with its own name."""
+    return (name,)
+
+
+def gathered(arrays: Sequence[StateArray], comm: Comm) -> list[HeldArray]:
+    """The arrays of all ranks, on paper; every rank calls it."""
+    of_ranks = gather_objects(comm, [x.on_paper() for x in arrays])
+    return [(rank, x) for rank, xs in enumerate(of_ranks) for x in xs]
+
+
+class Mover:
+    """A plan that brings arrays to ranks. Every rank makes it from the same lists, and all carry it
+    out together, any number of times.
+
+    Raises ValueError if the arrays that ranks have do not make up those that ranks need, or have
+    other shapes.
+
+    have    the arrays of all ranks and files, on paper
+    need    those that ranks need, each with its rank
+    nodes   the node of each rank
+    """
+
+    def __init__(
+        self,
+        have: Iterable[HeldArray],
+        need: Iterable[tuple[int, StateArray]],
+        nodes: Sequence[int],
+        terms: Terms = same_name,
+    ) -> None:
+        by_name = defaultdict[str, list[HeldArray]](list)
+        for row in have:
+            by_name[row[1].name].append(row)
+        tensors, held, needs = dict[str, MovedTensor](), list[Held](), list[tuple[int, Range]]()
+        self._names = dict[str, str]()  # of what the holders have, by the name in the plan
+        # by rank and range in the plan: the target, and whether this is its last term
+        self._targets = dict[tuple[int, Range], tuple[StateArray, bool]]()
+        for rank, x in need:
+            names = terms(x.name)
+            for k, name in enumerate(names):
+                path = f"{x.name}, term {k}" if k else x.name
+                if path not in tensors:
+                    sources = by_name[name]
+                    tensors[path] = _moved(path, x, [source for _, source in sources])
+                    held += [(at, y.range._replace(tensor=path)) for at, y in sources]
+                    self._names[path] = name
+                elements = x.range._replace(tensor=path)
+                needs.append((rank, elements))
+                self._targets[rank, elements] = x, k == len(names) - 1
+        self.plan = plan_moves([*tensors.values()], held, needs, nodes)
+
+    def arrivals(
+        self, source: Iterable[StateArray], comm: Comm
+    ) -> Generator[tuple[StateArray, np.ndarray], None, None]:
+        """Yields each array that this rank needs, and its elements, while all ranks move theirs.
+
+        `source` are the arrays of this rank and of files, with the same names and ranges as on
+        paper. Every rank iterates to the end. What reading raises, or the caller throws in, is
+        raised at the end, when all is moved: on all ranks if there are files.
+        """
+        me, sums = comm.rank, dict[Range, np.ndarray]()
+        arrays = {(x.file or me, x.range): x for x in source}
+
+        def read(holder: Holder, have: Range, lo: int, hi: int) -> np.ndarray:
+            x = arrays[holder, have._replace(tensor=self._names[have.tensor])]
+            assert x.read is not None
+            return x.read(lo, hi)
+
+        arrived = arrivals(self.plan, comm, read)
+        for elements, values in arrived:
+            x, is_last = self._targets[me, elements]
+            if x.range in sums:
+                values = sums.pop(x.range) + values
+            if not is_last:
+                sums[x.range] = values
+                continue
+            try:
+                yield x, values
+            except Exception as error:
+                arrived.throw(error)
+
+    def carry_out(
+        self, source: Iterable[StateArray], target: Iterable[StateArray], comm: Comm
+    ) -> None:
+        """Writes what arrives into the target arrays of this rank; every rank calls it."""
+        arrived, into = self.arrivals(source, comm), {x.range: x for x in target}
+        for x, elements in arrived:
+            try:
+                into[x.range].put(elements)
+            except Exception as error:
+                arrived.throw(error)  # and moves the rest: other ranks wait for this one
+
+
+def _moved(path: str, target: StateArray, sources: Sequence[StateArray]) -> MovedTensor:
+    """The array as it is moved; raises ValueError if a source has another shape."""
+    shape, axes = target.place.shape, target.axes
+    for x in sources:
+        if (x.place.shape, x.axes) != (shape, axes):
+            raise ValueError(
+                f"{x.name} has shape {x.place.shape} and memory order {x.axes} in the snapshot, "
+                f"but {shape} and {axes} in this model"
+            )
+    may_differ = any(x.may_differ for x in sources)
+    return MovedTensor(path, shape, axes, named(target.dtype), may_differ)
+
+
+def move(
+    source: Sequence[StateArray],
+    target: Sequence[StateArray],
+    comm: Comm,
+    terms: Callable[[Iterable[StateArray]], Terms] = lambda _: same_name,
+) -> None:
+    """Fills the target arrays of all ranks from the source arrays of all ranks and files; every
+    rank calls it, and all name the same files. `terms` is called with the sources."""
+    local = [x.on_paper() for x in source if not x.file], [x.on_paper() for x in target]
+    of_ranks = gather_objects(comm, (*local, comm.node()[0]))  # a node has the number of a rank
+    have: list[HeldArray] = [(rank, x) for rank, (xs, _, _) in enumerate(of_ranks) for x in xs]
+    have += [(x.file, x) for x in source if x.file]
+    need = [(rank, x) for rank, (_, xs, _) in enumerate(of_ranks) for x in xs]
+    nodes = [node for _, _, node in of_ranks]
+    mover = Mover(have, need, nodes, terms(x for _, x in have))
+    mover.carry_out(source, target, comm)

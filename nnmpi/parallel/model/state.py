@@ -1,0 +1,149 @@
+"""The state of training: all arrays that it has on this rank, as one list of named ranges.
+
+    fc.weight                      a parameter: the elements that this rank updates, or their
+                                   float32 masters
+    bn.running_mean                a buffer or a frozen parameter: this rank's part
+    fc.weight.momentum_buffer      optimizer state, of the same elements
+    fc.weight.step                 the number of updates
+    fc.weight.momentum_buffer@2    where replicas have other values: that of replica 2
+    loss_scale                     of 16-bit training
+    noise.rng                      what `state_arrays` of the module `noise` returns
+
+A snapshot is a copy of this list, a file has its arrays one after the other, and whatever is not in
+the list is the same after a restore as in a new run. Values come first, since they are read first.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter, in_shape, memory_order
+from nnmpi.nn.place import Place, Range, StateArray
+from nnmpi.nn.state import assign
+from nnmpi.nn.store import FlatStore
+from nnmpi.optim import Optimizer
+from nnmpi.optim.replica_state import split
+from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
+
+
+class HasState(Protocol):
+    """An object with arrays that a step depends on and changes."""
+
+    def state_arrays(self) -> Iterable[StateArray]:
+        """Returns them, as views."""
+
+
+def value_arrays(
+    part: ModelPart, optimizer: Optimizer | None = None, untrained: bool = True
+) -> Iterator[StateArray]:
+    """Yields the values of parameters and buffers that this rank has, as views.
+
+    Of parameters that `optimizer` updates these are the ranges that it updates; of others all that
+    this rank can read without the others. `untrained=False` leaves out what is not updated: on a
+    parameter server it is old.
+    """
+    index = {id(p): j for j, p in enumerate(optimizer.parameters)} if optimizer else {}
+    for place, tensor in held_tensors(part):
+        ranges, store = iter([place.range()]), getattr(tensor, "store", None)
+        if optimizer and id(tensor) in index:
+            ranges = optimizer.owned(index[id(tensor)])
+        elif not untrained:
+            continue
+        elif isinstance(store, FlatStore):
+            ranges = iter(store.readable(tensor.index))
+        yield from (_array(place, tensor, here) for here in ranges)
+
+
+def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
+    """Yields what this rank has besides values: the state of its optimizer, of its modules, and of
+    other objects."""
+    yield from optimizer_state(optimizer)
+    own = {m for stage in part.stages.values() for m in stage.modules()}
+    yield from (x for m, x in module_state(part.model) if m in own)
+    for other in others:
+        yield from other.state_arrays()
+
+
+def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
+    """Yields what modules say is their state, each with its module and under its path."""
+    for path, m in model.named_modules():
+        for x in m.state_arrays():
+            yield m, x.named(f"{path}.{x.name}" if path else x.name)
+
+
+def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
+    """Yields the state arrays of this rank's optimizer, under the number of the replica where
+    replicas have other values."""
+    replica = optimizer.replica_state
+    for x in optimizer.state_arrays():
+        yield replica.own(x) if replica else x
+
+
+def whole_tensors(model: Module) -> dict[str, StateArray]:
+    """Each entry of the state dict of a model as a whole array on paper, in its order; of a type
+    that is known only where the tensor is."""
+    return {
+        place.path: StateArray(
+            place, memory_axes(t), 0, 0, "float32", not isinstance(t, Parameter)
+        ).as_whole()
+        for place, t in model.tensors()
+    }
+
+
+def model_tensors(model: Module) -> tuple[StateArray, ...]:
+    """Each parameter and buffer of a model once, under its first name, as in `whole_tensors`."""
+    whole, names = whole_tensors(model), first_names(model).values()
+    return tuple(whole[name] for name in dict.fromkeys(names))
+
+
+def first_names(model: Module) -> dict[str, str]:
+    """The first name of each tensor, by any of its names in the state dict."""
+    first = dict[int, str]()
+    return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
+
+
+def divided(
+    arrays: Iterable[StateArray], model: Module
+) -> tuple[list[StateArray], list[StateArray]]:
+    """The values of tensors of a model among some arrays, and the other arrays.
+
+    Raises ValueError for an array of a tensor or module that the model does not have.
+    """
+    tensors, modules = {*whole_tensors(model)}, {x.name for _, x in module_state(model)}
+    of_model, others = list[StateArray](), list[StateArray]()
+    for x in arrays:
+        path, _ = split(x.name)
+        (of_model if x.name in tensors else others).append(x)
+        if x.name not in tensors | modules and path and path not in tensors:
+            raise ValueError(f"{x.name} is in the snapshot, but not in this model")
+    return of_model, others
+
+
+def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
+    """Yields each parameter and buffer that this rank has a part of, once, under its first name."""
+    tensors, seen = [*part.model.tensors()], set[int]()
+    for (place, tensor), is_held in zip(tensors, which_held(tensors, part.held), strict=True):
+        if is_held and id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield place, tensor
+
+
+def _array(place: Place, tensor: Any, elements: Range) -> StateArray:
+    """A range of a parameter or a buffer."""
+    axes, (_, _, lo, hi) = memory_axes(tensor), elements
+    store = tensor.store if isinstance(tensor, Parameter) else None
+    dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype
+
+    def read(a: int, b: int) -> np.ndarray:
+        if isinstance(store, FlatStore):
+            return backend.to_host(store.numbers(tensor.index, a, b))
+        row = memory_order(tensor, tensor.data) if store else tensor.reshape(-1)
+        return backend.to_host(row[a:b])
+
+    def write(values: np.ndarray) -> None:
+        assign(tensor, in_shape(values, place.local_shape, axes))
+
+    return StateArray(place, axes, lo, hi, str(dtype), store is None, read, write)

@@ -1,0 +1,211 @@
+"""WholeArrays: the whole arrays of a model or of an optimizer, gathered one at a time.
+
+Files, the digest of the parameters and --verify read a model only in this way. All ranks iterate
+together, and each whole array is put together on the rank that writes. Every element is sent by
+one rank:
+
+    rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
+    rank 1            part of a   ─── send ─────┘      yields nothing
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import is_float, named, types_of
+from nnmpi.comm import Comm
+from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter, in_shape
+from nnmpi.nn.place import StateArray
+from nnmpi.nn.store import values_of
+from nnmpi.optim import Optimizer
+from nnmpi.optim import state as states
+from nnmpi.optim.replica_state import (
+    DIFFERENCE,
+    RESIDUAL,
+    ReplicaState,
+    of_one,
+    split,
+    terms_of,
+    unnumbered,
+)
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.model.mover import HeldArray, Mover, Terms, gathered, same_name
+from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.model.state import (
+    first_names,
+    held_tensors,
+    optimizer_state,
+    value_arrays,
+    whole_tensors,
+)
+
+WRITER = 0
+"""The rank that gathers whole arrays."""
+
+
+class WholeArrays:
+    """Whole arrays on the host, in C order. Every rank makes it, and iterates to the end.
+
+    Raises ValueError, on all ranks, unless the ranges that ranks and files have make up the arrays.
+
+    arrays   on paper, in order
+    have     the ranges of all ranks and files
+    source   returns those of this rank and of files, to read; called once a pass
+    terms    the names of the arrays that an array is the sum of
+    digested the names of those that the digest of parameters covers
+    """
+
+    def __init__(
+        self,
+        arrays: Iterable[StateArray],
+        have: Sequence[HeldArray],
+        comm: Comm,
+        source: Callable[[], Iterable[StateArray]],
+        terms: Terms = same_name,
+        digested: Iterable[str] = (),
+    ) -> None:
+        dtypes = {x.name: x.dtype for _, x in have}
+        self.arrays = [_as_masters(x, dtypes, terms) for x in arrays]
+        self.digested = frozenset(digested)
+        self._have, self._comm, self._source, self._terms = have, comm, source, terms
+        whole = {(x.name,) for at, x in have if at == WRITER and x.is_whole}
+        self._is_local = all((*terms(x.name),) in whole for x in self.arrays)
+        if not self._is_local:
+            self._to_writer = self._mover([WRITER])
+
+    def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the name and the values of each array on the writer, and nothing on other
+        ranks."""
+        return self._on_writer() if self._is_local else self._arrivals(self._to_writer)
+
+    def on_all_ranks(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the name and the values of each array on every rank."""
+        return self._arrivals(self._to_all)
+
+    def sha256(self) -> str:
+        """The SHA-256 of all parameters, whole and in the order of the state dict; the same on
+        every rank."""
+        digest = hashlib.sha256()
+        for name, values in self:  # nothing on other ranks, which have to iterate: they send
+            if name in self.digested:
+                digest.update(values.tobytes())
+        return gather_objects(self._comm, digest.hexdigest())[WRITER]
+
+    @property
+    def writer_has_all(self) -> bool:
+        """True if no other rank has to send, as where replicas have copies."""
+        return self._is_local or self._comm.size == 1
+
+    @cached_property
+    def _to_all(self) -> Mover:
+        return self._mover(range(self._comm.size))
+
+    def _mover(self, ranks: Sequence[int]) -> Mover:
+        need = [(rank, x) for x in self.arrays for rank in ranks]
+        return Mover(self._have, need, [0] * self._comm.size, self._terms)
+
+    def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields copies of the arrays that the writer has itself."""
+        if self._comm.rank == WRITER:
+            own = {x.name: x for x in self._source()}
+            for x in self.arrays:
+                (name,) = self._terms(x.name)
+                whole = in_shape(own[name].elements(), x.place.shape, x.axes)
+                yield x.name, np.array(whole, named(x.dtype), order="C")
+
+    def _arrivals(self, mover: Mover) -> Iterator[tuple[str, np.ndarray]]:
+        for x, flat in mover.arrivals(self._source(), self._comm):
+            yield x.name, np.asarray(in_shape(flat, x.place.shape, x.axes), order="C")
+
+
+def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
+    """The array with the type of its source; 16-bit parameters as float32."""
+    dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)
+    if not x.may_differ and is_float(named(dtype)):
+        dtype = types_of(named(dtype)).masters.name
+    return x._replace(dtype=dtype)
+
+
+def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
+    """The parameters and buffers of a model, each rank of `comm` having a part of it, under all
+    names of its state dict."""
+    first = first_names(part.model)
+    of_parameters = (name for name, _ in part.model.named_parameters())
+    return WholeArrays(
+        whole_tensors(part.model).values(),
+        gathered([*value_arrays(part)], comm),
+        comm,
+        lambda: value_arrays(part),
+        lambda name: (first[name],),
+        of_parameters,
+    )
+
+
+def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArrays:
+    """The optimizer state of a model, under the paths of the parameters of all ranks: where each
+    replica has its own, that of the first one, and the sum of all residuals."""
+    states.check_paths([p.place for p in optimizer.parameters])
+    have = gathered([*optimizer_state(optimizer)], comm)
+    paths, terms = whole_tensors(model), terms_of((x for _, x in have), 1, 1)
+    arrays = state_of_one(paths, (x for _, x in have))
+    return WholeArrays(arrays, have, comm, lambda: optimizer_state(optimizer), terms)
+
+
+def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
+    """Yields the arrays of the state dict of an optimizer, whole and on paper, for the parameters
+    at these paths that `have` has state of."""
+    of_paths = dict[str, dict[str, StateArray]]()
+    for x in have:
+        name, _ = unnumbered(x.name)
+        path, state = split(name)
+        of_paths.setdefault(path, {}).setdefault(state, x.named(name).as_whole())
+    for path in paths:
+        arrays = of_paths.get(path, {})
+        counts = [arrays.pop(states.STEP)] if states.STEP in arrays else []
+        yield from (arrays[name] for name in of_one(arrays))
+        yield from counts
+
+
+def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
+    """Copies this rank's part of a whole optimizer state, as `whole_optimizer` gathers it, after a
+    check that it fits the whole model.
+
+    Every rank calls it, with the whole state. Raises ValueError on all ranks if one finds a misfit.
+    """
+    entries = [x.place for x in whole_optimizer(optimizer, model, comm).arrays]
+    values = all_or_none(comm, lambda: states.checked(state, entries))
+    replica = optimizer.replica_state or ReplicaState()
+    for x in optimizer.state_arrays():
+        _, name = split(x.name)
+        # the first replica has the sum of all residuals
+        is_zero = name == DIFFERENCE or (name == RESIDUAL and replica.replica)
+        x.put(np.zeros(x.size, x.dtype) if is_zero else x.part_of(values[x.name]))
+
+
+def first_difference(
+    part: ModelPart, comm: Comm, buffers: bool | None = None
+) -> tuple[str, int] | None:
+    """Returns the first tensor that differs from its copy on another rank, and that rank; else
+    None.
+
+    This rank's part is compared with the lowest rank that has the same part. `buffers` selects
+    buffers (True), parameters (False) or both (None). Every rank calls it; all have the same names
+    and shapes.
+    """
+    digests = dict[tuple[Any, ...], bytes]()
+    for place, tensor in held_tensors(part):
+        if buffers in (None, not isinstance(tensor, Parameter)):
+            array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
+            data = np.asarray(backend.to_host(array), order="C").tobytes()
+            digests[place.path, place.part] = hashlib.blake2b(data, digest_size=8).digest()
+    of_ranks = gather_objects(comm, digests)  # and not values: a few bytes for each tensor
+    for key, digest in digests.items():
+        first = next(rank for rank, of_rank in enumerate(of_ranks) if key in of_rank)
+        if of_ranks[first][key] != digest:
+            return key[0], first
+    return None

@@ -1,0 +1,90 @@
+"""The versions of the training state that ranks have; a search for the newest one that is whole."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from nnmpi.nn.place import Range, StateArray
+from nnmpi.optim.replica_state import unnumbered
+from nnmpi.parallel.backup import Version
+from nnmpi.parallel.model.mover import Mover
+from nnmpi.run.session import Session
+
+
+def progress(version: Version) -> tuple[int, bool, bool]:
+    """A sort key: versions of the newest run come first, of these the ones with the least progress;
+    the end of an epoch clears its sums."""
+    counters = version.about.counters
+    is_followed = counters.last is None and counters.state.step == version.version
+    return -counters.runs, is_followed, counters.sums.samples == 0
+
+
+def newest(
+    versions: Iterable[Version], tensors: Sequence[StateArray]
+) -> tuple[Version | None, str]:
+    """The newest version that is whole when the arrays of all ranks are put together, the one with
+    the least progress if there are several; or None, and what the newest one lacks.
+
+    tensors   the parameters and buffers of the model, whole
+    """
+    known, missing = [*versions], ""
+    for key in sorted({version.key for version in known}, reverse=True):
+        of_key = [version for version in known if version.key == key]
+        try:
+            _check([x for version in of_key for x in version.arrays], tensors)
+        except ValueError as error:
+            missing = missing or str(error)
+        else:
+            return min(of_key, key=progress), ""
+    return None, missing
+
+
+def _check(arrays: Sequence[StateArray], tensors: Sequence[StateArray]) -> None:
+    """Raises ValueError unless these arrays contain each element of the tensors, and of what else
+    they have parts of, at least once; what belongs to one replica may be lost."""
+    needed = {x.name: x for x in tensors}
+    needed |= {x.name: x.as_whole() for x in arrays if unnumbered(x.name)[1] is None}
+    Mover([(0, x) for x in arrays], [(0, x) for x in needed.values()], [0])
+
+
+class RangeTransfer(NamedTuple):
+    """Ranges that a spare rank sends to a working rank."""
+
+    source: int
+    to: int
+    ranges: frozenset[Range]
+
+
+def spare_transfers(
+    versions: Sequence[Sequence[Version]], source: Version, working: int
+) -> list[RangeTransfer]:
+    """The transfers that spare ranks, the last ones, make: ranges of `source` that no working rank
+    has. `versions` are those of each rank."""
+    owned = [
+        frozenset(
+            x.range for version in of_rank if version.key == source.key for x in version.arrays
+        )
+        for of_rank in versions
+    ]
+    known, transfers = frozenset[Range]().union(*owned[:working]), []
+    for rank, held in enumerate(owned[working:], working):
+        if new := held - known:
+            transfers.append(RangeTransfer(rank, rank % working, new))
+            known |= new
+    return transfers
+
+
+def versions(session: Session, copies: bool = False) -> Iterator[Version]:
+    """The versions that this rank has arrays of: the current one, backups, and the one at the start
+    of the epoch. With `copies=False` the current one is in the arrays that the next step
+    changes."""
+    start, last = session.epoch_start, session.strategy.last
+    # otherwise an epoch with servers is under way, and some values are of later steps
+    if start is None or start.version < session.run.state.step:
+        facts = session.version_facts()
+        version = max(facts.counters.state.step, last.version if last else 0)
+        renewal = session.backups.renewal_of(version) if session.backups else 0
+        yield Version(version, session.snapshot(copies).arrays, facts, renewal)
+    if session.backups is not None:
+        yield from session.backups.held()
+    if start is not None:
+        yield start
