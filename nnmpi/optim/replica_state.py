@@ -40,11 +40,11 @@ class ReplicaState(NamedTuple):
         return x.named(f"{x.name}{REPLICA}{self.replica}") if state in self.names else x
 
 
-def terms_of(saved: Iterable[StateArray], before: int, now: int) -> Callable[[str], list[str]]:
+def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
     """Returns the function that gives, by the name of a state array, the names of the saved ones
     that it is the sum of; none if it keeps its initial values.
 
-    before, now   how many replicas there were when the arrays were saved, and how many there are
+    old, new   how many replicas there were when the arrays were saved, and how many there are
     """
     shared = set[str]()
     ranges = defaultdict[tuple[str, int], set[Range]](set)  # by state and replica
@@ -57,31 +57,29 @@ def terms_of(saved: Iterable[StateArray], before: int, now: int) -> Callable[[st
         _, state = split(name)
         ranges[state, number].add(x.named(name).range)
         sizes[state][name] = prod(x.place.shape)
-    whole = defaultdict[str, list[int]](list)  # by state: the replicas of which no part is lost
+    complete = defaultdict[str, list[int]](list)  # by state: the replicas of which no part is lost
     for (state, number), parts in sorted(ranges.items()):
         if sum(part.size for part in parts) >= sum(sizes[state].values()):
-            whole[state].append(number)
+            complete[state].append(number)
 
     def terms(name: str) -> list[str]:
         name, number = unnumbered(name)
         if name in shared:
             return [name]
         _, state = split(name)
-        found = _sources(state, number, whole[state], before, now) if whole[state] else []
-        return [f"{name}{REPLICA}{replica}" for replica in found]
+        replicas = _sources(state, number, complete[state], old, new) if complete[state] else []
+        return [f"{name}{REPLICA}{replica}" for replica in replicas]
 
     return terms
 
 
-def _sources(
-    state: str, number: int | None, saved: Sequence[int], before: int, now: int
-) -> list[int]:
-    """Returns the replicas whose arrays one of `now` replicas takes, added up; `saved` are those
-    that are there: of all of `before`, but after a loss. `number` is None for an array that all
+def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new: int) -> list[int]:
+    """Returns the replicas whose arrays one of `new` replicas takes, added up; `saved` are those
+    that are there: of all of `old`, but after a loss. `number` is None for an array that all
     replicas have alike."""
     if state == RESIDUAL:
-        return [*saved[number or 0 :: now]]
-    if state == DIFFERENCE and not len(saved) == before == now:
+        return [*saved[number or 0 :: new]]
+    if state == DIFFERENCE and not len(saved) == old == new:
         return []
     return [saved[(number or 0) % len(saved)]]
 

@@ -158,9 +158,9 @@ class Session:
     def _restore(self, arrays: Sequence[StateArray], replicas: int) -> None:
         """Copies the state of the optimizer, and what else is state besides values, from a snapshot
         of so many replicas; what the snapshot lacks is as in a new run."""
-        now = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
+        new = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
         target = [*self._other_state()]
-        move(arrays, target, self.comm, partial(terms_of, before=replicas, now=now))
+        move(arrays, target, self.comm, partial(terms_of, old=replicas, new=new))
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """The TrainSpec of a model: which of its parameters this rank trains, with which

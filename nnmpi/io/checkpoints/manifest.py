@@ -176,7 +176,10 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint; raises DamagedError if it is damaged, or if files are missing
     or have other sizes. Only the manifest is read."""
     manifest = from_bytes(_content(folder))
-    _check_sizes(folder, [(file.name, file.size) for file in manifest.files])
+    for file in manifest.files:
+        if (size := _size_of(folder, file.name)) != file.size:
+            arrays = shown(file.arrays_in(size if size < file.size else 0, file.size))
+            raise DamagedError(f"{file.name} has {size:,} bytes, not {file.size:,}, for {arrays}")
     _check_step(folder, manifest.step)
     return manifest
 
@@ -192,10 +195,10 @@ def read_outcome(folder: Path) -> Outcome:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
         about, is_whole = value["about"], True
         try:
-            _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
+            is_whole = all(_size_of(folder, f["name"]) == f["bytes"] for f in value["files"])
         except DamagedError:
             is_whole = False
-        restored = from_json(about.get("restored", []), (), ABOUT)
+        restored = from_json(about["restored"], (), ABOUT)
         return Outcome(from_json(about["metrics"], (), ABOUT), tuple(restored), is_whole)
 
     return parsed_by(outcome, _content(folder))
@@ -213,12 +216,9 @@ def _content(folder: Path) -> bytes:
         return (folder / NAME).read_bytes()
 
 
-def _check_sizes(folder: Path, files: Iterable[tuple[str, int]]) -> None:
-    for name, nbytes in files:
-        with _readable():
-            size = (folder / name).stat().st_size
-        if size != nbytes:
-            raise DamagedError(f"{name} has {size:,} bytes, not {nbytes:,}")
+def _size_of(folder: Path, name: str) -> int:
+    with _readable():
+        return (folder / name).stat().st_size
 
 
 @contextmanager
@@ -334,16 +334,16 @@ def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> St
     number = row if isinstance(row, int) else row.array
     if number >= len(arrays):
         raise refused(f"{field}.array", f"{number:,}, but there are {len(arrays):,} arrays")
-    whole = arrays[number]
+    array = arrays[number]
     if isinstance(row, int):
-        return whole
+        return array
     _, part, lo, hi = row
-    place = whole.place._replace(part=part)
+    place = array.place._replace(part=part)
     try:
         place.check()
     except ValueError as error:
         raise refused(f"{field}.part", f"not a part: {shown(error)}") from None
     if not lo <= hi <= place.size:
         numbers = f"{lo:,} to {hi:,}, not within the {place.size:,} elements of a part"
-        raise refused(field, f"{numbers} of {whole.name}")
-    return whole._replace(place=place, lo=lo, hi=hi)
+        raise refused(field, f"{numbers} of {array.name}")
+    return array._replace(place=place, lo=lo, hi=hi)

@@ -119,6 +119,12 @@ class RankFile(NamedTuple):
     starts: list[int]
     sha256: tuple[str, ...] = ()
 
+    def arrays_in(self, start: int, stop: int) -> str:
+        """The first and the last array with bytes from start to stop - 1, for a message."""
+        both = zip(self.arrays, self.starts, strict=True)
+        names = [x.name for x, at in both if at < stop and start < at + x.nbytes] or ["the header"]
+        return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
 
 class FileWritten(NamedTuple):
     """The size and block digests of a rank's written file; or the problem, if it could not be

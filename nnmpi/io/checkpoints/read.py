@@ -51,10 +51,7 @@ class BlockReader:
         row, at, done = values.view(np.uint8), at + (lo - x.lo) * dtype.itemsize, 0
         while done < row.size:
             number, start = divmod(at + done, BLOCK)
-            try:
-                part = self._block(file, number)[start : start + row.size - done]
-            except DamagedError as error:
-                raise DamagedError(f"{error}; it has elements of {shown(x.name)}") from None
+            part = self._block(file, number)[start : start + row.size - done]
             row[done : done + len(part)] = np.frombuffer(part, np.uint8)
             done += len(part)
         return values.astype(dtype, copy=False)
@@ -79,7 +76,9 @@ def _read(
     rank = ranks[name]
     digests = manifest.files[rank].sha256
     if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
-        raise DamagedError(f"{name} is damaged: block {number} of 1 MB does not match its SHA-256")
+        arrays = manifest.files[rank].arrays_in(number * BLOCK, (number + 1) * BLOCK)
+        fault = f"block {number} of 1 MB ({shown(arrays)}) does not match its SHA-256"
+        raise DamagedError(f"{name} is damaged: {fault}")
     if number == 0:
         header = manifest.files[rank].header[:BLOCK]
         if block[: len(header)] != header:

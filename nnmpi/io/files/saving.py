@@ -104,10 +104,10 @@ def write_whole(
     form: FileFormat = PLAIN
 
     def values() -> Iterator[np.ndarray]:
-        for name, whole in arrays:
+        for name, array in arrays:
             if name in arrays.digested:
-                digest.update(whole.tobytes())
-            yield from form.arrays(name, whole).values()
+                digest.update(array.tobytes())
+            yield from form.arrays(name, array).values()
 
     written = values()
     try:

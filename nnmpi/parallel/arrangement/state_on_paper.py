@@ -59,10 +59,10 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
     for variable, x in _clipped(a, rank, slices, axes):
         of_trained[variable].append(x._replace(dtype=a.updated_dtype.name))
     others = held.others if rank < a.mesh.size else ()  # servers update nothing else
-    of_others = {one.variable: [_part(a, rank, one, axes)] for one in others}
+    of_others = {v.variable: [_part(a, rank, v, axes)] for v in others}
     for _, arrays in sorted({**of_trained, **of_others}.items()):
         yield from arrays
-    for variable in (one.variable for one in held.trained if of_trained):
+    for variable in (v.variable for v in held.trained if of_trained):
         path = a.graph.variables[variable].path
         for x in of_trained[variable]:
             yield from (x.named(f"{path}.{name}") for name in state_arrays_of(a.config))

@@ -61,8 +61,8 @@ def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Ite
     """Yields what this rank has besides values: the state of its optimizer, of its modules, and of
     other objects."""
     yield from optimizer_state(optimizer)
-    own = {m for stage in part.stages.values() for m in stage.modules()}
-    yield from (x for m, x in module_state(part.model) if m in own)
+    modules = {m for stage in part.stages.values() for m in stage.modules()}
+    yield from (x for m, x in module_state(part.model) if m in modules)
     for other in others:
         yield from other.state_arrays()
 
@@ -95,8 +95,8 @@ def whole_tensors(model: Module) -> dict[str, StateArray]:
 
 def model_tensors(model: Module) -> tuple[StateArray, ...]:
     """Each parameter and buffer of a model once, under its first name, as in `whole_tensors`."""
-    whole, names = whole_tensors(model), first_names(model).values()
-    return tuple(whole[name] for name in dict.fromkeys(names))
+    tensors, names = whole_tensors(model), first_names(model).values()
+    return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
 def first_names(model: Module) -> dict[str, str]:

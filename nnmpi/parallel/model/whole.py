@@ -73,8 +73,8 @@ class WholeArrays:
         self.arrays = [_as_masters(x, dtypes, terms) for x in arrays]
         self.digested = frozenset(digested)
         self._have, self._comm, self._source, self._terms = have, comm, source, terms
-        whole = {(x.name,) for at, x in have if at == WRITER and x.is_whole}
-        self._is_local = all((*terms(x.name),) in whole for x in self.arrays)
+        on_writer = {(x.name,) for at, x in have if at == WRITER and x.is_whole}
+        self._is_local = all((*terms(x.name),) in on_writer for x in self.arrays)
         if not self._is_local:
             self._to_writer = self._mover([WRITER])
 
@@ -112,11 +112,11 @@ class WholeArrays:
     def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields copies of the arrays that the writer has itself."""
         if self._comm.rank == WRITER:
-            own = {x.name: x for x in self._source()}
+            local = {x.name: x for x in self._source()}
             for x in self.arrays:
                 (name,) = self._terms(x.name)
-                whole = in_shape(own[name].elements(), x.place.shape, x.axes)
-                yield x.name, np.array(whole, named(x.dtype), order="C")
+                values = in_shape(local[name].elements(), x.place.shape, x.axes)
+                yield x.name, np.array(values, named(x.dtype), order="C")
 
     def _arrivals(self, mover: Mover) -> Iterator[tuple[str, np.ndarray]]:
         for x, flat in mover.arrivals(self._source(), self._comm):

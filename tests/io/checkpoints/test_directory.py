@@ -16,7 +16,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.keep import check_empty, folder_of, part_of
 from nnmpi.io.checkpoints.manifest import read_manifest
-from nnmpi.io.checkpoints.read import newest, use_newest
+from nnmpi.io.checkpoints.read import newest, newest_of, use_newest
 from nnmpi.io.checkpoints.schema import NAME, DamagedError
 from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.agreement import all_or_none
@@ -119,6 +119,35 @@ def test_a_manifest_that_another_program_has_written(
     path.write_bytes(b'{"sha256":"' + digest + b'","manifest":' + body + b"}\n")
     with pytest.raises(DamagedError, match=reason):
         read_manifest(path.parent)
+
+
+@pytest.mark.parametrize("fault", ["edited", "cut", "swapped"])
+def test_damage_is_told_with_the_name_of_an_array(fault: str, tmp_path: Path) -> None:
+    def rank(comm: Comm) -> None:
+        writer = Writer(tmp_path, comm)
+        writer.start(made(comm, 1, LARGE), about_run())
+        writer.close()
+
+    threads.run(2, rank)
+    first, second = (folder_of(tmp_path, 1) / f"rank-0000{rank}.safetensors" for rank in (0, 1))
+    content, other = first.read_bytes(), second.read_bytes()
+    at = len(content) - 9
+    if fault == "edited":
+        first.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    elif fault == "cut":
+        first.write_bytes(content[:at])
+    else:
+        first.write_bytes(other)
+        second.write_bytes(content)
+    with pytest.raises(ValueError, match=r"(\(|for )(copies|slices|parts|buffer)"):
+        all_elements(tmp_path)
+
+
+def all_elements(directory: Path) -> None:
+    found = newest_of(directory)
+    assert found is not None
+    for x in found.snapshot().arrays:
+        x.elements()
 
 
 def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
