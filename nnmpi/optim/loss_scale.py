@@ -17,6 +17,9 @@ from nnmpi.nn.place import Place, StateArray
 GROWTH_INTERVAL = 2000
 """The scale is doubled after this many good steps in a row."""
 
+LOSS_SCALE = "loss scale"
+"""The name of the loss scale in the list of state, which no parameter can have."""
+
 LARGEST = 2.0**127
 """The largest scale: that of a loss in float32."""
 
@@ -55,10 +58,10 @@ class Scaler:
         self.current = initial
 
     def state_arrays(self) -> Iterator[StateArray]:
-        """Yields `loss_scale`, the scale and the number of good steps; nothing if it is
+        """Yields `loss scale`, the scale and the number of good steps; nothing if it is
         constant."""
         if self.current.is_dynamic:
-            place, rest = Place.of_whole("loss_scale", (2,)), (self._read, self._write)
+            place, rest = Place.of_whole(LOSS_SCALE, (2,)), (self._read, self._write)
             yield StateArray(place, (0,), 0, 2, "float64", True, *rest)
 
     def _read(self, lo: int, hi: int) -> np.ndarray:
@@ -67,5 +70,5 @@ class Scaler:
     def _write(self, values: np.ndarray) -> None:
         scale, good_steps = values.tolist()
         if not (0 < scale <= LARGEST and 0 <= good_steps < GROWTH_INTERVAL):
-            raise ValueError(f"loss_scale {scale} after {good_steps} good steps cannot be")
+            raise ValueError(f"a loss scale of {scale} after {good_steps} good steps cannot be")
         self.current = LossScale(scale, int(good_steps), True)

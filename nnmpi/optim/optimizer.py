@@ -210,7 +210,7 @@ class Optimizer:
     def state_arrays(self) -> Iterator[StateArray]:
         """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
         `sums`, and the number of its updates, `PATH.step`. They are views that a step changes."""
-        updates_any = any(x.size for i in range(len(self.parameters)) for x in self.owned(i))
+        updates_any = any(True for i in range(len(self.parameters)) for _ in self.owned(i))
         for i, p in enumerate(self.parameters):
             place, axes = p.place, p.memory_axes
             for (_, _, lo, hi), at in self._flat_state.ranges(i):

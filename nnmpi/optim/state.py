@@ -13,7 +13,9 @@ STEP = "step"
 
 def name_of(place: Place, name: str) -> str:
     """Returns the name in a state dict of the state array or step count of the parameter at
-    `place`."""
+    `place`; raises ValueError if that could be read in another way."""
+    if not {*".@"}.isdisjoint(name):
+        raise ValueError(f"a state array is called {name!r}: leave out {'.'!r} and {'@'!r}")
     return f"{place.path}.{name}" if place.path else name
 
 

@@ -36,6 +36,7 @@ from nnmpi.parallel.arrangement.backups import (
     neighbours,
     steps_between,
 )
+from nnmpi.parallel.arrangement.state_on_paper import Holders
 from nnmpi.parallel.layout import duplicate
 
 
@@ -134,7 +135,7 @@ class VersionMemory:
 class Backups:
     """The backups of one rank; every rank of `comm`, the Comm of the arrangement, constructs one.
 
-    state   yields the arrays of this rank
+    state   yields the arrays of this rank; `holders` has those of all ranks
     every   steps between backups; 0: chosen from the cost of a backup and the time between failures
     """
 
@@ -142,17 +143,18 @@ class Backups:
         self,
         arrangement: Arrangement,
         state: Callable[[], Iterable[StateArray]],
+        holders: Holders,
         comm: Comm,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         config, rank = arrangement.config, comm.rank
         self.every, self._mtbf = config.backup or 0, duration(config.mtbf)
         self._state, self._clock = state, clock
-        self._sent = {x.range for x in backed_up(arrangement, rank)}
+        asked = [backed_up(arrangement, r, holders) for r in range(comm.size)]
+        self._sent = {x.range for x in asked[rank]}
         owned = [x.on_paper() for x in self._owned()]
-        message = [x for x in owned if x.range in self._sent]
-        self._length = sum(x.nbytes for x in message)  # what is sent comes first in memory
-        keepers, asked = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
+        self._length = sum(x.nbytes for x in asked[rank])  # what is sent comes first in memory
+        keepers = neighbours(arrangement.cluster.nodes)
         self._keeper = keepers[rank]
         kept = {r: asked[r] for r, keeper in enumerate(keepers) if keeper == rank and asked[r]}
         self._memories = [VersionMemory.of(owned, kept) for _ in range(VERSIONS_KEPT)]
@@ -260,5 +262,8 @@ def backups(
 ) -> Backups | None:
     """Returns the backups that the options ask for; None if nothing would be lost with any one
     rank. Every rank calls it."""
-    is_needed = needs_backups(arrangement)
-    return Backups(arrangement, state, comm, comm.system.clock) if is_needed else None
+    if arrangement.config.backup is None:
+        return None
+    holders = Holders(gather_objects(comm, [x.on_paper() for x in state()]))
+    is_needed = needs_backups(arrangement, holders)
+    return Backups(arrangement, state, holders, comm, comm.system.clock) if is_needed else None

@@ -21,7 +21,7 @@ from nnmpi.io.output import Event
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.state import first_names, model_tensors
+from nnmpi.parallel.model.state import first_names, model_tensors, module_state
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
@@ -162,7 +162,7 @@ class Checkpoints:
             tuple(states_of(self._callbacks)),
             first_names(session.model),
             tuple(x.name for x in model_tensors(session.model) if x.may_differ),
-            session.others,
+            tuple(x.name for _, x in module_state(session.model)),
             session.metadata,
             folders.sizes_of(session.model),
             run.restored,

@@ -39,7 +39,12 @@ from nnmpi.parallel.backup import Version, backups
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.mover import move
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.state import divided, module_state, other_state, value_arrays
+from nnmpi.parallel.model.state import (
+    other_state,
+    value_arrays,
+    values_and_others,
+    with_own_names,
+)
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
@@ -109,7 +114,7 @@ class Session:
     # ---- how it is made
 
     def _build_model(self) -> Module:
-        return build_model(self.config, self.setup.build, self.setup.dataset)
+        return with_own_names(build_model(self.config, self.setup.build, self.setup.dataset))
 
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
         setup, config, comm = self.setup, self.config, self.comm
@@ -123,7 +128,7 @@ class Session:
         self.run.loaded = loaded or self.run.loaded
         spec = self._spec(part, arrangement, layout)
         if snapshot:  # values, before they move to a store that ranks share
-            of_model, others = all_or_none(comm, lambda: divided(snapshot.arrays, model))
+            of_model, others = all_or_none(comm, lambda: values_and_others(snapshot.arrays, model))
             move(of_model, [*value_arrays(part)], comm)
         twin = self._twin(model, arrangement) if config.verify else None
         consistency.check_values(comm, part)
@@ -318,13 +323,6 @@ class Session:
         with `untrained=False` only what its optimizer updates."""
         yield from value_arrays(self.part, self.optimizer, untrained)
         yield from self._other_state()
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The names of what all ranks have that is state of no parameter."""
-        scaler = self.task.scaler
-        of_scaler = (x.name for x in scaler.state_arrays()) if scaler else ()
-        return (*(x.name for _, x in module_state(self.model)), *of_scaler)
 
     def _other_state(self) -> Iterator[StateArray]:
         others = () if self.task.scaler is None else (self.task.scaler,)

@@ -20,6 +20,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.state_on_paper import Holders
 from nnmpi.parallel.backup import Backups
 
 FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
@@ -121,7 +123,9 @@ def clocked(comm: Comm, mtbf: str) -> list[int]:
         return now[0]
 
     kept = Kept(comm, LAYOUTS["zero 1"][1], 0, mtbf)
-    backups = Backups(*kept.made_from, clock)
+    a, state, _ = kept.made_from
+    holders = Holders(gather_objects(comm, [x.on_paper() for x in state()]))
+    backups = Backups(a, state, holders, comm, clock)
     for version in range(30):
         backups.after_step(version, None)
         made += [one.version for one in backups.held()[:1] if one.version == version]

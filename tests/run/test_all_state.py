@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.training import recovered
+from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.arrays.backend import to_host
 from nnmpi.arrays.meta import owner
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.place import StateArray
@@ -155,7 +157,7 @@ class Noisy(nn.Module):
 
     def __init__(self) -> None:
         self.rng, self.shift = np.random.default_rng(7), nn.Parameter(np.zeros(1, "float32"))
-        self.register_buffer("scale", np.ones(1, "float32"))
+        self.register_buffer("scale", np.ones(1, "float32"), combine="mean")
 
     def forward(self, x: Any) -> Any:
         if self.training:
@@ -185,6 +187,41 @@ class Restores:
         elif event["step"] == 5 and self._snapshot:
             snapshot, self._snapshot = self._snapshot, ()
             trainer.restore(snapshot)
+
+
+class Around(nn.Sequential):
+    """A model with state of its own, around its layers."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.rng = np.random.default_rng(3)
+
+    def state_arrays(self) -> list[StateArray]:
+        return [nnmpi.generator_state("rng", self.rng)]
+
+
+class Empty(nn.Module):
+    """A parameter and a buffer without elements."""
+
+    def __init__(self) -> None:
+        self.none = nn.Parameter(np.zeros((0,), "float32"))
+        self.register_buffer("nothing", np.zeros((0,), "float32"))
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class Clashes(nn.Module):
+    """A buffer and an array of state with one name."""
+
+    def __init__(self) -> None:
+        self.register_buffer("rng", np.zeros(1, "float32"))
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+    def state_arrays(self) -> list[StateArray]:
+        return [nnmpi.generator_state("rng", np.random.default_rng(0))]
 
 
 GENERATORS = (np.random.PCG64, np.random.Philox, np.random.MT19937, np.random.SFC64)
@@ -218,3 +255,77 @@ def test_a_generator_of_a_module_is_saved_and_restored(
         assert ("2.rng" in names) == (comm.rank == comm.size - 1)
 
     threads.run(ranks, rank)
+
+
+MODELS = {
+    "around": lambda: Around(*layers()),
+    "empty": lambda: nn.Sequential(*layers(), Empty()),
+}
+SAVED: list[tuple[int, dict[str, Any]]] = [
+    (1, {}),
+    (2, {"pp": 2, "cut": "2"}),
+    (2, {"zero": 2}),
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("ranks", "options"), SAVED)
+def test_state_around_layers_and_without_elements_is_saved(
+    model: str, ranks: int, options: dict[str, Any], tmp_path: Any
+) -> None:
+    def rank(comm: Comm) -> None:
+        config = Config(**{**COMMON, "model": "build", **options})
+        with Trainer(config, MODELS[model], digits(), comm) as trainer:
+            trainer.fit(NullReport())
+            wanted = [(x.name, x.elements().tobytes()) for x in trainer.snapshot().arrays]
+            path = trainer.save_checkpoint(tmp_path)
+            trainer.restore(trainer.snapshot())
+        with Trainer(config, MODELS[model], digits(), comm, resume=str(tmp_path)) as trainer:
+            found = [(x.name, x.elements().tobytes()) for x in trainer.snapshot().arrays]
+            assert found == wanted, path
+
+    threads.run(ranks, rank)
+
+
+def layers() -> list[nn.Module]:
+    return [nn.Flatten(), nn.Linear(64, 12), nn.Linear(12, 10)]
+
+
+def test_two_arrays_with_one_name_are_refused() -> None:
+    config = Config(**{**COMMON, "model": "build"})
+    with pytest.raises(ValueError, match=r"3\.rng: state_arrays gives it a name that is in use"):
+        Trainer(config, lambda: nn.Sequential(*layers(), Clashes()), digits())
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_state_of_a_module_outlives_its_rank(lost: int) -> None:
+    """With backups; each stage draws from a generator of its own."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Noisy(), nn.Linear(10, 10), Noisy())
+
+    def losses(callbacks: list[object]) -> list[float]:
+        options = {"model": "build", "build": build, "pp": 2, "cut": "3", "backup": 1}
+        left = recovered.run_of(2, {**COMMON, **options, "callbacks": callbacks}, {})
+        return next([loss for _, loss in of.told.steps] for of in left if of is not None)
+
+    np.testing.assert_allclose(losses([KillsAt(lost, 4)]), losses([]), rtol=1e-5)
+
+
+def test_a_rank_that_cannot_write_fails_on_all() -> None:
+    def rank(comm: Comm) -> None:
+        def refuses(*_: object) -> None:
+            raise ValueError("no words are left")
+
+        config = Config(**{**COMMON, "model": "build", "check_copies": 0})
+        trainer = Trainer(config, noisy, digits(), comm)
+        snapshot = trainer.snapshot()
+        if comm.rank == 1:
+            snapshot = snapshot._replace(
+                arrays=tuple(x._replace(read=refuses) for x in snapshot.arrays)
+            )
+        with pytest.raises((ValueError, OtherRankError), match="no words are left"):
+            trainer.restore(snapshot)
+        comm.barrier()
+
+    threads.run(2, rank)

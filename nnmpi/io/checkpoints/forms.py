@@ -31,7 +31,7 @@ class RunFacts:
     tensors      by each name in the state dict of the model the first name of the same tensor, so
                  that it can be exported without its code
     buffers      the names of those that are no parameters
-    others       the names of arrays that are state of no parameter
+    others       the names of what modules say is their state
     metadata     those of the file of --save
     sizes        of a GPT or a Llama
     restored     the steps that `restore` had taken the run to, in order
@@ -66,7 +66,7 @@ class MeasuredForm:
 
 @dataclass(frozen=True)
 class RunForm:
-    """A `Snapshot` without its ranges, as JSON has it."""
+    """A `Snapshot` without its arrays, as JSON has it."""
 
     options: Mapping[str, Any]
     ranks: int

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +31,7 @@ from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
 from nnmpi.metrics import MetricSum, Sums
 from nnmpi.nn.place import Place, StateArray
+from nnmpi.optim.loss_scale import LOSS_SCALE
 from nnmpi.optim.replica_state import split
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
@@ -152,14 +153,14 @@ def _from_json(value: Any) -> Manifest:
     if snapshot.ranks != len(files):
         raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, but there are {len(files):,} files")
     about = manifest.about()
-    tensors, others = {*about.tensors.values()}, {*about.others}
+    tensors, others = {*about.tensors.values()}, about.others
     arrays = {x.name for file in files for x in file.arrays if not is_about(x)}
-    unknown = (x for x in arrays - tensors - others if split(x)[0] not in about.tensors)
+    rest = arrays.difference(tensors, others, [LOSS_SCALE])
+    unknown = (x for x in rest if split(x)[0] not in about.tensors)
     if not tensors <= {*about.tensors} & arrays or any(unknown):
         raise refused(f"{ABOUT}.tensors", "not the tensors that the files have")
-    for name, known in (("buffers", about.buffers), ("others", about.others)):
-        if len({*known}) < len(known) or not {*known} <= arrays:
-            raise refused(f"{ABOUT}.{name}", "not the arrays that the files have")
+    if len({*about.buffers}) < len(about.buffers) or not {*about.buffers} <= tensors:
+        raise refused(f"{ABOUT}.buffers", "not tensors that the files have")
     return manifest
 
 
@@ -193,11 +194,9 @@ def read_outcome(folder: Path) -> Outcome:
 
     def outcome(value: Any) -> Outcome:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
-        about, is_whole = value["about"], True
-        try:
+        about, is_whole = value["about"], False
+        with suppress(DamagedError):  # a file is missing
             is_whole = all(_size_of(folder, f["name"]) == f["bytes"] for f in value["files"])
-        except DamagedError:
-            is_whole = False
         restored = from_json(about["restored"], (), ABOUT)
         return Outcome(from_json(about["metrics"], (), ABOUT), tuple(restored), is_whole)
 

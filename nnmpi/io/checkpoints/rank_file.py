@@ -42,7 +42,7 @@ LEAST = 1 << 20
 """Slices of fewer bytes are not cut: one of the ranks that have it writes all of it."""
 
 ABOUT = "about"
-"""Arrays `about[0]`, `about[1]`, ... in the file of rank 0 are those of the facts about the run."""
+"""Arrays `about 0`, `about 1`, ... in the file of rank 0 are those of the facts about the run."""
 
 
 class CancelledError(Exception):
@@ -57,12 +57,12 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
     one of the ranks that have it.
 
     Arrays whose copies may differ, as those of buffers where ranks run at their own pace, are not
-    cut, and small ones are written by the first rank that has them.
+    cut, and small ones are written by the first rank that has them, as are those without elements.
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, StateArray]]](list)
     of_ranks: list[list[tuple[int, StateArray]]] = [[] for _ in owned]
     for number, (x, ranks) in enumerate(_shared_slices(owned)):
-        is_first = x.may_differ and x.nbytes < least
+        is_first = not x.size or (x.may_differ and x.nbytes < least)
         (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, x))
     for ranks, slices in shared.items():
         total, at = sum(x.nbytes for _, x in slices), 0
@@ -93,7 +93,7 @@ def _shared_slices(
             of_parts[x.name, x.place.part].append((rank, x))
     for holders in of_parts.values():
         ends = sorted({end for _, x in holders for end in (x.lo, x.hi)})
-        for lo, hi in pairwise(ends):
+        for lo, hi in [*pairwise(ends)] or [(ends[0], ends[0])]:
             owners = [(rank, x) for rank, x in holders if x.lo <= lo and hi <= x.hi]
             if owners:
                 ranks = tuple(dict.fromkeys(rank for rank, _ in owners))
@@ -160,7 +160,7 @@ def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
     """The arrays of the facts about a run, by name."""
     return [
         StateArray(
-            Place.of_whole(f"{ABOUT}[{i}]", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name
+            Place.of_whole(f"{ABOUT} {i}", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name
         ).holding(a.reshape(-1))
         for i, a in enumerate(arrays)
     ]
@@ -168,7 +168,7 @@ def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
 
 def is_about(x: StateArray) -> bool:
     """True if an array is one of the facts about a run."""
-    return x.name.startswith(f"{ABOUT}[")
+    return x.name.startswith(f"{ABOUT} ")
 
 
 def content_of(file: RankFile, owned: Iterable[StateArray]) -> memoryview:

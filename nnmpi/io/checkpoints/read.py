@@ -82,8 +82,8 @@ def _read(
     if number == 0:
         header = manifest.files[rank].header[:BLOCK]
         if block[: len(header)] != header:
-            arrays = f"manifest.files[{rank}].arrays"
-            raise DamagedError(f"{NAME}: {arrays} do not match the header of {name}")
+            ranges = f"manifest.files[{rank}].ranges"
+            raise DamagedError(f"{NAME}: {ranges} do not match the header of {name}")
     return block
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Traffic, agreement, sent
-from nnmpi.parallel.arrangement.state_on_paper import only_on, state_on_paper
+from nnmpi.parallel.arrangement.state_on_paper import Holders, holders_on_paper, state_on_paper
 
 VERSIONS_KEPT = 2
 
@@ -59,18 +59,18 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
     return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
 
 
-def backed_up(a: Arrangement, rank: int) -> list[StateArray]:
+def backed_up(a: Arrangement, rank: int, holders: Holders | None = None) -> list[StateArray]:
     """Returns the arrays that a rank has to back up, because no other node has them; on a single
-    node, because no other rank has them."""
+    node, because no other rank has them. `holders` are by default those on paper."""
     near = a.cluster.near(rank, range(a.ranks))
-    return only_on(a, rank, near if len(near) < a.ranks else ())
+    return (holders or holders_on_paper(a)).only_on(rank, near if len(near) < a.ranks else ())
 
 
-def needs_backups(a: Arrangement) -> bool:
+def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
     """Returns True if backups are asked for and some rank has state that would be lost with the
     rank or its node."""
     is_asked = a.config.backup is not None and a.ranks > 1
-    return is_asked and any(backed_up(a, r) for r in range(a.ranks))
+    return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 
 
 class Backup(NamedTuple):

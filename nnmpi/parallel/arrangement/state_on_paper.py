@@ -6,8 +6,8 @@ replica      the same                           nothing; everything on a rank wi
 zero         other parts of the state           its part of values, masters and optimizer state
 served       servers have other slices          a server's slice; nothing of a worker
 
-State that only some strategies have, such as residuals of compression, is not listed: it belongs to
-one replica, and the others go on without it.
+What belongs to one replica alone, such as residuals of compression, is not listed: the others go on
+without it. Nor is what modules of users say is their state.
 """
 
 from bisect import bisect_right
@@ -124,38 +124,38 @@ def _clipped(
 # ---- on one rank only
 
 
-@cached
-def _listed(a: Arrangement, rank: int) -> list[StateArray]:
-    return [*state_on_paper(a, rank)]
+class Holders:
+    """Which ranks have which ranges of which arrays, from the list of each rank."""
 
+    def __init__(self, lists: Sequence[Sequence[StateArray]]) -> None:
+        self._lists = lists
+        self._ranks = defaultdict[object, dict[tuple[int, int], set[int]]](dict)
+        for rank, arrays in enumerate(lists):
+            for x in arrays:
+                self._ranks[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
 
-@cached
-def _holders(a: Arrangement) -> Mapping[object, Mapping[tuple[int, int], set[int]]]:
-    """The ranks that have each range, by the name and the part of its array."""
-    holders = defaultdict[object, dict[tuple[int, int], set[int]]](dict)
-    for rank in range(a.ranks):
-        for x in _listed(a, rank):
-            holders[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
-    return holders
+    def only_on(self, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
+        """Returns the arrays of a rank that other ranks do not have, or not completely; ranks in
+        `lost` do not count."""
+        gone = {rank, *lost}
+        return [x for x in self._lists[rank] if not self._is_elsewhere(x, gone)]
 
-
-def only_on(a: Arrangement, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
-    """Returns the arrays of a rank that other ranks do not have, or not completely; ranks in `lost`
-    do not count."""
-    gone, holders = {rank, *lost}, _holders(a)
-
-    def is_elsewhere(x: StateArray) -> bool:
-        ranges = holders[x.name, x.place.part]
-        if ranges[x.lo, x.hi] - gone:
+    def _is_elsewhere(self, x: StateArray, gone: Collection[int]) -> bool:
+        ranges = self._ranks[x.name, x.place.part]
+        if ranges[x.lo, x.hi].difference(gone):
             return True
         at = x.lo
-        for lo, hi in sorted(r for r, ranks in ranges.items() if ranks - gone):
+        for lo, hi in sorted(r for r, ranks in ranges.items() if ranks.difference(gone)):
             at = max(at, hi) if lo <= at else at
         return at >= x.hi
 
-    return [x for x in _listed(a, rank) if not is_elsewhere(x)]
+
+@cached
+def holders_on_paper(a: Arrangement) -> Holders:
+    """Returns what the ranks of an arrangement have, on paper."""
+    return Holders([[*state_on_paper(a, rank)] for rank in range(a.ranks)])
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
     """Returns the bytes that would be lost with a rank."""
-    return sum(x.nbytes for x in only_on(a, rank))
+    return sum(x.nbytes for x in holders_on_paper(a).only_on(rank))

@@ -17,7 +17,7 @@ import numpy as np
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import Comm
 from nnmpi.nn.place import Range, StateArray
-from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import Holder, MovedTensor
 from nnmpi.parallel.model.moving import arrivals
 from nnmpi.parallel.model.nearest import Held, plan_moves
@@ -87,7 +87,7 @@ class Mover:
 
         `source` are the arrays of this rank and of files, with the same names and ranges as on
         paper. Every rank iterates to the end. What reading raises, or the caller throws in, is
-        raised at the end, when all is moved: on all ranks if there are files.
+        raised at the end, when all is moved.
         """
         me, sums = comm.rank, dict[Range, np.ndarray]()
         arrays = {(x.file or me, x.range): x for x in source}
@@ -131,8 +131,7 @@ def _moved(path: str, target: StateArray, sources: Sequence[StateArray]) -> Move
                 f"{x.name} has shape {x.place.shape} and memory order {x.axes} in the snapshot, "
                 f"but {shape} and {axes} in this model"
             )
-    may_differ = any(x.may_differ for x in sources)
-    return MovedTensor(path, shape, axes, named(target.dtype), may_differ)
+    return MovedTensor(path, shape, axes, named(target.dtype), any(x.may_differ for x in sources))
 
 
 def move(
@@ -142,7 +141,8 @@ def move(
     terms: Callable[[Iterable[StateArray]], Terms] = lambda _: same_name,
 ) -> None:
     """Fills the target arrays of all ranks from the source arrays of all ranks and files; every
-    rank calls it, and all name the same files. `terms` is called with the sources."""
+    rank calls it, and all name the same files. `terms` is called with the sources. An error on one
+    rank is raised on all, when all is moved."""
     local = [x.on_paper() for x in source if not x.file], [x.on_paper() for x in target]
     of_ranks = gather_objects(comm, (*local, comm.node()[0]))  # a node has the number of a rank
     have: list[HeldArray] = [(rank, x) for rank, (xs, _, _) in enumerate(of_ranks) for x in xs]
@@ -150,4 +150,4 @@ def move(
     need = [(rank, x) for rank, (_, xs, _) in enumerate(of_ranks) for x in xs]
     nodes = [node for _, _, node in of_ranks]
     mover = Mover(have, need, nodes, terms(x for _, x in have))
-    mover.carry_out(source, target, comm)
+    all_or_none(comm, lambda: mover.carry_out(source, target, comm))

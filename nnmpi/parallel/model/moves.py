@@ -65,7 +65,7 @@ def common(a: Part, b: Part) -> Part:
 
 
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
-    """The elements of `numbers`, a range of a box, that are in the smaller `box` within it, as a
+    """The elements of a range of a box that are in the smaller `box` within it, as a
     range of that."""
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)

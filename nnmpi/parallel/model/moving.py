@@ -42,21 +42,19 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
     all ranks move theirs.
 
     Every rank of `comm` iterates to the end, with the same plan. What reading raises, or the caller
-    throws in, is raised at the end: on all ranks if the plan reads files.
+    throws in, is raised at the end, on this rank alone.
     """
     error: Exception | None = None
     for group in plan.together():
         moving = _Exchange(group, comm, read)
         moving.exchange()  # also after an error: other ranks wait for these messages
         try:
-            if error is None:
+            if (error := error or moving.error) is None:
                 moving.copy()
                 yield from moving.arrived()
         except Exception as caught:
             error = caught
-    if any(isinstance(move.holder, str) for move in plan.moves):
-        comm.agree(error)
-    elif error is not None:
+    if error is not None:
         raise error
 
 
@@ -64,7 +62,12 @@ Peers = dict[int, list[TensorMove]]
 
 
 class _Exchange:
-    """The moves of one group of tensors on one rank: local copies, sends and receives."""
+    """The moves of one group of tensors on one rank: local copies, sends and receives.
+
+    error   that a read for another rank has raised, which gets a message all the same
+    """
+
+    error: Exception | None = None
 
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
         self._plan, self._comm, self._read = plan, comm, read
@@ -111,8 +114,11 @@ class _Exchange:
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
             for piece, values in _unpacked(message, packed):
                 runs = self._runs(piece)
-                row, source = self._had(piece, runs)
-                _copy(row, source, values, _packed(runs.length), runs.length)
+                try:
+                    row, source = self._had(piece, runs)
+                    _copy(row, source, values, _packed(runs.length), runs.length)
+                except Exception as error:
+                    self.error = error
             yield self._comm.isend(packed, to)
 
     def copy(self) -> None:

@@ -6,13 +6,14 @@
     fc.weight.momentum_buffer      optimizer state, of the same elements
     fc.weight.step                 the number of updates
     fc.weight.momentum_buffer@2    where replicas have other values: that of replica 2
-    loss_scale                     of 16-bit training
+    loss scale                     of 16-bit training
     noise.rng                      what `state_arrays` of the module `noise` returns
 
 A snapshot is a copy of this list, a file has its arrays one after the other, and whatever is not in
 the list is the same after a restore as in a new run. Values come first, since they are read first.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from nnmpi.nn.place import Place, Range, StateArray
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
+from nnmpi.optim.loss_scale import LOSS_SCALE
 from nnmpi.optim.replica_state import split
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
@@ -61,8 +63,9 @@ def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Ite
     """Yields what this rank has besides values: the state of its optimizer, of its modules, and of
     other objects."""
     yield from optimizer_state(optimizer)
-    modules = {m for stage in part.stages.values() for m in stage.modules()}
-    yield from (x for m, x in module_state(part.model) if m in modules)
+    run = {m for stage in part.stages.values() for m in stage.modules()}
+    # a module around layers of several stages is on the ranks of all of them
+    yield from (x for m, x in module_state(part.model) if not run.isdisjoint(m.modules()))
     for other in others:
         yield from other.state_arrays()
 
@@ -99,25 +102,39 @@ def model_tensors(model: Module) -> tuple[StateArray, ...]:
     return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
+def with_own_names(model: Module) -> Module:
+    """The model; raises ValueError if an array that a module says is its state has the name of a
+    tensor, or of another array."""
+    names = Counter([*whole_tensors(model), *(x.name for _, x in module_state(model))])
+    for name in (name for name, times in names.items() if times > 1):
+        raise ValueError(f"{name}: state_arrays gives it a name that is in use; choose another one")
+    return model
+
+
+def whole_state(model: Module) -> tuple[StateArray, ...]:
+    """The tensors of a model and the state of its modules, whole and on paper."""
+    return (*model_tensors(model), *(x.as_whole() for _, x in module_state(model)))
+
+
 def first_names(model: Module) -> dict[str, str]:
     """The first name of each tensor, by any of its names in the state dict."""
     first = dict[int, str]()
     return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
 
 
-def divided(
+def values_and_others(
     arrays: Iterable[StateArray], model: Module
 ) -> tuple[list[StateArray], list[StateArray]]:
     """The values of tensors of a model among some arrays, and the other arrays.
 
     Raises ValueError for an array of a tensor or module that the model does not have.
     """
-    tensors, modules = {*whole_tensors(model)}, {x.name for _, x in module_state(model)}
+    tensors = {*whole_tensors(model)}
+    known = {LOSS_SCALE, *(x.name for _, x in module_state(model))}
     of_model, others = list[StateArray](), list[StateArray]()
     for x in arrays:
-        path, _ = split(x.name)
         (of_model if x.name in tensors else others).append(x)
-        if x.name not in tensors | modules and path and path not in tensors:
+        if x.name not in tensors and x.name not in known and split(x.name)[0] not in tensors:
             raise ValueError(f"{x.name} is in the snapshot, but not in this model")
     return of_model, others
 
@@ -146,4 +163,5 @@ def _array(place: Place, tensor: Any, elements: Range) -> StateArray:
     def write(values: np.ndarray) -> None:
         assign(tensor, in_shape(values, place.local_shape, axes))
 
-    return StateArray(place, axes, lo, hi, str(dtype), store is None, read, write)
+    whole_part = write if (lo, hi) == (0, place.size) else None
+    return StateArray(place, axes, lo, hi, str(dtype), store is None, read, whole_part)

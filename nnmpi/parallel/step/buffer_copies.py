@@ -15,15 +15,16 @@ class BufferCopies:
     def __init__(self, model: Module, *others: HasState) -> None:
         self._modules = [module for module in model.modules() if module._buffers]
         self._copies: list[tuple[Module, str, Array]] = []
-        self._state = [x for _, x in module_state(model)]
-        self._state += [x for other in others for x in other.state_arrays()]
+        self._model, self._others = model, others
         self._elements: list[tuple[StateArray, np.ndarray]] = []
 
     def take(self) -> None:
         """Copies all buffers."""
         names = ((module, name) for module in self._modules for name in module._buffers)
         self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]
-        self._elements = [(x, x.elements().copy()) for x in self._state]
+        state = [x for _, x in module_state(self._model)]
+        state += [x for other in self._others for x in other.state_arrays()]
+        self._elements = [(x, x.elements().copy()) for x in state]
 
     def put_back(self) -> None:
         """Makes the buffers what they were when they were copied."""

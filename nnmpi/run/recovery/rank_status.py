@@ -39,7 +39,7 @@ class RankStatus(NamedTuple):
     counters   how far its run is
     reported   the events that it has reported
     holds      the versions of the state of which it has a part, on paper; empty on a spare rank
-    tensors    the parameters and buffers of the model, whole, on paper
+    tensors    the parameters and buffers of the model and the state of its modules, whole
     may_make   the step whose sums this rank knows, without the decision: it can make the update of
                that step to the first of `holds`
     decision   the last one that it knows

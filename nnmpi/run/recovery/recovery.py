@@ -23,7 +23,7 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
 from nnmpi.parallel.backup import Version
-from nnmpi.parallel.model.state import model_tensors
+from nnmpi.parallel.model.state import whole_state
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
@@ -106,7 +106,7 @@ class Recovery:
         """Keeps a snapshot and what this rank keeps for others, because the session is about to
         end, and the next one is made from the snapshot."""
         if not session.is_closed:
-            self._tensors = model_tensors(session.model)
+            self._tensors = whole_state(session.model)
             if session.backups is not None:
                 self._keep(session.backups.held())
         version = snapshot.state.step
@@ -301,7 +301,7 @@ class Recovery:
         if not session.is_closed:
             with suppress(RankLost):  # resharding may communicate with the lost rank
                 session.reshard()
-            self._tensors = model_tensors(session.model)
+            self._tensors = whole_state(session.model)
             holds += [v._replace(session=self._session_id) for v in versions(session)]
         holds += self._kept.values()
         return RankStatus(

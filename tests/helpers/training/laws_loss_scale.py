@@ -100,7 +100,7 @@ def it_goes_on_from_a_snapshot(comm: Comm) -> None:
     watch, rest = Take(), Watch()
     with trainer_of(comm, watch, 2.0**-8) as trainer:
         trainer.fit(NullReport())
-    (scale,) = (x.elements().tolist() for x in taken[0].arrays if x.name == "loss_scale")
+    (scale,) = (x.elements().tolist() for x in taken[0].arrays if x.name == "loss scale")
     assert scale == [2.0**17, 2]
     with trainer_of(comm, rest, 2.0**-8) as trainer:
         trainer.restore(taken[0])

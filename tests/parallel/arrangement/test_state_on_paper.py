@@ -19,7 +19,7 @@ from nnmpi.parallel.arrangement.backups import (
     steps_between,
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.state_on_paper import only_on, unreplicated_bytes
+from nnmpi.parallel.arrangement.state_on_paper import holders_on_paper, unreplicated_bytes
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_cut import division_on_paper
@@ -81,8 +81,8 @@ def test_what_ranks_along_tp_have_whole_is_lost_with_all_of_them() -> None:
     cut = {*a.sharding.variables} & {one.variable for one in a.model_on(0).trained}
     assert {a.graph.variables[v].path for v in cut} >= {"0.weight", "0.bias", "2.weight"}
     paths, tensors = {a.graph.variables[v].path for v in cut}, {v.path for v in a.graph.variables}
-    assert {x.name for x in only_on(a, 0)} & tensors == paths
-    rest = {x.name for x in only_on(a, 0, lost=[1])} & tensors - paths
+    assert {x.name for x in holders_on_paper(a).only_on(0)} & tensors == paths
+    rest = {x.name for x in holders_on_paper(a).only_on(0, lost=[1])} & tensors - paths
     buffers = {v.path for v in a.graph.variables if not v.is_parameter}
     assert rest >= {"5.weight", "5.bias", *buffers}
     assert len(buffers) == 3

@@ -9,6 +9,7 @@ from helpers.datafiles import refused
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.place import Part, Place, Range, whole
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
@@ -95,7 +96,7 @@ def test_all_ranks_hear_of_a_file_that_cannot_be_read() -> None:
             return np.zeros(hi - lo, np.float32)
 
         with pytest.raises((ValueError, OtherRankError), match="the file is damaged"):
-            assert [*moving.arrivals(plan, comm, read)]
+            all_or_none(comm, lambda: [*moving.arrivals(plan, comm, read)])
 
     threads.run(3, rank)
 
@@ -115,7 +116,7 @@ def test_all_ranks_hear_of_numbers_that_cannot_be_written() -> None:
                     arrived.throw(MemoryError("no memory is left"))
 
         with pytest.raises((MemoryError, OtherRankError), match="no memory is left"):
-            write()
+            all_or_none(comm, write)
 
     threads.run(3, rank)
 
