@@ -55,7 +55,7 @@ MUTANTS = (
         "work.abandon()",
         "pass",
         (*SIMPLE, "fragments", "zero 3, backups, checkpoints"),
-        killed_by=Case("zero 1, backups", kills=(Fault(0, "start", 1, 384),), drawn=()),
+        killed_by=Case("zero 1, backups", kills=(Fault(0, "start", 1, 374),), drawn=()),
     ),
     Mutant(
         "free without barrier",
@@ -90,7 +90,7 @@ MUTANTS = (
         "pass",
         ("rearranged pp, tp",),
         killed_by=Case(
-            "rearranged pp, tp", seed=1, kills=(Fault(0, "restoring", 1, 324),), order="near"
+            "rearranged pp, tp", seed=1, kills=(Fault(0, "restoring", 1, 289),), order="near"
         ),
     ),
     Mutant(
@@ -186,7 +186,7 @@ MUTANTS = (
         "self.all.confirm()",
         "pass",
         SIMPLE,
-        killed_by=Case("zero 1, backups", kills=(Fault(1, "start", 1, 521),), drawn=()),
+        killed_by=Case("zero 1, backups", kills=(Fault(1, "start", 1, 504),), drawn=()),
     ),
     Mutant(
         "least reported: most",
@@ -372,7 +372,7 @@ MUTANTS = (
         "min(self._memories",
         "max(self._memories",
         ONE_BACKUP,
-        killed_by=Case("zero 1, backups", kills=(Fault(0, "start", 1, 360),), drawn=()),
+        killed_by=Case("zero 1, backups", kills=(Fault(0, "start", 1, 350),), drawn=()),
     ),
     Mutant(
         "server: double update",
@@ -396,7 +396,7 @@ MUTANTS = (
         "zeros_like(self._parameters) if copies else self._parameters",
         "self._parameters",
         ("asp", "ssp"),
-        killed_by=Case("asp", late=0.5),
+        killed_by=Case("asp", 6, late=0.5),
     ),
     Mutant(
         "worker waits for the first server only",
@@ -404,7 +404,7 @@ MUTANTS = (
         "wait_all(comm.system, works)",
         "wait_all(comm.system, works[:3])",
         ("servers", "asp"),
-        killed_by=Case("servers", 2, late=0.5),
+        killed_by=Case("servers", 7, late=0.5),
     ),
     Mutant(
         "epoch start not copied",
