@@ -222,7 +222,7 @@ class Optimizer:
             if updates_any:  # else the counts are those of other ranks
                 count = Place.of_whole(states.name_of(place, states.STEP), ())
                 how = partial(self._read_count, i), partial(self._write_count, i)
-                yield StateArray(count, (), 0, 1, "int64", True, *how)
+                yield StateArray(count, (), 0, 1, "int64", False, *how)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Returns host copies of the optimizer state and step counts, by the paths of parameters.

@@ -90,7 +90,7 @@ MUTANTS = (
         "pass",
         ("rearranged pp, tp",),
         killed_by=Case(
-            "rearranged pp, tp", seed=1, kills=(Fault(0, "restoring", 1, 289),), order="near"
+            "rearranged pp, tp", seed=1, kills=(Fault(0, "restoring", 1, 281),), order="near"
         ),
     ),
     Mutant(

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.dtypes import is_float, named
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, StateArray, whole
 from nnmpi.optim import OPTIMIZERS, Optimizer, of_config
@@ -67,7 +67,7 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
         for x in of_trained[variable]:
             yield from (x.named(f"{path}.{name}") for name in state_arrays_of(a.config))
         count = Place.of_whole(f"{path}.{states.STEP}", ())
-        yield StateArray(count, (), 0, 1, "int64", True)
+        yield StateArray(count, (), 0, 1, "int64")
     if (scale := LossScale.of(a.config.dtype)) is not None:
         yield from (x.on_paper() for x in Scaler(scale).state_arrays())
 
@@ -82,8 +82,7 @@ def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)
-        is_trained = a.graph.variables[variable.variable].is_trained
-        yield x._replace(dtype=a.updated_dtype.name) if is_trained else x
+        yield x._replace(dtype=a.updated_dtype.name) if is_float(named(x.dtype)) else x
 
 
 def place_of(a: Arrangement, v: int, rank: int) -> Place:
