@@ -21,7 +21,7 @@ from nnmpi.io.output import Event
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.state import first_names, model_tensors, module_state
+from nnmpi.parallel.model.state import first_names, module_state
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
@@ -161,7 +161,7 @@ class Checkpoints:
             {k: v for k, v in run.measured.items() if isinstance(v, float)},
             tuple(states_of(self._callbacks)),
             first_names(session.model),
-            tuple(x.name for x in model_tensors(session.model) if x.may_differ),
+            tuple(name for name, _ in session.model.named_buffers()),
             tuple(x.name for _, x in module_state(session.model)),
             session.metadata,
             folders.sizes_of(session.model),

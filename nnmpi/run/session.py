@@ -40,10 +40,10 @@ from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.mover import move
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.state import (
+    module_state,
     other_state,
     value_arrays,
     values_and_others,
-    with_own_names,
 )
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
@@ -114,7 +114,9 @@ class Session:
     # ---- how it is made
 
     def _build_model(self) -> Module:
-        return with_own_names(build_model(self.config, self.setup.build, self.setup.dataset))
+        model = build_model(self.config, self.setup.build, self.setup.dataset)
+        list(module_state(model))  # refuses names that are in use
+        return model
 
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
         setup, config, comm = self.setup, self.config, self.comm

@@ -159,7 +159,7 @@ def _from_json(value: Any) -> Manifest:
     unknown = (x for x in rest if split(x)[0] not in about.tensors)
     if not tensors <= {*about.tensors} & arrays or any(unknown):
         raise refused(f"{ABOUT}.tensors", "not the tensors that the files have")
-    if len({*about.buffers}) < len(about.buffers) or not {*about.buffers} <= tensors:
+    if len({*about.buffers}) < len(about.buffers) or not {*about.buffers} <= {*about.tensors}:
         raise refused(f"{ABOUT}.buffers", "not tensors that the files have")
     return manifest
 

@@ -152,8 +152,7 @@ def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
 def _name(x: StateArray) -> str:
     """The name of an array in the header, for people who look at it; the manifest has the same
     facts."""
-    part = [*map(list, x.place.part)]
-    return x.name if x.is_whole else f"{x.name}{part}[{x.lo}:{x.hi}]"
+    return x.name if x.is_whole else f"{x.name}{[*map(list, x.place.part)]}[{x.lo}:{x.hi}]"
 
 
 def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:

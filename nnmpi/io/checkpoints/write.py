@@ -286,8 +286,7 @@ class Writer:
 
 def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
     """The manifest of a checkpoint whose files are written."""
-    files = tuple(
-        laid_out(rank, arrays)._replace(sha256=(*file.blocks,))
-        for rank, (arrays, file) in enumerate(zip(divided(content.has), written, strict=True))
-    )
+    layouts = map(laid_out, range(len(written)), divided(content.has))
+    both = zip(layouts, written, strict=True)
+    files = tuple(layout._replace(sha256=(*file.blocks,)) for layout, file in both)
     return Manifest(content.snapshot, files, content.about, versions_and_kernels(), time.time())

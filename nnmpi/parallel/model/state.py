@@ -13,7 +13,6 @@ A snapshot is a copy of this list, a file has its arrays one after the other, an
 the list is the same after a restore as in a new run. Values come first, since they are read first.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -71,10 +70,20 @@ def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Ite
 
 
 def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
-    """Yields what modules say is their state, each with its module and under its path."""
+    """Yields what modules say is their state, each with its module and under its path; raises
+    ValueError for two arrays with one name."""
+    names = set[str]()
     for path, m in model.named_modules():
         for x in m.state_arrays():
-            yield m, x.named(f"{path}.{x.name}" if path else x.name)
+            yield m, _with_own_name(x.named(f"{path}.{x.name}" if path else x.name), model, names)
+
+
+def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
+    """The array, whose name is added to those in use."""
+    if x.name in names or x.name in whole_tensors(model):
+        raise ValueError(f"{x.name}: state_arrays gives it a name that is in use; choose another")
+    names.add(x.name)
+    return x
 
 
 def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
@@ -100,15 +109,6 @@ def model_tensors(model: Module) -> tuple[StateArray, ...]:
     """Each parameter and buffer of a model once, under its first name, as in `whole_tensors`."""
     tensors, names = whole_tensors(model), first_names(model).values()
     return tuple(tensors[name] for name in dict.fromkeys(names))
-
-
-def with_own_names(model: Module) -> Module:
-    """The model; raises ValueError if an array that a module says is its state has the name of a
-    tensor, or of another array."""
-    names = Counter([*whole_tensors(model), *(x.name for _, x in module_state(model))])
-    for name in (name for name, times in names.items() if times > 1):
-        raise ValueError(f"{name}: state_arrays gives it a name that is in use; choose another one")
-    return model
 
 
 def whole_state(model: Module) -> tuple[StateArray, ...]:

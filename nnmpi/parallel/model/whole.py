@@ -10,7 +10,7 @@ one rank:
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -134,16 +134,10 @@ def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> State
 def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
     """The parameters and buffers of a model, each rank of `comm` having a part of it, under all
     names of its state dict."""
-    first = first_names(part.model)
-    of_parameters = (name for name, _ in part.model.named_parameters())
-    return WholeArrays(
-        whole_tensors(part.model).values(),
-        gathered([*value_arrays(part)], comm),
-        comm,
-        lambda: value_arrays(part),
-        lambda name: (first[name],),
-        of_parameters,
-    )
+    arrays, first = whole_tensors(part.model).values(), first_names(part.model)
+    have, source = gathered([*value_arrays(part)], comm), partial(value_arrays, part)
+    parameters = (name for name, _ in part.model.named_parameters())
+    return WholeArrays(arrays, have, comm, source, lambda name: (first[name],), parameters)
 
 
 def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArrays:
@@ -153,7 +147,7 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
     have = gathered([*optimizer_state(optimizer)], comm)
     paths, terms = whole_tensors(model), terms_of((x for _, x in have), 1, 1)
     arrays = state_of_one(paths, (x for _, x in have))
-    return WholeArrays(arrays, have, comm, lambda: optimizer_state(optimizer), terms)
+    return WholeArrays(arrays, have, comm, partial(optimizer_state, optimizer), terms)
 
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
