@@ -27,7 +27,6 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.steps import PLAIN, MixedStep, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
-from nnmpi.nn.place import Range
 from nnmpi.nn.single_store import Store
 
 ALIGN = 16
@@ -169,10 +168,10 @@ class FlatStore(Store):
         """Returns the gradients in a shard."""
         return self.flat_grad[shard.start : shard.stop]
 
-    def readable(self, i: int) -> list[Range]:
-        """Returns the ranges of parameter i that this rank can read without others; at least one,
-        maybe empty."""
-        return [self.parameters[i].place.range()]
+    def readable(self, i: int) -> list[tuple[int, int]]:
+        """Returns (lo, hi) of the ranges of parameter i that this rank can read without others; at
+        least one, maybe empty."""
+        return [(0, self.parameters[i].size)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         """Returns values lo..hi-1 of parameter i, in the order of its memory, from its `readable`

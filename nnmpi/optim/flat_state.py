@@ -10,7 +10,6 @@ from itertools import accumulate
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore
 
 
@@ -45,15 +44,16 @@ class FlatState:
         for name, array in self.arrays.items():
             self.arrays[name] = store.on.asarray(array, store.updated_dtype)
 
-    def ranges(self, i: int) -> Iterator[tuple[Range, int]]:
-        """Yields the ranges of parameter i that this rank updates, and their starts in an array;
-        an empty one of a parameter without elements."""
-        at, place = self.starts[i], self._parameters[i].place
-        if not place.size:
-            yield place.range(), at
+    def ranges(self, i: int) -> Iterator[tuple[int, int, int]]:
+        """Yields (lo, hi, start) of the ranges of parameter i that this rank updates, where `start`
+        is the index of element lo in a state array; an empty one of a parameter without
+        elements."""
+        at, size = self.starts[i], self._parameters[i].size
+        if not size:
+            yield 0, 0, at
         for lo, hi in self._slices[i]:
-            if lo < min(hi, place.size):
-                yield place.range(lo, min(hi, place.size)), at
+            if lo < min(hi, size):
+                yield lo, min(hi, size), at
             at += hi - lo
 
 

@@ -119,7 +119,7 @@ class Muon(Optimizer):
     def _check_slices(self) -> None:
         super()._check_slices()
         for i, p in enumerate(self.parameters):
-            updated = sum(numbers.size for numbers in self.owned(i))
+            updated = sum(hi - lo for lo, hi in self.owned(i))
             if 0 < updated < p.size and not self.param_groups[self._groups[i]]["adamw"]:
                 raise ValueError(
                     f"Muon needs whole matrices, and this rank updates {updated} of {p.size} "

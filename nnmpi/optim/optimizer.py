@@ -23,7 +23,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd.recording import recording, tick
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape
-from nnmpi.nn.place import Place, Range, StateArray
+from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
@@ -211,13 +211,13 @@ class Optimizer:
         """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
         `sums`, and the number of its updates, `PATH.step`. They are views that a step changes."""
         updates_any = any(True for i in range(len(self.parameters)) for _ in self.owned(i))
+        dtypes = {name: str(self.state[name].dtype) for name in self.sums}
         for i, p in enumerate(self.parameters):
             place, axes = p.place, p.memory_axes
-            for (_, _, lo, hi), at in self._flat_state.ranges(i):
-                for name in self.sums:
+            for lo, hi, at in self._flat_state.ranges(i):
+                for name, dtype in dtypes.items():
                     here = place._replace(path=states.name_of(place, name))
                     how = partial(self._read, name, i, at - lo), partial(self._write, name, at)
-                    dtype = str(self.state[name].dtype)
                     yield StateArray(here, axes, lo, hi, dtype, False, *how)
             if updates_any:  # else the counts are those of other ranks
                 count = Place.of_whole(states.name_of(place, states.STEP), ())
@@ -232,7 +232,7 @@ class Optimizer:
         """
         states.check_paths([p.place for p in self.parameters])
         for i, p in enumerate(self.parameters):
-            place, updated = p.place, sum(owned.size for owned in self.owned(i))
+            place, updated = p.place, sum(hi - lo for lo, hi in self.owned(i))
             if place.local_shape != place.shape or (self.sums and updated < p.size):
                 raise ValueError(
                     f"this rank has only a part of the state of {place.path}, as one of several "
@@ -257,9 +257,9 @@ class Optimizer:
         for x in self.state_arrays():
             x.put(x.part_of(values[x.name]))
 
-    def owned(self, i: int) -> Iterator[Range]:
-        """Yields the ranges of parameter i that this rank updates."""
-        return (numbers for numbers, _ in self._flat_state.ranges(i))
+    def owned(self, i: int) -> Iterator[tuple[int, int]]:
+        """Yields (lo, hi) of the ranges of parameter i that this rank updates."""
+        return ((lo, hi) for lo, hi, _ in self._flat_state.ranges(i))
 
     def _read(self, name: str, i: int, at: int, lo: int, hi: int) -> np.ndarray:
         """Returns elements lo..hi-1 of a state array of parameter i, which begins at `at`."""

@@ -189,14 +189,14 @@ def content_of(file: RankFile, owned: Iterable[StateArray]) -> memoryview:
 def prepared(
     folder: Path,
     rank: int,
+    arrays: Sequence[StateArray],
     owned: Sequence[StateArray],
-    has: Sequence[Sequence[StateArray]],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
-    """Copies this rank's part of a checkpoint, and returns a function that writes it to its
-    file."""
+    """Copies what a rank writes of the arrays that it has, and returns a function that writes it
+    to its file."""
     try:
-        file = laid_out(rank, divided(has)[rank])
+        file = laid_out(rank, arrays)
         content = content_of(file, owned)
     except MemoryError as error:
         return partial(FileWritten, reason_of(error))

@@ -75,13 +75,13 @@ class WriteJob(NamedTuple):
     """The content of a checkpoint that is to be written.
 
     snapshot   of all ranks, with the arrays of this rank until they are copied
-    has        the arrays that each rank has, on paper
+    written    the arrays that each rank writes, on paper
     about      on rank 0, the facts about the run as JSON
     log        the path of the run's log
     """
 
     snapshot: Snapshot
-    has: Sequence[Sequence[StateArray]]
+    written: Sequence[Sequence[StateArray]]
     about: Any
     log: str | None
 
@@ -137,7 +137,7 @@ class Writer:
         of_ranks = gather_objects(self._comm, (local, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),), arrays=arrays)
-        content = WriteJob(of_all, has, about_json, log)
+        content = WriteJob(of_all, divided(has), about_json, log)
         # max: the same problem on all ranks, if any rank has one
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
@@ -212,7 +212,8 @@ class Writer:
             yield
         else:
             folder, rank = part_of(self._directory, step), self._comm.rank
-            write = prepared(folder, rank, snapshot.arrays, content.has, self._stop)
+            mine = content.written[rank]
+            write = prepared(folder, rank, mine, snapshot.arrays, self._stop)
             del snapshot  # its arrays change with the next step: only the copy is used from here
             written = yield from self._result(write)
             del write  # frees the copy
@@ -286,7 +287,7 @@ class Writer:
 
 def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
     """The manifest of a checkpoint whose files are written."""
-    layouts = map(laid_out, range(len(written)), divided(content.has))
+    layouts = map(laid_out, range(len(written)), content.written)
     both = zip(layouts, written, strict=True)
     files = tuple(layout._replace(sha256=(*file.blocks,)) for layout, file in both)
     return Manifest(content.snapshot, files, content.about, versions_and_kernels(), time.time())

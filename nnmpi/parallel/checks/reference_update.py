@@ -103,7 +103,7 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
     rows = memory_order(p, expected)
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
-        for _, _, lo, hi in p.store.readable(p.index):
+        for lo, hi in p.store.readable(p.index):
             masters[lo:hi] = to_host(p.store.numbers(p.index, lo, hi))
     return masters, rows
 

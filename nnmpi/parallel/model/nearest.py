@@ -79,6 +79,9 @@ class _HolderPicker:
         """Yields the moves of one tensor."""
         cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Overlap]]()
         for rank, need in needs:
+            if (rank, need) in had:  # nothing to cut: most restores keep the layout
+                yield TensorMove(rank, need, rank, need, (need,))
+                continue
             by_holder = defaultdict[Held, list[Range]](list)
             for cell, holders in cells:
                 box = common(cell, need.box)

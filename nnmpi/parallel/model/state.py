@@ -21,7 +21,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
-from nnmpi.nn.place import Place, Range, StateArray
+from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
@@ -48,14 +48,14 @@ def value_arrays(
     """
     index = {id(p): j for j, p in enumerate(optimizer.parameters)} if optimizer else {}
     for place, tensor in held_tensors(part):
-        ranges, store = iter([place.range()]), getattr(tensor, "store", None)
+        ranges, store = iter([(0, place.size)]), getattr(tensor, "store", None)
         if optimizer and id(tensor) in index:
             ranges = optimizer.owned(index[id(tensor)])
         elif not untrained:
             continue
         elif isinstance(store, FlatStore):
             ranges = iter(store.readable(tensor.index))
-        yield from (_array(place, tensor, here) for here in ranges)
+        yield from (_array(place, tensor, lo, hi) for lo, hi in ranges)
 
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
@@ -148,9 +148,9 @@ def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
             yield place, tensor
 
 
-def _array(place: Place, tensor: Any, elements: Range) -> StateArray:
-    """A range of a parameter or a buffer."""
-    axes, (_, _, lo, hi) = memory_axes(tensor), elements
+def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
+    """Elements lo..hi-1 of a parameter or a buffer."""
+    axes = memory_axes(tensor)
     store = tensor.store if isinstance(tensor, Parameter) else None
     dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype
 

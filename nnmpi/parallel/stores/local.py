@@ -17,7 +17,6 @@ from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, MixedStep, squares_loop
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
-from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
@@ -126,11 +125,10 @@ class LocalStore(FlatStore):
         merge_loop(merged, values)
         return merged
 
-    def readable(self, i: int) -> list[Range]:
-        start, place = self.spans[i][0], self.parameters[i].place
-        shards = within(self._readable, start, start + place.size)
-        ranges = [place.range(shard.start - start, shard.stop - start) for shard in shards]
-        return ranges or [place.range(0, 0)]
+    def readable(self, i: int) -> list[tuple[int, int]]:
+        start, size = self.spans[i][0], self.parameters[i].size
+        shards = within(self._readable, start, start + size)
+        return [(shard.start - start, shard.stop - start) for shard in shards] or [(0, 0)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         return self._merged(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
