@@ -1,5 +1,5 @@
-"""state_on_paper: the list of arrays that `parallel/model/state.py` yields on a rank, without
-building a model; what of it is on one rank only.
+"""state_on_paper: the arrays of `Session.state` on a rank, without building a model; what of them
+is on one rank only.
 
              its replicas have                  on one rank, if no rank along tp or pp has it
 replica      the same                           nothing; everything on a rank without replicas
@@ -52,8 +52,8 @@ IN_ORDER: Axes = {}
 
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields the arrays that a rank has between two steps, with the names, ranges and types of
-    `state`."""
+    """Yields the arrays that a rank has between two steps, with the names, ranges and types that
+    those of a model have."""
     held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
     slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
     for variable, x in _clipped(a, rank, slices, axes):
