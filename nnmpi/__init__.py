@@ -4,14 +4,16 @@
 >>> from nnmpi import nn, optim
 
 Importing it changes nothing in the process; only under the command `nnmpi.train` it holds signals
-back (`held_signals`). On some machines `nnmpi.blas.tune()` makes training faster; the command calls
-it when it starts.
+back (`held_signals`). It loads what defines models; the Trainer, and what draws and predicts, is
+loaded when its name is used. On some machines `nnmpi.blas.tune()` makes training faster; the
+command calls it when it starts.
 """
 
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
 
 # isort: split
 import types as _types
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -19,6 +21,7 @@ from nnmpi.options.collector import gc_paused as _gc_paused
 
 with _gc_paused():
     from nnmpi import collectives as collectives
+    from nnmpi import comm as _comm  # noqa: F401 - programs use nnmpi.comm without importing it
     from nnmpi import nn as nn
     from nnmpi import optim as optim
     from nnmpi import utils as utils
@@ -31,35 +34,56 @@ with _gc_paused():
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
-    from nnmpi.io import loggers as loggers
     from nnmpi.io.files.loading import load as load
     from nnmpi.io.files.saving import save as save
-    from nnmpi.io.output.plot import plot as plot
     from nnmpi.nn.random_numbers import *  # noqa: F403
     from nnmpi.nn.seeding import manual_seed as manual_seed
     from nnmpi.nn.seeding import seeded as seeded
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.options.config import Config as Config
-    from nnmpi.planning.described import machines as machines
-    from nnmpi.run import notebook as notebook
-    from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
-    from nnmpi.run.text.generation import generate as generate
-    from nnmpi.run.trainer import Trainer as Trainer
     from nnmpi.version import __version__ as __version__
 
-_MODULES = ("blas", "collectives", "cuda", "loggers", "nn", "optim", "utils")
+_ON_USE = {
+    "Trainer": ("nnmpi.run.trainer", "Trainer"),
+    "generate": ("nnmpi.run.text.generation", "generate"),
+    "load_ipython_extension": ("nnmpi.run.notebook", "load_ipython_extension"),
+    "loggers": ("nnmpi.io.loggers", None),
+    "machines": ("nnmpi.planning.described", "machines"),
+    "notebook": ("nnmpi.run.notebook", None),
+    "plot": ("nnmpi.io.output.plot", "plot"),
+}
+"""The names that are loaded when they are used first: the module, and the name in it."""
+
+_MODULES = ("blas", "collectives", "cuda", "nn", "optim", "utils")
 __all__ = [
     name
-    for name, value in globals().items()
+    for name, value in {**globals(), **_ON_USE}.items()
     if not name.startswith("_") and (not isinstance(value, _types.ModuleType) or name in _MODULES)
 ]
 """The public names: imports also bind submodules, such as `config`, which do not belong to the
 library."""
 
-if not _TYPE_CHECKING:  # so that type checkers still know which names there are
+if _TYPE_CHECKING:
+    from nnmpi.io import loggers as loggers
+    from nnmpi.io.output.plot import plot as plot
+    from nnmpi.planning.described import machines as machines
+    from nnmpi.run import notebook as notebook
+    from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
+    from nnmpi.run.text.generation import generate as generate
+    from nnmpi.run.trainer import Trainer as Trainer
+else:  # type checkers know from the names above which there are
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
 
     def __getattr__(name: str) -> _Any:
+        if name in _ON_USE:
+            path, attribute = _ON_USE[name]
+            with _gc_paused():
+                module = _import_module(path)
+            globals()[name] = getattr(module, attribute) if attribute else module
+            return globals()[name]
         if name in _replacements.TYPES:
             return _replacements.TYPES[name]
         kinds = "functions", "functions and methods"

@@ -1,6 +1,7 @@
 """Prints how much code a reader of nnmpi has to know: python scripts/meters.py
 
 loaded     the modules of nnmpi that `import nnmpi` loads
+trainer    the modules that nnmpi.Trainer loads, those included
 plain      the code lines of the functions that two data-parallel ranks execute to train a CNN, and
            the number of their files; imports are not counted
 several    the same with ZeRO 2 and 3, a pipeline, tensor parallelism, a checkpoint and --verify too
@@ -98,15 +99,21 @@ def _span(node: ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
+def _loaded() -> int:
+    return sum(name.split(".")[0] == "nnmpi" for name in sys.modules)
+
+
 def main() -> None:
     """Measures, and prints the meters."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--json", action="store_true")
     is_json = p.parse_args().json
     sys.path.insert(0, str(ROOT))
-    import nnmpi  # noqa: F401
+    import nnmpi
 
-    found: dict[str, Any] = {"loaded": sum(m.split(".")[0] == "nnmpi" for m in sys.modules)}
+    found: dict[str, Any] = {"loaded": _loaded()}
+    nnmpi.Trainer  # noqa: B018 - loads it
+    found["trainer"] = _loaded()
     calls = Calls()
     calls.run(PLAIN)
     found["plain"] = calls.measured()
@@ -119,7 +126,7 @@ def main() -> None:
     if is_json:
         print(json.dumps(found))
         return
-    print(f"import nnmpi loads {found['loaded']} modules of nnmpi")
+    print(f"import nnmpi loads {found['loaded']} modules of nnmpi, Trainer {found['trainer']}")
     for name in ("plain", "several"):
         lines, files = found[name]
         print(f"{name}: {lines:,} code lines of functions that run, in {files} files")

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.data.files import reading
 from nnmpi.data.pieces import BEFORE_SPACE, as_text
 from nnmpi.options.quoting import quoted, shown
-from nnmpi.options.user_files import check_regular
+from nnmpi.options.user_files import check_regular, reading
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
 MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # used by other variants of BPE

@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import check_labels, fetch, reading
+from nnmpi.data.files import REMEDY, check_labels, fetch
 from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import reading
 
 CLASSES = 10
 RECORD = 1 + 3 * 32 * 32
@@ -53,7 +54,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _read_file(path: Path) -> np.ndarray:
-    with reading(path):
+    with reading(path, REMEDY):
         return _records(path.read_bytes())
 
 
@@ -64,12 +65,12 @@ def _read_archive(archive: Path) -> dict[str, np.ndarray]:
     stream has been read to its end.
     """
     content: dict[str, np.ndarray] = {}
-    with reading(archive), gzip.open(archive) as stream:
+    with reading(archive, REMEDY), gzip.open(archive) as stream:
         with tarfile.open(fileobj=stream, mode="r:") as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
                 if name in (*TRAIN, TEST) and (file := tar.extractfile(member)):
-                    with reading(archive / name):
+                    with reading(archive / name, REMEDY):
                         content[name] = _records(file.read())
         stream.read()  # to the end, where gzip compares its checksum
         missing = [name for name in (*TRAIN, TEST) if name not in content]

@@ -1,55 +1,23 @@
-"""Data files: downloads that are checked against SHA-256 sums, and one-line errors with a remedy.
+"""Data files: downloads that are checked against SHA-256 sums, and what fits into memory.
 
 A file is downloaded under a temporary name, and renamed once its checksum is right; so the files in
 the directory are complete. Several processes may download at once: the last rename wins. With many
 ranks, let one of them download first.
 """
 
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
 
 from nnmpi.arrays.cgroup import memory_limit
 from nnmpi.options.quoting import shown
-from nnmpi.options.user_files import check_regular, parsed
+from nnmpi.options.user_files import RefusedError
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
-JSON_BYTES = 16 << 20  # size of a JSON file, at most
-
-
-class RefusedError(ValueError):
-    """An error for a file that cannot be used; its message names the file and what is wrong."""
-
-
-@contextmanager
-def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
-    """A context in which errors of reading `file` become a RefusedError of one line, with the
-    remedy."""
-    try:
-        yield
-    except (RefusedError, AttributeError, NameError, AssertionError):
-        raise  # the last three are bugs in this code, not faults of the file
-    except Exception as error:  # decoders raise all kinds of errors for damaged files
-        # an OSError, or the RuntimeError of a zip file with a password: the file is intact
-        is_whole = getattr(error, "errno", None) or type(error) is RuntimeError
-        fault = "cannot be read" if is_whole else "is damaged"
-        text = getattr(error, "strerror", None) or str(error)  # str(OSError) repeats the file name
-        reason = shown(" ".join(text.split())) or type(error).__name__
-        raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
-
-
-def read_json(path: Path, remedy: str) -> Any:
-    """The value in a JSON file; raises RefusedError if the file is not JSON or is too long."""
-    with reading(path, remedy):
-        check_regular(path, JSON_BYTES)
-        return parsed(json.loads, path.read_bytes())
 
 
 def check_room(file: object, needs: str, count: int) -> None:

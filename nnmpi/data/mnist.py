@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import REMEDY, check_labels, fetch, reading
+from nnmpi.data.files import REMEDY, check_labels, fetch
 from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import reading
 
 CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -96,14 +97,14 @@ def _read_pair(files: dict[str, Path], stems: tuple[str, str]) -> tuple[np.ndarr
             f"{shown(images)} has {len(x):,} images but {shown(labels)} has {len(y):,} labels; "
             "replace them with files that belong together, or run again with --download"
         )
-    with reading(labels):
+    with reading(labels, REMEDY):
         check_labels(y, CLASSES)
     return x[:, None], y.astype("int64")
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
     """The uint8 array with `ndim` dimensions in an IDX file, gzipped or not."""
-    with reading(path):
+    with reading(path, REMEDY):
         data = path.read_bytes()
         if data.startswith(GZIP):
             data = gzip.decompress(data)

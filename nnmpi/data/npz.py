@@ -9,9 +9,10 @@ from zipfile import is_zipfile
 import numpy as np
 
 from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays, kept_as
-from nnmpi.data.files import RefusedError, check_room, reading
+from nnmpi.data.files import check_room
 from nnmpi.data.inputs import Inputs
 from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import RefusedError, reading
 
 SAMPLES, LABELS = ("x", "x_test"), ("y", "y_test")
 REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers only"

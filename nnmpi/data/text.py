@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from nnmpi.data.dataset import Dataset, DatasetRequest
-from nnmpi.data.files import check_room, reading
+from nnmpi.data.files import check_room
 from nnmpi.data.pieces import CHARACTERS, pieces, points_of
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
 from nnmpi.data.windows import TokenInfo, held_out, in_windows
 from nnmpi.options.quoting import shown
-from nnmpi.options.user_files import check_regular
+from nnmpi.options.user_files import check_regular, reading
 
 EMBEDDED = "new-testament.txt.gz"
 REMEDY = "give a file of text, as --data text:FILE"

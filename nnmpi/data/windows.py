@@ -20,10 +20,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.data.dataset import Dataset, DatasetRequest, Language, Split
-from nnmpi.data.files import RefusedError, reading
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.options.quoting import shown
-from nnmpi.options.user_files import check_regular
+from nnmpi.options.user_files import RefusedError, check_regular, reading
 
 HELD_OUT = 10  # one token in ten
 

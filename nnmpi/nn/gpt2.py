@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Self, TypeVar
 from safetensors.numpy import save_file
 
 from nnmpi.arrays import backend
-from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, WIDER, GPTSizes
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder, check_state
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import read_json
 
 CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
 SHARDED = "model" + INDEX

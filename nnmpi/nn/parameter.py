@@ -40,6 +40,11 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
+def memory_axes(tensor: Any) -> tuple[int, ...]:
+    """The axes of a parameter or buffer in memory order."""
+    return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
+
+
 def memory_order(p: Parameter, values: Array) -> Array:
     """Returns `values`, which have the shape of p, flattened in the order in which p stores
     them."""

@@ -5,9 +5,9 @@ file  ── names_by_path: names ──► paths     order.to_model(arrays) ─
       ◄── names ────────────────  path      order.to_files(array)
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,23 @@ from nnmpi.autograd import Tensor, on_host
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.options.quoting import shown
+
+Placed: TypeAlias = Sequence[tuple[Place, Any]]
+"""Parameters and buffers with their places."""
+
+
+def everything(path: str) -> bool:
+    """Returns True: the `held` of a rank that has a part of every tensor."""
+    return True
+
+
+def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
+    """Tells for each of `Module.tensors()` whether this rank has a part of it.
+
+    A tensor with several names is held if one of the names is.
+    """
+    ids = {id(tensor) for place, tensor in tensors if held(place.path)}
+    return [id(tensor) in ids for _, tensor in tensors]
 
 
 class StorageOrder(NamedTuple):

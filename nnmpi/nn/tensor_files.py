@@ -20,10 +20,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from nnmpi.arrays.dtypes import has_bfloat16
-from nnmpi.data.files import read_json
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder
 from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.user_files import read_json
 
 TYPES = {
     "float64": "F64",

@@ -1,12 +1,19 @@
-"""Reads users' files: up to a maximal size, and JSON and TOML however deeply nested."""
+"""Reads users' files: up to a maximal size, JSON and TOML however deeply nested, and errors of one
+line with a remedy."""
 
 import errno
+import json
 import math
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from nnmpi.options.quoting import shown
+
+JSON_BYTES = 16 << 20  # size of a JSON file, at most
 
 
 def content(
@@ -51,6 +58,34 @@ def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
     if facts.st_size > most:
         size = f"more than {most:,} bytes ({facts.st_size:,})"
         raise OSError(errno.EFBIG, size, os.fspath(path))
+
+
+class RefusedError(ValueError):
+    """An error for a file that cannot be used; its message names the file and what is wrong."""
+
+
+@contextmanager
+def reading(file: object, remedy: str) -> Iterator[None]:
+    """A context in which errors of reading `file` become a RefusedError of one line, with the
+    remedy."""
+    try:
+        yield
+    except (RefusedError, AttributeError, NameError, AssertionError):
+        raise  # the last three are bugs in this code, not faults of the file
+    except Exception as error:  # decoders raise all kinds of errors for damaged files
+        # an OSError, or the RuntimeError of a zip file with a password: the file is intact
+        is_whole = getattr(error, "errno", None) or type(error) is RuntimeError
+        fault = "cannot be read" if is_whole else "is damaged"
+        text = getattr(error, "strerror", None) or str(error)  # str(OSError) repeats the file name
+        reason = shown(" ".join(text.split())) or type(error).__name__
+        raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """The value in a JSON file; raises RefusedError if the file is not JSON or is too long."""
+    with reading(path, remedy):
+        check_regular(path, JSON_BYTES)
+        return parsed(json.loads, path.read_bytes())
 
 
 @contextmanager

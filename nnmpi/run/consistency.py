@@ -14,7 +14,6 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset
-from nnmpi.data.files import reading
 from nnmpi.data.inputs import Inputs, arrays, parts
 from nnmpi.io.files.folders import source_of
 from nnmpi.nn import Module
@@ -22,7 +21,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.tensor_files import files_of
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.options.user_files import check_regular
+from nnmpi.options.user_files import check_regular, reading
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.whole import first_difference

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nnmpi.comm import Comm, ended
-from nnmpi.data.files import RefusedError
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
@@ -40,7 +39,7 @@ from nnmpi.options import cli
 from nnmpi.options.amounts import plural
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import check_text
-from nnmpi.options.user_files import check_regular
+from nnmpi.options.user_files import RefusedError, check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import consistency
 from nnmpi.run.command import run_on_ranks

@@ -13,9 +13,8 @@ from nnmpi.io.files.saving import BLANK, FILE, file_sha256, place_of
 from nnmpi.nn import Module, tensor_files
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import assign, check_state
+from nnmpi.nn.state import assign, check_state, everything, which_held
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.model.parts import everything, which_held
 
 Arrays = dict[str, np.ndarray]
 

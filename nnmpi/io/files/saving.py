@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from nnmpi.nn.language import Sizes
 from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.model.whole import WholeArrays
+
+if TYPE_CHECKING:
+    from nnmpi.parallel.model.whole import WholeArrays
 
 PARAMETERS = "parameters_sha256"
 """The metadata key of the digest of a run's parameters, which is also in its last event."""
@@ -89,7 +91,7 @@ def _check_given(state: Any, path: Any) -> None:
 
 def write_whole(
     path: str | None,
-    arrays: WholeArrays,
+    arrays: "WholeArrays",
     metadata: Mapping[str, str],
     sizes: Sizes | None,
     model: str,

@@ -9,26 +9,8 @@ from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.place import Place
+from nnmpi.nn.state import everything
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-
-Placed: TypeAlias = Sequence[tuple[Place, Any]]
-"""Parameters and buffers with their places."""
-
-
-def everything(path: str) -> bool:
-    """Returns True: the `held` of a rank that has a part of every tensor."""
-    return True
-
-
-def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
-    """Tells for each of `Module.tensors()` whether this rank has a part of it.
-
-    A tensor with several names is held if one of the names is.
-    """
-    ids = {id(tensor) for place, tensor in tensors if held(place.path)}
-    return [id(tensor) in ids for _, tensor in tensors]
-
 
 Boundary: TypeAlias = tuple[Edge, ...]
 """The tensors that one stage sends to the next, in this order. The gradients of those that require
@@ -78,8 +60,3 @@ class ModelPart(NamedTuple):
         """The parameters of the stages of this rank, each once."""
         parameters = dict.fromkeys(p for m in self.stages.values() for p in m.parameters())
         return [p for p in parameters if self.held(p.place.path)]
-
-
-def memory_axes(tensor: Any) -> tuple[int, ...]:
-    """The axes of a parameter or buffer in memory order."""
-    return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))

@@ -20,14 +20,14 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter, in_shape, memory_order
+from nnmpi.nn.parameter import Parameter, in_shape, memory_axes, memory_order
 from nnmpi.nn.place import Place, StateArray
-from nnmpi.nn.state import assign
+from nnmpi.nn.state import assign, which_held
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import LOSS_SCALE
 from nnmpi.optim.replica_state import split
-from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
+from nnmpi.parallel.model.parts import ModelPart
 
 
 class HasState(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from nnmpi import nn
-from nnmpi.parallel.model.parts import which_held
+from nnmpi.nn.state import which_held
 
 
 class Elsewhere:

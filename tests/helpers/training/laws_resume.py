@@ -11,8 +11,7 @@ from helpers.training.pipelined import BOUND, distance
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self, launched
-from nnmpi.nn.state import assign
-from nnmpi.parallel.model.parts import which_held
+from nnmpi.nn.state import assign, which_held
 from nnmpi.parallel.model.whole import whole_optimizer
 from nnmpi.parallel.step.executor import StepState
 

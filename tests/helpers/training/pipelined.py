@@ -12,8 +12,8 @@ from nnmpi.arrays.backend import to_host
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, Report
+from nnmpi.nn.state import which_held
 from nnmpi.parallel.checks.reference_update import difference, scale_of, summed_gradient
-from nnmpi.parallel.model.parts import which_held
 from nnmpi.parallel.model.whole import first_difference
 from nnmpi.schedules import pipeline
 

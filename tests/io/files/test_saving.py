@@ -20,7 +20,7 @@ from nnmpi.nn.init import normal
 from nnmpi.nn.models import digits_cnn
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-from nnmpi.parallel.model.parts import everything
+from nnmpi.nn.state import everything
 
 
 def model() -> nn.Sequential:

@@ -1,0 +1,48 @@
+"""Names of nnmpi that are loaded when they are used first, so that defining a model is quick."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nnmpi
+
+INIT = Path(nnmpi.__file__)
+
+
+def test_type_checkers_know_the_same_names() -> None:
+    branches = (
+        n for n in ast.parse(INIT.read_text(encoding="utf-8")).body if isinstance(n, ast.If)
+    )
+    (branch,) = (n for n in branches if ast.unparse(n.test) == "_TYPE_CHECKING")
+    imports = [n for n in branch.body if isinstance(n, ast.ImportFrom)]
+    assert {a.name: n.module for n in imports for a in n.names} == {
+        name: path if attribute else path.rpartition(".")[0]
+        for name, (path, attribute) in nnmpi._ON_USE.items()
+    }
+
+
+@pytest.mark.parametrize("name", nnmpi._ON_USE)
+def test_name_is_what_its_module_has(name: str) -> None:
+    path, attribute = nnmpi._ON_USE[name]
+    module = importlib.import_module(path)
+    assert getattr(nnmpi, name) is (getattr(module, attribute) if attribute else module)
+    assert name in dir(nnmpi)
+
+
+def test_models_are_defined_without_what_trains_and_draws_them() -> None:
+    program = (
+        "import sys, nnmpi; from nnmpi import nn, optim\n"
+        "model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+        "loss = nn.CrossEntropyLoss()(model(nnmpi.randn(5, 4)), nnmpi.tensor([0, 1, 2, 0, 1]))\n"
+        "loss.backward(); optim.Adam(model.parameters()).step()\n"
+        "folders = {m.split('.')[1] for m in sys.modules if m.startswith('nnmpi.')}\n"
+        "print(*sorted(folders & {'parallel', 'planning', 'run', 'sim'}))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout.strip() == ""
