@@ -18,8 +18,8 @@ from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.options import cli
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import shown
+from nnmpi.options.tables import columns
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.sim.drawing.tables import columns
 
 Checkpoint = dict[str, Any]
 """Facts about a checkpoint, as printed by --json."""

@@ -27,6 +27,7 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.terms import LOGGERS, logger
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.planning import layout_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,7 +192,7 @@ class MLflow(Logger):
 
     def layout(self, a: Arrangement, step: int) -> None:
         """Writes the layout as an SVG artifact."""
-        self._to.log_text(self._run, drawing.as_svg({a.config.model: a}), "layout.svg")
+        self._to.log_text(self._run, layout_svg.as_svg({a.config.model: a}), "layout.svg")
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
         """Writes a picture as a PNG artifact."""
@@ -220,7 +221,9 @@ class Trackio(Logger):
 
     def layout(self, a: Arrangement, step: int) -> None:
         """Writes the layout as an HTML page."""
-        self._to.log({"layout": self._module.Html(drawing.as_svg({a.config.model: a}))}, step=step)
+        self._to.log(
+            {"layout": self._module.Html(layout_svg.as_svg({a.config.model: a}))}, step=step
+        )
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
         """Writes a picture as an image."""

@@ -22,11 +22,11 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
-from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step_list.text import lines
 from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.lanes import timelines
+from nnmpi.planning.layout_svg import as_svg
 from nnmpi.planning.machine import TYPICAL, Machine
 from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import step_time

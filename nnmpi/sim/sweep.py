@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nnmpi.collectives.price import Network
 from nnmpi.options.amounts import amount, duration
+from nnmpi.options.tables import columns
 from nnmpi.sim import collective
-from nnmpi.sim.drawing.tables import columns
 from nnmpi.sim.network import Record, as_text
 
 MOST_RANKS = 4096  # to simulate more takes too long for a table

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nnmpi.options.amounts import duration, plural
+from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
-from nnmpi.sim.drawing.tables import columns
 
 Event = dict[str, Any]
 

@@ -8,8 +8,8 @@ from nnmpi.io.output.layouts import Event as Event
 from nnmpi.io.output.layouts import arranged, beyond_memory, gpus
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import printable
+from nnmpi.options.tables import columns
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.sim.drawing.tables import columns
 
 
 def _start(e: Event) -> str:

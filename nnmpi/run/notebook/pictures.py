@@ -12,9 +12,9 @@ from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.io.output.plot import RunLog, picture
 from nnmpi.nn.graph import Graph
 from nnmpi.options.amounts import plural
-from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh
+from nnmpi.planning import layout_svg
 from nnmpi.run.notebook.graph_svg import graph
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import Schedule
@@ -103,7 +103,7 @@ PICTURES: dict[type, Callable[[Any], str | None]] = {
     Simulation: simulation,
     Timeline: lambda t: svg([t]),
     Graph: graph,
-    Arrangement: lambda a: drawing.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a}),
+    Arrangement: lambda a: layout_svg.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a}),
     Mesh: mesh,
     TraceFile: lambda t: svg([t.timeline(t.median_step())]),
     RunLog: lambda run: picture([run]),

@@ -15,6 +15,7 @@ from nnmpi.io.output import Event
 from nnmpi.options import cli
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config
+from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes
@@ -29,7 +30,6 @@ from nnmpi.planning.step_time import (
 )
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.tables import columns
 from nnmpi.sim.drawing.timeline import GAPS, Span
 
 

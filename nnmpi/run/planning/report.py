@@ -10,10 +10,10 @@ from nnmpi.options.amounts import amount, plural, three_or_none
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
+from nnmpi.options.tables import columns
 from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import DATA, MEETINGS, SUMS, FoundLayouts, NetworkNeed
-from nnmpi.sim.drawing.tables import columns
 from nnmpi.sim.replicas import SHARES
 
 TERMS = StepTime._fields

@@ -8,12 +8,11 @@ from typing import Any
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.step import Algorithm, PlanError
-from nnmpi.options import cli, terms, user_code
+from nnmpi.options import cli, tables, terms, user_code
 from nnmpi.options.amounts import amount, duration, plural
 from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.drawing import tables
 from nnmpi.sim.drawing.rounds import LEGEND, as_svg, draw
 from nnmpi.sim.network import Record
 

@@ -6,9 +6,9 @@ from operator import itemgetter
 from typing import Any
 
 from nnmpi.options.amounts import amount, duration, plural
+from nnmpi.options.tables import table
 from nnmpi.sim import gemm
 from nnmpi.sim import network as net
-from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.gemm import FAMILIES, Gemm, PlanFamily
 from nnmpi.sim.network import Record
 

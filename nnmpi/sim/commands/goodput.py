@@ -6,10 +6,10 @@ from typing import Any
 
 from nnmpi.options import cli, terms
 from nnmpi.options.amounts import plural
+from nnmpi.options.tables import table
 from nnmpi.sim import goodput
 from nnmpi.sim import network as net
 from nnmpi.sim.drawing.curves import Point, curves
-from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.goodput import Backup, Job, Spares
 from nnmpi.sim.network import Record
 

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.options.tables import table
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES, Schedule
 from nnmpi.schedules.proof import find
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.drawing.timeline import draw
 from nnmpi.sim.network import add_number
 from nnmpi.sim.pipeline import Costs, Simulation, simulate

@@ -11,10 +11,10 @@ from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.options import terms
 from nnmpi.options.amounts import amount, duration, plural, three_or_none
 from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.tables import table
 from nnmpi.schedules.local_steps import LocalSteps
 from nnmpi.sim.drawing.neighbours import neighbours
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.network import Record, add_number, check_count, check_number
 from nnmpi.sim.replicas import (

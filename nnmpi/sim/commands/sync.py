@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi.options.amounts import plural
+from nnmpi.options.tables import table
 from nnmpi.schedules.delay import Delay
 from nnmpi.sim.commands import replicas
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.drawing.timeline import WIDTH, Span, Timeline, draw
 from nnmpi.sim.network import Record
 

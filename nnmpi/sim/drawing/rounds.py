@@ -15,8 +15,8 @@ from math import hypot
 
 from nnmpi.collectives.step import Algorithm, Pieces, Step
 from nnmpi.collectives.verify import ALL_REDUCE, ALL_TO_ALL, Claim, Expressions, Held, rounds
+from nnmpi.options.tables import columns
 from nnmpi.sim.drawing.svg import IDLE, INK, QUIET, blend, box, page, text
-from nnmpi.sim.drawing.tables import columns
 
 # ---- A plan as a text table: one row per round, one column per rank.
 #

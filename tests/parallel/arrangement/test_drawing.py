@@ -3,8 +3,9 @@
 from helpers.planning import planning
 
 from nnmpi import Config
-from nnmpi.parallel.arrangement.drawing import as_svg, blocks, merge_blocks
+from nnmpi.parallel.arrangement.drawing import blocks, merge_blocks
 from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.layout_svg import as_svg
 
 
 def test_layers_of_alike_blocks_are_one_row_with_their_numbers() -> None:

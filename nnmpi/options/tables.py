@@ -1,4 +1,4 @@
-"""Numbers and tables as text."""
+"""Tables as text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
