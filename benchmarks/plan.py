@@ -49,7 +49,7 @@ from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.deadline import Deadline
-from nnmpi.run.measuring import measure
+from nnmpi.run.planning.measuring import measure
 from nnmpi.run.setup.setup import set_up
 
 CASES: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the firs
 
 # isort: split
 import types as _types
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from nnmpi import addons as _addons
 from nnmpi.options.collector import gc_paused as _gc_paused
 
 with _gc_paused():
@@ -45,15 +45,10 @@ with _gc_paused():
     from nnmpi.version import __version__ as __version__
 
 _ON_USE = {
-    "Trainer": ("nnmpi.run.trainer", "Trainer"),
-    "generate": ("nnmpi.run.text.generation", "generate"),
-    "load_ipython_extension": ("nnmpi.run.notebook", "load_ipython_extension"),
-    "loggers": ("nnmpi.io.loggers", None),
-    "machines": ("nnmpi.planning.described", "machines"),
-    "notebook": ("nnmpi.run.notebook", None),
-    "plot": ("nnmpi.io.output.plot", "plot"),
+    "Trainer": "nnmpi.run.trainer:Trainer",
+    **_addons.table("names"),
 }
-"""The names that are loaded when they are used first: the module, and the name in it."""
+"""Where the names are that are loaded when they are used first."""
 
 _MODULES = ("blas", "collectives", "cuda", "nn", "optim", "utils")
 __all__ = [
@@ -79,10 +74,8 @@ else:  # type checkers know from the names above which there are
 
     def __getattr__(name: str) -> _Any:
         if name in _ON_USE:
-            path, attribute = _ON_USE[name]
             with _gc_paused():
-                module = _import_module(path)
-            globals()[name] = getattr(module, attribute) if attribute else module
+                globals()[name] = _addons.loaded(_ON_USE[name])
             return globals()[name]
         if name in _replacements.TYPES:
             return _replacements.TYPES[name]

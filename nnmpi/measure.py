@@ -21,8 +21,8 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.planning.machine import Machine, read_machine
 from nnmpi.run.command import run_on_ranks
 from nnmpi.run.deadline import Deadline
-from nnmpi.run.measurements import processor
-from nnmpi.run.measuring import WITHIN, measure
+from nnmpi.run.planning.measurements import processor
+from nnmpi.run.planning.measuring import WITHIN, measure
 from nnmpi.run.setup.setup import set_up
 
 

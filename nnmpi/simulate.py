@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nnmpi.options import cli
 from nnmpi.planning.described import network_named
-from nnmpi.run import dry_run
+from nnmpi.run.planning import dry_run
 from nnmpi.sim.commands import collective, gemm, goodput, pipeline, sync, trace
 
 TAKEN = {collective: "the options of the network", goodput: "--ranks-per-node"}

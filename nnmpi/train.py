@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from nnmpi import addons
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
 from nnmpi.comm.stderr import print_error
@@ -32,12 +33,9 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import rank_0_prints
-from nnmpi.run.dry_run import dry_run
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.models import check_named
-from nnmpi.run.setup.setup import set_up
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
 
@@ -123,8 +121,8 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
 def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     """Makes a Trainer as the config says, runs it, and returns the exit status."""
     try:
-        if c.dry_run:
-            return print_dry_run(c, comm)
+        if instead := addons.chosen("instead", c):
+            return int(instead(c, comm))
         trainer = Trainer(c, comm=comm)
         if trainer.fitted and trainer.is_first:
             print_error(f"nnmpi.train: {trainer.fitted}")
@@ -157,22 +155,6 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         return 0
     except (AgreedError, NotFiniteError, ValueError, MemoryError) as error:
         return failed(trainer, error, comm)
-
-
-def print_dry_run(c: Config, comm: Comm) -> int:
-    """Prints what each rank would hold and send (--dry-run)."""
-    if c.elastic:
-        fewer = fitted(c, comm)
-        if comm.rank == 0:
-            print_error(f"nnmpi.train: {fewer.why}")
-        work = comm.split(0 if comm.rank < fewer.ranks else None)
-        if work is None:
-            return 0
-        c, comm = fewer.config, work
-    event = dry_run(set_up(c, comm), comm)
-    with open_report(c, comm) as report:
-        report.event(event)
-    return 0
 
 
 def opened(trainer: Trainer, comm: Comm) -> Report | None:

@@ -38,7 +38,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import UnitCost, profile
+from nnmpi.parallel.unit_costs import UnitCost, profile
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory, traffic
 

@@ -26,6 +26,10 @@ class Link(NamedTuple):
     beta: float
 
 
+NEAR, FAR = Link(1e-6, 1e-10), Link(2e-5, 8e-10)
+"""Typical links within a node, and between nodes: 10 Gbit/s."""
+
+
 class Network(NamedTuple):
     """The links between ranks: on one level, on two, or as a topology says.
 

@@ -255,7 +255,6 @@ KINDS: dict[str, type[Logger]] = dict(
 
 def loggers_of(config: Config) -> list[Logger]:
     """The loggers that --logger asks for."""
-    if config.logger is None:
-        return []
+    assert config.logger is not None
     name, where = logger(config.logger)
     return [KINDS[name](where)]

@@ -15,10 +15,7 @@ from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
 from nnmpi.parallel.checks.verify import VerifiedStrategy
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.pipeline.profile import Timing as Timing
-from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
-from nnmpi.parallel.pipeline.profile import profile as profile
-from nnmpi.parallel.pipeline.stages import own_stages as own_stages
+from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.strategy import (

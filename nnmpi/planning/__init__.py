@@ -5,5 +5,5 @@
                                    Arrangement ─┘
 
 Here: steps on paper (`paper`), predictions from their logs, and the search for a layout. Elsewhere:
-measuring a machine (`run/measuring.py`), and the text of the command (`run/planning`).
+measuring a machine (`run/planning/measuring.py`), and the text of the command (`run/planning`).
 """

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
+from nnmpi.parallel.arrangement.arrange import UNMEASURED, arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
@@ -24,17 +24,13 @@ from nnmpi.parallel.mesh import AXES, Mesh
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.stage_costs import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.schedules import proof
 from nnmpi.schedules.placement import Place
 
 K = TypeVar("K")
 T = TypeVar("T")
-
-UNMEASURED = {"allreduce": "ring"}
-"""The all-reduce that takes the place of `auto` in arrangements for which nothing was measured."""
-
 
 FULL = 8
 """Micro-batches (or one per stage, if that is more) of the pipelines for which models are cut: the

@@ -9,7 +9,7 @@ from os import PathLike
 from statistics import geometric_mean
 from typing import Any, NamedTuple, Self
 
-from nnmpi.collectives.price import Link
+from nnmpi.collectives.price import FAR, NEAR, Link
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import content, parsed
 
@@ -275,8 +275,8 @@ def read_machine(path: str | PathLike[str]) -> Machine:
 TYPICAL = Machine(
     cpu="typical",
     ranks=1,
-    near=Link(1e-6, 1e-10),
-    far=Link(2e-5, 8e-10),
+    near=NEAR,
+    far=FAR,
     adding=1e-10,
     sums={},
     updates={"sgd": 1e-9, "adam": 2e-9, "adamw": 2e-9, "rmsprop": 2e-9},

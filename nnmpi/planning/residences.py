@@ -34,9 +34,9 @@ from nnmpi.parallel.arrangement.residence import (
     least_memory,
 )
 from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
-from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
+from nnmpi.parallel.unit_costs import profile
 from nnmpi.planning.paper.activations import activations, kept_by_units, pass_bytes
 from nnmpi.planning.paper.rank import memory
 

@@ -6,17 +6,17 @@ from contextlib import ExitStack, suppress
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.comm import RankLost
 from nnmpi.io.files.atomic import NotSavedError
 from nnmpi.io.output import Event, LostOutputError, Report, open_report
-from nnmpi.io.page import page
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.reported import event_position, runs_in
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
-from nnmpi.run.start_events import arranged_event, environment, resumed_event, start_event
+from nnmpi.run.start_events import environment, resumed_event, start_event
 from nnmpi.run.training import Training
 
 
@@ -77,7 +77,8 @@ def open_reports(
     if comm.rank == 0 or report:
         if run.opened is None:
             outputs.enter_context(opened)
-            page.write_at_end(outputs, config, opened, writes=comm.rank == 0)
+            for write_at_end in addons.given("reports", config):
+                write_at_end(outputs, config, opened, writes=comm.rank == 0)
             if is_reported and config.log:
                 run.reported.read_log(config.log)
         run.opened = opened
@@ -85,8 +86,10 @@ def open_reports(
     begun = resumed_event if resumed else start_event
     event = {**begun(session, run), **environment(session)}
     if run.reported.once(run.first, "start"):
-        arranged = arranged_event(session.arrangement) if run.report.describes_ranks else {}
-        run.report.event({**event, **arranged})
+        if run.report.describes_ranks:
+            for fields in addons.rows("rank_fields"):
+                event |= fields(session.arrangement)
+        run.report.event(event)
     for event in lost:
         run.report.event(event)
     lost.clear()

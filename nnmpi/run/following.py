@@ -7,8 +7,7 @@ from typing import TypeAlias
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.calls import call, compare_settings
 from nnmpi.run.evaluation import evaluate_step
-from nnmpi.run.text.samples import Sampler
-from nnmpi.run.training import Training
+from nnmpi.run.training import Sampler, Training
 
 StepHook: TypeAlias = Callable[[StepResult, float], None]
 """A function that follows a completed step; its second argument is the mean loss of a sample."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import backend, blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
@@ -137,9 +138,9 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
-            from nnmpi.planning.paper.rank_kinds import rank_kinds
-
-            all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
+            all_or_none(
+                comm, lambda: [fields(arrangement) for fields in addons.rows("rank_fields")]
+            )
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:

@@ -1,138 +1,25 @@
-"""Events that describe a layout, the start of a run, and the environment that it runs in."""
+"""Events that describe the start of a run, and the environment that it runs in."""
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from nnmpi import addons
 from nnmpi.arrays import blas, native
 from nnmpi.data.loader import padding
 from nnmpi.io.checkpoints.resume_rules import versions
 from nnmpi.io.output.messages import Event
-from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.drawing import as_lines, blocks
-from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.residence import Residences
-from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
-from nnmpi.parallel.mesh import CUTS, REPLICAS
-from nnmpi.parallel.model.mover import Mover
-from nnmpi.parallel.model.moves import MovePlan
+from nnmpi.parallel.mesh import CUTS
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import cores, threads
 from nnmpi.run.setup.cores import RankCores
 from nnmpi.run.setup.setup import Setup
-
-if TYPE_CHECKING:
-    from nnmpi.planning.paper.rank_kinds import RankKind
-
-
-def layout_event(a: Arrangement) -> Event:
-    """The layout event of an arrangement: its options, bytes and messages; a step is over a whole
-    batch."""
-    config, graph = a.config, a.graph
-    return {
-        "event": "layout",
-        "model": config.model,
-        "parameters": sum(v.size for v in graph.variables if v.is_parameter),
-        "ranks": a.ranks,
-        "nodes": len({*a.cluster.nodes}),
-        **devices(a),
-        "layout": a.mesh.axes,
-        "servers": a.servers,
-        "strategy": a.strategy.name,
-        "zero": config.zero,
-        "schedule": config.schedule if a.strategy.is_pipeline else None,
-        "batch_size": config.batch_size,
-        "micro_batches": min(config.micro_batches, config.batch_size),
-        "dtype": config.dtype,
-        "optimizer": config.optimizer,
-        "sync": config.sync,
-        "slices": config.slices if config.reproducible else None,
-        "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
-        "cut": ",".join(map(str, a.division.begins)) or None,
-        "backup": a.config.backup,
-        "notes": list(graph.notes),
-        **residences(a),
-        **arranged_event(a),
-        "sharded_layers": [
-            {
-                "layer": layer.path,
-                "kind": layer.kind,
-                "how": layer.how,
-                "weight": list(layer.sizes),
-                "channels": [stop - start for start, stop in pairwise(layer.bounds)],
-                "messages": layer.messages,
-                "why": layer.why,
-            }
-            for layer in a.sharding.layers
-        ],
-        "drawing": list(as_lines(a)),
-    }
-
-
-def arranged_event(a: Arrangement) -> Event:
-    """The bytes that ranks hold and send, and which ranks have which layers."""
-    # here, since only some runs are priced
-    from nnmpi.planning.paper.rank_kinds import rank_kinds
-
-    return {
-        "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
-        "blocks": [
-            {"ranks": ranks, "layers": [layer._asdict() for layer in layers]}
-            for ranks, layers in blocks(a)
-        ],
-    }
-
-
-def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePlan]:
-    """The moves from one arrangement of ranks to another, on the nodes of the larger of the two: of
-    values, then of what else is state."""
-    axes = {p.place.path: p.memory_axes for p in model.parameters()}
-    values = {variable.path for variable in old.graph.variables}
-    have = [(r, x) for r in range(old.ranks) for x in state_on_paper(old, r, axes)]
-    ranks = range(new.ranks)
-    need = [
-        [(r, x) for r in ranks for x in held_on_paper(new, r, axes)],
-        [(r, x) for r in ranks for x in state_on_paper(new, r, axes) if x.name not in values],
-    ]
-    nodes = max(old.cluster.nodes, new.cluster.nodes, key=len)
-    return [Mover(have, of_ranks, nodes).plan for of_ranks in need]
-
-
-def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
-    """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
-    optimizer state and buffers."""
-    ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
-    sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
-    for plan in plans:
-        for (holder, rank), moves in plan.between().items():
-            tensors = plan.tensors
-            nbytes = sum(m.size * tensors[m.need.tensor].dtype.itemsize for m in moves)
-            sources[rank][int(holder)] += nbytes
-    both = zip(*(plan.moved(ranks) for plan in plans), strict=True)
-    return {
-        "before": old.mesh.axes,
-        "before_ranks": old.ranks,
-        "before_zero": old.config.zero,
-        "ranks": [
-            {
-                "rank": rank,
-                "needed_bytes": sum(moved.needed for moved in of_rank),
-                "kept_bytes": sum(moved.kept for moved in of_rank),
-                "received": sum((moved.received for moved in of_rank), Traffic())._asdict(),
-                "sent": sum((moved.sent for moved in of_rank), Traffic())._asdict(),
-                "from": dict(sorted(sources[rank].items())),
-            }
-            for rank, of_rank in enumerate(both)
-        ],
-    }
 
 
 def devices(a: Arrangement) -> Event:
@@ -171,25 +58,10 @@ def _residences(a: Arrangement, known: Residences) -> Event:
     }
 
 
-def _figures(kind: "RankKind") -> Event:
-    """The bytes that ranks of one kind hold and send."""
-    sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
-    return {
-        "ranks": list(kind.ranks),
-        "stages": list(kind.stages),
-        **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
-        "activation_bytes": kind.activations,
-        "backups_bytes": kind.backup.held,
-        "sole_bytes": kind.unique,
-        "sent": sent,
-        "parameters_sent": kind.parameters_sent._asdict(),
-        "backup_sent": kind.backup.sent._asdict(),
-    }
-
-
 def start_event(session: Session, run: RunState) -> Event:
     """The first event of a run: model, data, layout and options."""
     setup, config, d = session.setup, session.config, session.setup.dataset
+    a = session.arrangement
     slowed = {"slow_rank": config.slow_rank, "jitter": config.jitter}
     left = run.total_steps - run.state.step + run.state.batch
     return {
@@ -212,9 +84,10 @@ def start_event(session: Session, run: RunState) -> Event:
         **{name: value for name, value in slowed.items() if value},
         **setup.user_functions,
         **session.strategy.describe(),
+        **{k: v for f in addons.rows("start_fields") for k, v in f(a, len(setup.train)).items()},
         "epochs": -(-left // len(setup.train)),
-        **devices(session.arrangement),
-        **residences(session.arrangement),
+        **devices(a),
+        **residences(a),
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
         **({"plan": run.plan.event()} if run.plan else {}),
         **({"warning": session.warning} if session.warning else {}),

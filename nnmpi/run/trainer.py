@@ -9,11 +9,11 @@ from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.comm import Comm, OperatingSystem, OtherRankError, job
 from nnmpi.data import Dataset
 from nnmpi.io.checkpoints.snapshot import Snapshot, changed
 from nnmpi.io.output import Event, Report
-from nnmpi.io.trace import Tracer
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -32,9 +32,7 @@ from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
 from nnmpi.run.setup.setup import NO_METRICS, Setup, TrainerArguments
 from nnmpi.run.start_events import start_event
-from nnmpi.run.text import samples
-from nnmpi.run.text.generation import Sampling
-from nnmpi.run.training import NO_SESSION, SPARE, Training, replace_session
+from nnmpi.run.training import NO_SESSION, SPARE, Sampler, Tracer, Training, replace_session
 
 T = TypeVar("T")
 
@@ -69,7 +67,7 @@ class Trainer:
     tracer: Tracer
     callbacks: list[object]
     hears_steps: bool
-    sampler: samples.Sampler | None
+    sampler: Sampler | None
     session: Session = NO_SESSION
     graph: Graph | None = None
 
@@ -215,8 +213,10 @@ class Trainer:
         on every rank. Every rank calls it, after the same step or epoch. It changes nothing in
         training."""
         self._meet("generate")
-        how = Sampling(temperature, top_k, top_p, seed)
-        return samples.generate(self.session, tokens, max_new_tokens, how)
+        generate = addons.row("methods", "generate")
+        how = temperature, top_k, top_p, seed
+        tokens_of_all: np.ndarray = generate(self.session, tokens, max_new_tokens, how)
+        return tokens_of_all
 
     def save(self, path: str | None) -> None:
         """Writes the model to a file; every rank calls it, after the same step or epoch, and rank 0

@@ -10,23 +10,26 @@ Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─�
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from threading import RLock
 from typing import Any, NoReturn, Protocol, cast
 
+from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.checkpoints.times import SaveTimes
-from nnmpi.io.loggers import loggers_of
-from nnmpi.io.trace import Tracer
+from nnmpi.io.output import Event
 from nnmpi.nn.graph import Graph
-from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
+from nnmpi.parallel.mesh import Mesh
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
@@ -36,11 +39,45 @@ from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import UncutModel, fitted
 from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
-from nnmpi.run.text import samples
 
 GC_LOCK = RLock()
 """Held by the rank that calls `gc.collect`, because ranks may be threads: a second one that calls
 it meanwhile would return at once without having collected anything."""
+
+
+class Sampler(Protocol):
+    """Writes text with a model in training, every so many steps."""
+
+    every: int
+
+    def text(self, session: Session) -> str:
+        """A text that the model writes now; every rank calls it."""
+
+
+class Tracer(Protocol):
+    """Records a run, and summarizes at its end what was recorded."""
+
+    recorder: Recorder
+
+    def of_run(self) -> AbstractContextManager[None]:
+        """A context for all steps of a run."""
+
+    def outcome(self, mesh: Mesh) -> Event:
+        """Fields of the last event; every rank calls it."""
+
+
+class Untraced:
+    """The Tracer of a run without --trace."""
+
+    recorder = NO_RECORDER
+
+    def of_run(self) -> AbstractContextManager[None]:
+        """A context that does nothing."""
+        return nullcontext()
+
+    def outcome(self, mesh: Mesh) -> Event:
+        """No fields."""
+        return {}
 
 
 class Training(Protocol):
@@ -71,7 +108,7 @@ class Training(Protocol):
     session: Session
     callbacks: list[object]
     hears_steps: bool
-    sampler: samples.Sampler | None
+    sampler: Sampler | None
     checkpoints: Checkpoints
     tracer: Tracer
     graph: Graph | None
@@ -113,29 +150,31 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     rank calls it."""
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
-    trainer.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
+    makers = addons.given("callbacks", config)
+    trainer.callbacks = all_or_none(
+        comm, lambda: [*check_callbacks(given), *chain.from_iterable(f(config) for f in makers)]
+    )
     hears_steps = any(hasattr(callback, "on_step") for callback in trainer.callbacks)
     # on all ranks alike: where a callback follows a step, ranks compare settings
     trainer.hears_steps = any(gather_objects(comm, hears_steps))
-    trainer.sampler = samples.agreed_sampler(comm, config, trainer.setup.dataset)
+    sampler = addons.chosen("samplers", config)
+    trainer.sampler = sampler and sampler(comm, config, trainer.setup.dataset)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
-    trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
     trainer.requested = replace(trainer.requested, model=config.model)
     times = SaveTimes(config, trainer.began, comm.system.clock)
+    trainer.run.read_every = (*_read_every(config, trainer.hears_steps, times),)
     trainer.checkpoints = Checkpoints(
         config, trainer.run, times, partial(facts_of, trainer.setup), trainer.callbacks
     )
     close_dropped(comm)
 
 
-def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
+def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator[int]:
     """Intervals in steps at which something reads the model, or the result of the last step."""
     if hears_steps or config.verify:
         yield 1
-    yield from filter(None, (config.sample_every, config.evaluate_every, config.check_copies))
-    every, unit = terms.interval(config.save_every) if config.save_every else (0, "")
-    if unit == "steps":
-        yield int(every)
+    given = config.sample_every, config.evaluate_every, config.check_copies, times.steps
+    yield from filter(None, given)
 
 
 # ---- sessions
@@ -208,11 +247,8 @@ def _open_on(
 def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Opens a session with ranks arranged as the config says; each of them calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
-    if config.plan is not None:
-        # here, since a search loads much that other runs do not need
-        from nnmpi.run.planning.planning import planned_run
-
-        trainer.run.plan = planned_run(trainer.setup, config, comm)
+    for planned in addons.given("plans", config):
+        trainer.run.plan = planned(trainer.setup, config, comm)
         options: dict[str, Any] = {"plan": None}
         if trainer.run.plan is not None:
             options |= {"memory": None, **trainer.run.plan.layout.options}

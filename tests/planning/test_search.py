@@ -23,7 +23,8 @@ from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.search import SearchResult
 from nnmpi.planning.step_time import step_time
-from nnmpi.run.setup.cutting import on_paper, uncut_of
+from nnmpi.run.planning.on_paper import on_paper
+from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"

@@ -20,14 +20,14 @@ def test_type_checkers_know_the_same_names() -> None:
     (branch,) = (n for n in branches if ast.unparse(n.test) == "_TYPE_CHECKING")
     imports = [n for n in branch.body if isinstance(n, ast.ImportFrom)]
     assert {a.name: n.module for n in imports for a in n.names} == {
-        name: path if attribute else path.rpartition(".")[0]
-        for name, (path, attribute) in nnmpi._ON_USE.items()
+        name: where.partition(":")[0] if ":" in where else where.rpartition(".")[0]
+        for name, where in nnmpi._ON_USE.items()
     }
 
 
 @pytest.mark.parametrize("name", nnmpi._ON_USE)
 def test_name_is_what_its_module_has(name: str) -> None:
-    path, attribute = nnmpi._ON_USE[name]
+    path, _, attribute = nnmpi._ON_USE[name].partition(":")
     module = importlib.import_module(path)
     assert getattr(nnmpi, name) is (getattr(module, attribute) if attribute else module)
     assert name in dir(nnmpi)

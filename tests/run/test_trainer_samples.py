@@ -26,7 +26,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.data.inputs import Inputs, each, parts
-from nnmpi.run.dry_run import dry_run
+from nnmpi.run.planning.dry_run import dry_run
 from nnmpi.run.setup.setup import TrainerArguments, set_up
 
 Y = NEXT[:, 0] % 4

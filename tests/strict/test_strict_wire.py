@@ -17,8 +17,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.io.output.messages import as_text
-from nnmpi.parallel import staging, wire
-from nnmpi.parallel.pipeline import profile
+from nnmpi.parallel import staging, unit_costs, wire
 from nnmpi.parallel.wire import wire_of
 
 pytestmark = needs_device
@@ -178,7 +177,9 @@ def test_a_step_waits_for_the_device_once_besides_what_ranks_need_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks, options, wanted = WAITS[name]
-    monkeypatch.setattr(profile, "LIMIT", math.inf)  # stages are measured by as many passes always
+    monkeypatch.setattr(
+        unit_costs, "LIMIT", math.inf
+    )  # stages are measured by as many passes always
     found = []
     for steps in (3, 5):
         with machine.noting() as calls:

@@ -19,7 +19,7 @@ from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
 from nnmpi.options import user_code
-from nnmpi.run import network_fit
+from nnmpi.run.planning import network_fit
 
 REFERENCE = "MPI_Allreduce"
 NAMED = (*ALGORITHMS, "mpi", "shared")

@@ -8,7 +8,7 @@ from lib.pipeline import model as theory
 from lib.pipeline.model import Profiled
 from lib.runs import PIPELINE, Case, Model
 from lib.timing import Row
-from nnmpi.parallel.pipeline.profile import UnitCost
+from nnmpi.parallel.unit_costs import UnitCost
 
 Times = Mapping[Case, Sequence[float]]
 """Seconds per step in each round."""

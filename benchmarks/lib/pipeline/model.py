@@ -8,9 +8,9 @@ from lib.runs import Model
 from nnmpi import Config
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
-from nnmpi.parallel.pipeline.profile import UnitCost, stage_costs
+from nnmpi.parallel.stage_cut import best_cut
+from nnmpi.parallel.unit_costs import UnitCost, stage_costs
 from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.stage_cut import best_cut
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times

@@ -11,8 +11,8 @@ from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
 from nnmpi.nn.language import Sizes
 from nnmpi.nn.place import Part
-from nnmpi.parallel import strategies
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.unit_costs import UnitCosts
 
 # ---- what a run tells of itself
 
@@ -60,7 +60,7 @@ class MeasuredForm:
     """The measurements from which ranks were arranged, as JSON has them."""
 
     cut: str | None = None
-    unit_costs: strategies.UnitCosts | None = None
+    unit_costs: UnitCosts | None = None
     allreduce: Annotated[str, NAMES] | None = None
 
 

@@ -13,9 +13,9 @@ from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.stage_cut import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
-from nnmpi.planning.stage_cut import UNIT_COSTS
 
 LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that say how ranks are arranged, which a resumed run may change."""

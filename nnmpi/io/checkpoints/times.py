@@ -19,6 +19,7 @@ class SaveTimes:
     """Says when checkpoints are due, by steps, epochs or a clock, and when the time limit is
     reached.
 
+    steps     between two checkpoints, or None if steps do not say when
     began     when the run began, by the clock
     longest   the most seconds so far between two calls of `is_over`
     """
@@ -26,6 +27,7 @@ class SaveTimes:
     def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
         spec = config.save_every
         self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
+        self.steps = int(self._every) if self._unit == "steps" else None
         limit = terms.duration(config.time_limit) if config.time_limit else math.inf
         self._clock = clock
         self._saved = self._asked = clock()
@@ -37,7 +39,7 @@ class SaveTimes:
 
     def after_steps(self, before: int, now: int) -> bool:
         """True if a checkpoint is due after one of the steps from `before` + 1 to `now`."""
-        return self._unit == "steps" and now // self._every > before // self._every
+        return self.steps is not None and now // self.steps > before // self.steps
 
     def after_epoch(self, epoch: int) -> bool:
         """True if a checkpoint is due after this epoch."""

@@ -1,15 +1,18 @@
 """Events of a run as text: one function for each kind of event."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from nnmpi.io.output.layouts import Event as Event
-from nnmpi.io.output.layouts import arranged, beyond_memory, gpus
-from nnmpi.options.amounts import amount, plural
+from nnmpi import addons
+from nnmpi.options.amounts import amount, duration, plural
 from nnmpi.options.quoting import printable
 from nnmpi.options.tables import columns
 from nnmpi.parallel.mesh import CUTS
+
+Event = dict[str, Any]
 
 
 def _start(e: Event) -> str:
@@ -75,6 +78,33 @@ def _waited(e: Event, which: str = "") -> str:
 def _complete(e: Event) -> str:
     run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
     return "\n".join([*e["notes"], run])
+
+
+def beyond_memory(e: Event) -> str:
+    """A line on where activations are kept if a step does not fit into --memory."""
+    of = Counter(unit["residence"] for unit in e["units"])
+    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
+    state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
+    state += f", the model ({size(e['model_on_disk'])}) on disk too" * bool(e["model_on_disk"])
+    return (
+        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
+        f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
+        f"read), {of['recompute']} recomputed{state}; predicted: a micro-batch takes "
+        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}"
+    )
+
+
+def size(nbytes: int) -> str:
+    """Bytes as text, in kB or MB."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
+
+
+def gpus(e: Event) -> Iterator[str]:
+    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    devices = e.get("devices")
+    if devices:
+        more = " ..." if devices[8:] else ""
+        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"
 
 
 def _padding(e: Event) -> str:
@@ -268,21 +298,20 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "evaluation": _step,
     "epoch": _epoch,
     "recovered": _recovered,
-    "dry-run": arranged,
-    "layout": arranged,
     "done": _result,
     "stopped": _result,
     "suspended": _suspended,
     "complete": _complete,
     "failed": lambda e: "",  # the error itself is printed on stderr by the caller that catches it
 }
-"""By kind of event, the function that returns its text; others are shown as keys and values."""
+"""By kind of event, the function that returns its text. Those of others are rows of add-ons; events
+without a row are shown as keys and values."""
 
 
 def as_text(event: Event, quiet: bool = False) -> str:
     """The text of an event, without control characters, which file names may have; with `quiet`,
     only its warnings on checkpoints that were passed over."""
-    known = FORMATS.get(event["event"])
+    known = FORMATS.get(event["event"]) or addons.row("event_texts", event["event"])
     if quiet and "passed_over" in event:
         return "\n".join(map(printable, event["passed_over"]))
     if known is not None:

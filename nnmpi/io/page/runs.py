@@ -6,13 +6,13 @@ from operator import itemgetter
 from typing import Any
 
 from nnmpi.io.output.curves import AXES, Curves, curves
-from nnmpi.io.output.layouts import HELD
 from nnmpi.io.output.messages import Event, as_text, ranks_used
 from nnmpi.io.output.plot import BESIDES, LARGEST
 from nnmpi.options.amounts import amount, duration, plural
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.drawing import ranks_text
+from nnmpi.planning.paper.rank_kinds import HELD
 
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")

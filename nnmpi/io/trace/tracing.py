@@ -7,7 +7,7 @@ rank r            t ─┘                   of the fastest round trip; the erro
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -19,34 +19,29 @@ from nnmpi.io.trace.summary import bubble, facts, traced
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.mesh import Mesh
-from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
 
 ROUNDS = 20
 
 
 class Tracer:
-    """Records a run if the config asks for it, and summarizes at its end what was recorded.
+    """Records a run, and summarizes at its end what was recorded.
 
     Every rank makes one, since the clocks of ranks are compared then.
     """
 
     def __init__(self, config: Config, comm: Comm) -> None:
-        self._config, self._comm = config, comm
-        self._recording = Recording() if config.trace else None
-        self.recorder = self._recording or NO_RECORDER
-        self._offsets = offsets(comm, self.recorder.now) if config.trace else np.zeros(comm.size)
+        self._config, self._comm, self.recorder = config, comm, Recording()
+        self._offsets = offsets(comm, self.recorder.now)
 
     def of_run(self) -> AbstractContextManager[None]:
         """A context for all steps of a run, in which Works and memory are recorded too."""
-        return self._recording.of_run(self._comm) if self._recording else nullcontext()
+        return self.recorder.of_run(self._comm)
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
         """Writes the trace file, and returns its summary for the last event; every rank calls
         it."""
-        if self._recording is None:
-            return {}
-        gathered = gather(self._comm, self._recording, self._offsets)
+        gathered = gather(self._comm, self.recorder, self._offsets)
         try:
             return all_or_none(self._comm, lambda: self._written(gathered, mesh))
         except OtherRankError as error:

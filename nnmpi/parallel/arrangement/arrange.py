@@ -53,6 +53,9 @@ MB = 1e6
 DEFAULT_MB = 1.0
 """The default size in MB of a bucket of gradients that is summed between nodes."""
 
+UNMEASURED = {"allreduce": "ring"}
+"""The all-reduce that takes the place of `auto` in arrangements for which nothing was measured."""
+
 OF_RANKS = (
     *(axis.name for axis in AXES),
     *("zero", "schedule", "virtual_stages", "cut", "recompute", "reduce_dtype"),

@@ -27,6 +27,12 @@ MANY = 1 << 16
 """Above this many replicas, the sums of a kind of ranks are those of its first rank."""
 
 
+HELD = (
+    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
+)  # fmt: skip
+"""Kinds of memory of a rank, in the order of columns; with `_bytes` appended, keys of the event."""
+
+
 class RankKind(NamedTuple):
     """Ranks of the same stages that hold and send the same amounts, with the amounts of the first
     of them.

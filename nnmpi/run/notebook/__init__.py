@@ -15,7 +15,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.run.notebook import pictures as pictures
 from nnmpi.run.notebook.magic import ranks
-from nnmpi.run.setup.cutting import on_paper, uncut_of
+from nnmpi.run.planning.on_paper import on_paper
+from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.sim.commands.trace import TraceFile
 
 

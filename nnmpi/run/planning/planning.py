@@ -25,8 +25,8 @@ from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel, step_time
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.deadline import Deadline
-from nnmpi.run.measurements import processor
-from nnmpi.run.measuring import WITHIN, measure
+from nnmpi.run.planning.measurements import processor
+from nnmpi.run.planning.measuring import WITHIN, measure
 from nnmpi.run.planning.paper import MachineRequest, cost_models
 from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives

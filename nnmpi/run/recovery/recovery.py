@@ -11,12 +11,12 @@ from itertools import islice
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.data import Loader
 from nnmpi.io.checkpoints.read import newest_path
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event
-from nnmpi.io.trace import Tracer
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
@@ -36,6 +36,7 @@ from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session
 from nnmpi.run.training import (
     Training,
+    Untraced,
     arrange,
     go_back,
     load_callbacks,
@@ -229,7 +230,8 @@ class Recovery:
         snapshot: Snapshot | None,
     ) -> None:
         """Opens a session on the ranks that work."""
-        trainer.tracer = Tracer(config, work)
+        traced = addons.chosen("tracers", config)
+        trainer.tracer = traced(config, work) if traced else Untraced()
         if plan.missing:
             go_back(trainer, config, work, plan.missing, were_spare=plan.counters is None)
             return

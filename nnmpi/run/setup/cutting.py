@@ -19,23 +19,19 @@ from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import arrange
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrange import UNMEASURED, arrange
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.context.layers import cut_sequences, shard_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout, mesh_of
+from nnmpi.parallel.stage_cut import even_division
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.planning.arranger import UNMEASURED
-from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.stage_cut import division_on_paper
-from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 
@@ -217,16 +213,6 @@ def uncut(
     return UncutModel(config, graph, loss, dataset, metrics)
 
 
-def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
-    """The arrangement that a run on this cluster would have, with estimates of what a run
-    measures."""
-    config, graph = uncut.config, uncut.graph
-    filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
-    sharding = sharding_of(uncut._replace(config=filled))
-    division = division_on_paper(ModelTimes(graph, TYPICAL, config.dtype), config)
-    return arrange(config, cluster, graph, sharding, division, UNMEASURED)
-
-
 def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
     """The layout nearest to a config's that so many ranks can have and that the model can be
     divided for.
@@ -235,6 +221,9 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
     """
 
     def divide(fewer: Config, working: int) -> None:
-        on_paper(uncut()._replace(config=fewer), Cluster.on_paper(working))
+        filled = replace(fewer, dp=mesh_of(fewer, working).axes["dp"])
+        run = uncut()._replace(config=filled)
+        cluster, division = Cluster.on_paper(working), even_division(fewer, run.graph)
+        arrange(fewer, cluster, run.graph, sharding_of(run), division, UNMEASURED)
 
     return fit_layout(config, ranks, strategies.check, divide)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import backend, devices, native
 from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
@@ -40,9 +41,9 @@ from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.compression.proof import find as find_codec
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.planning.stage_cut import measured_stages
 from nnmpi.run import consistency
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_vocabulary, dataset_of, standardiser_of
@@ -258,7 +259,7 @@ def arranged(
     samples = partial(setup.samples, want=want)
 
     division, facts, of_stages = measured_stages(
-        config, layout, model, graph, samples, setup.on, len(setup.train), known
+        config, layout, model, graph, samples, setup.on, known
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
@@ -267,9 +268,6 @@ def arranged(
         fastest = layout.replicas.fastest(arrangement_now.longest_sum)
         measured["allreduce"] = gather_objects(comm, fastest)[0]
         arrangement_now = arrangement()
-    if arrangement_now.config.memory is not None:
-        # here, since other runs do not load what prices steps
-        from nnmpi.planning.residences import within_memory
-
-        arrangement_now = within_memory(arrangement_now, comm, model, samples, setup.on)
+    for fit in addons.given("arrangements", arrangement_now.config):
+        arrangement_now = fit(arrangement_now, comm, model, samples, setup.on)
     return arrangement_now, facts

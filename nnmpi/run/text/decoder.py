@@ -24,8 +24,9 @@ from nnmpi.parallel.arrangement.cluster import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.tensor.parallelize import rebuild
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import on_paper, uncut
+from nnmpi.run.setup.cutting import uncut
 from nnmpi.run.setup.setup import build_model, initialise
 
 TOKEN = 1  # the tag of messages between stages

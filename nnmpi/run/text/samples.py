@@ -49,12 +49,10 @@ class Sampler(NamedTuple):
         return self.beginning + "".join(texts(tokens, self.tokenizer))
 
 
-def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | None:
-    """The sampler of --sample-every, equal on all ranks, or None without that option; every rank
-    calls it."""
+def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
+    """The sampler of --sample-every, equal on all ranks; every rank calls it."""
     every = config.sample_every
-    if every is None:
-        return None
+    assert every is not None
     sampler = all_or_none(comm, lambda: _sampler(every, config, dataset))
     facts = {
         "the vocabulary": vocabulary_of(sampler.tokenizer.describe()),
@@ -81,9 +79,11 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
     return Sampler(every, tokenizer, prompt, config.prompt or "", Sampling(seed=config.seed))
 
 
-def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling) -> np.ndarray:
+def generate(
+    session: Session, tokens: Iterable[int], count: int, sampling: tuple[float, int, float, int]
+) -> np.ndarray:
     """Generates up to `count` tokens after these, on every rank; every rank calls it."""
-    config, comm, model = session.config, session.comm, session.model
+    config, comm, model, how = session.config, session.comm, session.model, Sampling(*sampling)
 
     def checked() -> list[int]:
         if why := refusals.why_not("sample_every", config, comm.size):

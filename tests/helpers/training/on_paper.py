@@ -12,8 +12,9 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.cutting import on_paper, uncut
+from nnmpi.run.setup.cutting import uncut
 from nnmpi.run.setup.setup import build_model
 
 PLAIN = {"dtype": "float64", "epochs": 1, "batch_size": 24}

@@ -22,10 +22,10 @@ from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
 from nnmpi import nn
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
+from nnmpi.parallel import stage_cut
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.pipeline.profile import UnitCost
-from nnmpi.planning import stage_cut
+from nnmpi.parallel.unit_costs import UnitCost
 
 
 def by_work(model: nn.Module, graph: Graph, units: Sequence[Unit], *_: Any, **__: Any) -> Any:

@@ -34,8 +34,9 @@ from nnmpi.planning.paper.activations import (
     receive_buffers,
 )
 from nnmpi.planning.paper.recording import recorded
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.cutting import on_paper, uncut
+from nnmpi.run.setup.cutting import uncut
 from nnmpi.run.setup.setup import build_model
 from nnmpi.schedules.op import Kind
 

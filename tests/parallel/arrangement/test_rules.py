@@ -17,7 +17,7 @@ from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.stage_costs import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
 
 

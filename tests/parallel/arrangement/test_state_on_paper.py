@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.state_on_paper import holders_on_paper, unreplicated_bytes
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.stage_costs import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
 
 PARAMETERS = 48 + 8 + 64 + 8 + 24 + 3 + 6  # numbers

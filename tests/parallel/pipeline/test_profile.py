@@ -16,7 +16,7 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import seed_state, seeded
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import Timing, UnitCost, profile
+from nnmpi.parallel.unit_costs import Timing, UnitCost, profile
 
 N = 6
 

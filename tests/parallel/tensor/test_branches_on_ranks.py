@@ -18,8 +18,9 @@ from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.tensor.branches import owners_of
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import on_paper, uncut
+from nnmpi.run.setup.cutting import uncut
 
 
 def owners(sizes: list[int], ranks: int, shared: tuple[int, ...] = ()) -> tuple[int, ...]:

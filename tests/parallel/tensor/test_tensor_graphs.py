@@ -21,8 +21,9 @@ from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import SUM_OUTPUT, AxisCut
 from nnmpi.planning.paper.rank import traffic
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import on_paper, uncut
+from nnmpi.run.setup.cutting import uncut
 
 
 def traced(model: nn.Module, *sample: int) -> Graph:

@@ -18,7 +18,7 @@ from nnmpi.options.cli import from_layout, with_layout
 from nnmpi.options.config import Config
 from nnmpi.planning.machine import TYPICAL, UnitTimes
 from nnmpi.planning.step_time import StepTime
-from nnmpi.run.measurements import processor
+from nnmpi.run.planning.measurements import processor
 
 CNN = "--model mnist-cnn --data mnist"
 

@@ -14,9 +14,10 @@ from nnmpi.io.output import Event
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.paper.rank_kinds import rank_kinds
-from nnmpi.run.dry_run import dry_run
+from nnmpi.run.planning.dry_run import dry_run
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.planning.paper import MOST_RANKS
-from nnmpi.run.setup.cutting import on_paper, uncut_of
+from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.run.setup.setup import set_up
 
 MANY = "--ranks 1024 --nodes 128 --dp 64 --tp 4 --pp 4 --zero 1 --model mnist-cnn --data mnist"

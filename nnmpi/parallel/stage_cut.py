@@ -1,14 +1,11 @@
-"""Where a model is cut into stages, from the measured or estimated cost of its units."""
+"""Where a model is cut into stages, from the cost of its units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from math import ceil
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nnmpi.arrays.backend import Backend
-from nnmpi.collectives.price import Link
+from nnmpi.collectives.price import FAR, NEAR, Link
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -26,42 +23,36 @@ from nnmpi.parallel.arrangement.partition import (
 )
 from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.pipeline.profile import Timing, UnitCost, UnitCosts, profile, stage_costs
-from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.unit_times import ModelTimes
+from nnmpi.parallel.unit_costs import Timing, UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.schedules import proof
-from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.op import Kind
-from nnmpi.sim import pipeline as sim
 
 
-def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.near) -> Division:
+def division_of(
+    config: Config,
+    graph: Graph,
+    units: Sequence[Unit],
+    costs: Callable[[], Sequence[UnitCost]],
+    link: Link = NEAR,
+) -> Division:
     """Divides a model into stages without measuring it: by the config's cut, or by the best one for
-    these times of units; `link` connects ranks along pp."""
-    graph, place, units = times.graph, place_of(config), times.units
+    these costs of units; `link` connects ranks along pp."""
+    place = place_of(config)
     count = len(place)
     cut: SplitPoints | None = None
     if config.cut is not None:
         units, cut = given_units(config.cut, graph, count)
     if cut is None:
         refuse_few(sum(unit.is_trained for unit in units), count, graph.notes)
-        samples, cut = ceil(config.batch_size / config.micro_batches / (config.dp or 1)), ()
-        if count > 1:
-            costs = costs_on_paper(times, config.dtype, samples)
-            cut = best_cut(config, units, costs, link, graph.notes)
+        cut = best_cut(config, units, costs(), link, graph.notes) if count > 1 else ()
     return divide(graph, units, cut, place)
 
 
-def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """The costs of units for a micro-batch of `samples` samples, if they keep exactly their
-    outputs."""
-    graph, itemsize = times.graph, np.dtype(dtype).itemsize
-    parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
-    made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
-    kept = (samples * sum(graph.edges[e].numbers for e in edges) for edges in made)
-    enters = (samples * n for n in times.crossing)
-    rows = zip(times.whole(samples).tolist(), parameters, kept, enters, strict=True)
-    return [UnitCost(*seconds, *(n * itemsize for n in numbers)) for seconds, *numbers in rows]
+def even_division(config: Config, graph: Graph) -> Division:
+    """Divides a model into stages as if all units cost the same, where only the arrangement of
+    ranks counts."""
+    units, _ = given_units(None, graph, 1)
+    return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 
 
 def measured_samples(config: Config, parts: int) -> int:
@@ -98,8 +89,7 @@ def most_in_flight(config: Config) -> list[int]:
 CUT, UNIT_COSTS = "cut", "unit_costs"
 """Keys of what is measured to cut a model."""
 
-LONG = 256
-"""At most this many batches of an epoch are simulated: more would change little."""
+EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 
 
 class MeasuredStages(NamedTuple):
@@ -121,14 +111,13 @@ def measured_stages(
     graph: Graph,
     gather: Callable[[int], Inputs],
     on: Backend,
-    batches: int,
     known: Mapping[str, Any],
 ) -> MeasuredStages:
     """The stages of a model, cut by the units that ranks measure unless the cut is given; every
     rank calls it.
 
-    `gather(n)` returns n samples; `batches` is the number of batches in an epoch; `known` holds
-    what was measured before. Ranks that divide the layers of a unit measure it together.
+    `gather(n)` returns n samples; `known` holds what was measured before. Ranks that divide the
+    layers of a unit measure it together.
     """
     place, text = place_of(config), known.get(CUT, config.cut)
     count = len(place)
@@ -155,12 +144,12 @@ def measured_stages(
 
     along_pp = layout.axis["pp"]
     is_near = all(gather_objects(layout.all, len(along_pp.node()) == along_pp.size))
-    link = TYPICAL.near if is_near else TYPICAL.far
+    link = NEAR if is_near else FAR
 
     def cut() -> MeasuredStages:
         chosen = best_cut(config, model_units, costs, link, graph.notes) if given is None else given
         division = divide(graph, model_units, chosen, place)
-        facts = _facts(config, model_units, chosen, division, costs, batches)
+        facts = _facts(model_units, chosen, division, costs)
         return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
 
     return all_or_none(layout.all, cut)
@@ -185,29 +174,13 @@ def best_cut(
 
 
 def _facts(
-    config: Config,
-    units: Sequence[Unit],
-    cut: SplitPoints,
-    division: Division,
-    costs: Sequence[UnitCost],
-    batches: int,
+    units: Sequence[Unit], cut: SplitPoints, division: Division, costs: Sequence[UnitCost]
 ) -> dict[str, Any]:
-    """The fields of the start event about the cut, with what the simulator predicts for it."""
-    stages, schedule = stage_costs(costs, cut), proof.find(config.schedule)
+    """The fields of the start event about the cut."""
+    stages = stage_costs(costs, cut)
     seconds = sum(cost.seconds for cost in stages)
-    # the bubble counts from an empty pipeline to an empty one: a step, or with PipeDream an epoch
-    steps = min(batches, LONG) if schedule.update_each else 1
-    micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
-    virtual = len(stages) // config.pp
-    simulated = sim.simulate(
-        programs(schedule, config.pp, micro_batches, virtual, config.recompute == "stage"),
-        sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # messages take no time
-        [cost.activation_bytes for cost in stages],
-        inputs=[cost.input_bytes for cost in stages],
-    )
     return {
         CUT: partition.as_text(cut, units),
-        "predicted_bubble": round(simulated.bubble, 4),
         "stages": [
             {
                 "rank": part.rank,
@@ -218,5 +191,4 @@ def _facts(
             }
             for part, cost in zip(division.stages, stages, strict=True)
         ],
-        "peak_activation_bytes": [round(nbytes) for nbytes in simulated.memory],
     }

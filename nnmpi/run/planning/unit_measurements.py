@@ -6,15 +6,15 @@ from contextlib import closing, suppress
 import numpy as np
 
 from nnmpi.comm import OtherRankError
-from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.recorder import Recorder, current_recorder
+from nnmpi.parallel.unit_costs import Timing, profile
 from nnmpi.planning.machine import MeasuredModel, UnitTimes
 from nnmpi.planning.unit_times import signature
 from nnmpi.run.deadline import OutOfTimeError
-from nnmpi.run.measurements import ROUNDS, Fields, Node, session_of
+from nnmpi.run.planning.measurements import ROUNDS, Fields, Node, session_of
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup
 
@@ -86,9 +86,9 @@ def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]
     clock = ComputeClock()
     token = current_recorder.set(clock)
     try:
-        costs = strategies.profile(
+        costs = profile(
             *(session.model, graph, units(graph), x, setup.on),
-            strategies.Timing(together=(node.comm,), clock=clock, check=node.check),
+            Timing(together=(node.comm,), clock=clock, check=node.check),
             session.config.dtype,
         )
     finally:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm import Comm
+from nnmpi.comm.stderr import print_error
 from nnmpi.data.inputs import arrays
 from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
-from nnmpi.io.output import Event
+from nnmpi.io.output import Event, open_report
 from nnmpi.io.output.messages import as_text
 from nnmpi.options import cli
 from nnmpi.options.amounts import amount, duration, plural
@@ -30,10 +31,12 @@ from nnmpi.planning.layout_svg import as_svg
 from nnmpi.planning.machine import TYPICAL, Machine
 from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import step_time
+from nnmpi.run.planning.layout_events import layout_event, moves_event
+from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_models, machine_on_paper
-from nnmpi.run.setup.cutting import UncutModel, on_paper, uncut, uncut_of
-from nnmpi.run.setup.setup import Setup, build_model, initialise
-from nnmpi.run.start_events import layout_event, moves_event
+from nnmpi.run.resume import fitted
+from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
+from nnmpi.run.setup.setup import Setup, build_model, initialise, set_up
 from nnmpi.sim.drawing.svg import svg
 
 HELP = "what each rank of a run holds and sends"
@@ -41,6 +44,23 @@ HELP = "what each rank of a run holds and sends"
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
 
 MOST_MOVED = 256  # ranks; the time to find moves grows with their square
+
+
+def print_dry_run(c: Config, comm: Comm) -> int:
+    """Prints what each rank would hold and send (--dry-run); returns the exit status. Every rank
+    calls it."""
+    if c.elastic:
+        fewer = fitted(c, comm)
+        if comm.rank == 0:
+            print_error(f"nnmpi.train: {fewer.why}")
+        work = comm.split(0 if comm.rank < fewer.ranks else None)
+        if work is None:
+            return 0
+        c, comm = fewer.config, work
+    event = dry_run(set_up(c, comm), comm)
+    with open_report(c, comm) as report:
+        report.event(event)
+    return 0
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:

@@ -1,20 +1,13 @@
 """Events of a layout as text: what each kind of rank holds and sends, for --dry-run and `simulate
 layout`."""
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
+from nnmpi.io.output.messages import Event, beyond_memory, gpus, size
 from nnmpi.options.amounts import duration, plural
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
-
-Event = dict[str, Any]
-
-HELD = (
-    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
-)  # fmt: skip
-"""Kinds of memory of a rank, in the order of columns; with `_bytes` appended, keys of the event."""
+from nnmpi.planning.paper.rank_kinds import HELD, MANY
 
 MOST_HOLDERS = 8
 """A table of moves shows what others get from at most this many ranks."""
@@ -51,9 +44,6 @@ def _parts(e: Event) -> Iterator[str]:
     if e["servers"]:
         yield "what workers and servers send depends on who waits for whom, so it is not predicted"
     elif e["ranks"] > 1:
-        # here, since most runs print no layout
-        from nnmpi.planning.paper.rank_kinds import MANY
-
         sent = columns(list(_sent(e)), str.rjust)
         of_first = f" (above {MANY:,} ranks, sums are those of the first)" * (e["ranks"] > MANY)
         yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
@@ -67,20 +57,6 @@ def _parts(e: Event) -> Iterator[str]:
     yield "\n".join(e["drawing"])
     if "moves" in e:
         yield _moves(e["moves"])
-
-
-def beyond_memory(e: Event) -> str:
-    """A line on where activations are kept if a step does not fit into --memory."""
-    of = Counter(unit["residence"] for unit in e["units"])
-    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
-    state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
-    state += f", the model ({size(e['model_on_disk'])}) on disk too" * bool(e["model_on_disk"])
-    return (
-        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
-        f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
-        f"read), {of['recompute']} recomputed{state}; predicted: a micro-batch takes "
-        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}"
-    )
 
 
 def _units(e: Event) -> Iterator[tuple[str, ...]]:
@@ -163,16 +139,3 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
     )
     for name, row in merge_blocks(cells):
         yield name, *row[1:]
-
-
-def size(nbytes: int) -> str:
-    """Bytes as text, in kB or MB."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
-
-
-def gpus(e: Event) -> Iterator[str]:
-    """The GPU of each rank, by its number on the node; nothing on the CPU."""
-    devices = e.get("devices")
-    if devices:
-        more = " ..." if devices[8:] else ""
-        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"

@@ -1,0 +1,71 @@
+"""The stages of a model from estimates: where it is cut, and the bubble of its pipeline."""
+
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from nnmpi.collectives.price import NEAR, Link
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import Division
+from nnmpi.parallel.stage_cut import UNIT_COSTS, division_of
+from nnmpi.parallel.unit_costs import UnitCost, UnitCosts, stage_costs
+from nnmpi.planning.unit_times import ModelTimes
+from nnmpi.schedules import proof
+from nnmpi.schedules.lowering import programs
+from nnmpi.sim import pipeline as sim
+
+LONG = 256
+"""At most this many batches of an epoch are simulated: more would change little."""
+
+
+def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
+    """Divides a model into stages by the times of its units; `link` connects ranks along pp."""
+    samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
+
+    def costs() -> list[UnitCost]:
+        return costs_on_paper(times, config.dtype, samples)
+
+    return division_of(config, times.graph, times.units, costs, link)
+
+
+def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
+    """The costs of units for a micro-batch of `samples` samples, if they keep exactly their
+    outputs."""
+    graph, itemsize = times.graph, np.dtype(dtype).itemsize
+    parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
+    made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
+    kept = (samples * sum(graph.edges[e].numbers for e in edges) for edges in made)
+    enters = (samples * n for n in times.crossing)
+    rows = zip(times.whole(samples).tolist(), parameters, kept, enters, strict=True)
+    return [UnitCost(*seconds, *(n * itemsize for n in numbers)) for seconds, *numbers in rows]
+
+
+def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
+    """The fields of the start event about a pipeline, in epochs of so many batches: the bubble, and
+    the bytes of activations that stages keep, by the measured costs of units."""
+    if len(a.division.place) == 1:
+        return {}
+    simulated = _simulated(a, batches)
+    return {
+        "predicted_bubble": round(simulated.bubble, 4),
+        "peak_activation_bytes": [round(nbytes) for nbytes in simulated.memory],
+    }
+
+
+def _simulated(a: Arrangement, batches: int) -> sim.Simulation:
+    config, schedule = a.config, proof.find(a.config.schedule)
+    units: UnitCosts = a.measured[UNIT_COSTS]
+    cut = tuple(k for k, first in enumerate(units.begins) if first in a.division.begins)
+    stages = stage_costs(units.costs, cut)
+    # the bubble counts from an empty pipeline to an empty one: a step, or with PipeDream an epoch
+    steps = min(batches, LONG) if schedule.update_each else 1
+    micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
+    virtual = len(stages) // config.pp
+    return sim.simulate(
+        programs(schedule, config.pp, micro_batches, virtual, config.recompute == "stage"),
+        sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # messages take no time
+        [cost.activation_bytes for cost in stages],
+        inputs=[cost.input_bytes for cost in stages],
+    )

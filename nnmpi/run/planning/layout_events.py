@@ -1,0 +1,132 @@
+"""Events that describe a layout: what its ranks hold and send, and what moves between two
+layouts."""
+
+from collections import Counter
+from itertools import pairwise
+
+from nnmpi.io.output.messages import Event
+from nnmpi.nn import Module
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.drawing import as_lines, blocks
+from nnmpi.parallel.arrangement.exchanges import Traffic
+from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
+from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.parallel.model.mover import Mover
+from nnmpi.parallel.model.moves import MovePlan
+from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
+from nnmpi.run.start_events import devices, residences
+
+
+def layout_event(a: Arrangement) -> Event:
+    """The layout event of an arrangement: its options, bytes and messages; a step is over a whole
+    batch."""
+    config, graph = a.config, a.graph
+    return {
+        "event": "layout",
+        "model": config.model,
+        "parameters": sum(v.size for v in graph.variables if v.is_parameter),
+        "ranks": a.ranks,
+        "nodes": len({*a.cluster.nodes}),
+        **devices(a),
+        "layout": a.mesh.axes,
+        "servers": a.servers,
+        "strategy": a.strategy.name,
+        "zero": config.zero,
+        "schedule": config.schedule if a.strategy.is_pipeline else None,
+        "batch_size": config.batch_size,
+        "micro_batches": min(config.micro_batches, config.batch_size),
+        "dtype": config.dtype,
+        "optimizer": config.optimizer,
+        "sync": config.sync,
+        "slices": config.slices if config.reproducible else None,
+        "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
+        "cut": ",".join(map(str, a.division.begins)) or None,
+        "backup": a.config.backup,
+        "notes": list(graph.notes),
+        **residences(a),
+        **rank_fields(a),
+        "sharded_layers": [
+            {
+                "layer": layer.path,
+                "kind": layer.kind,
+                "how": layer.how,
+                "weight": list(layer.sizes),
+                "channels": [stop - start for start, stop in pairwise(layer.bounds)],
+                "messages": layer.messages,
+                "why": layer.why,
+            }
+            for layer in a.sharding.layers
+        ],
+        "drawing": list(as_lines(a)),
+    }
+
+
+def rank_fields(a: Arrangement) -> Event:
+    """The bytes that ranks hold and send, and which ranks have which layers."""
+    return {
+        "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
+        "blocks": [
+            {"ranks": ranks, "layers": [layer._asdict() for layer in layers]}
+            for ranks, layers in blocks(a)
+        ],
+    }
+
+
+def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePlan]:
+    """The moves from one arrangement of ranks to another, on the nodes of the larger of the two: of
+    values, then of what else is state."""
+    axes = {p.place.path: p.memory_axes for p in model.parameters()}
+    values = {variable.path for variable in old.graph.variables}
+    have = [(r, x) for r in range(old.ranks) for x in state_on_paper(old, r, axes)]
+    ranks = range(new.ranks)
+    need = [
+        [(r, x) for r in ranks for x in held_on_paper(new, r, axes)],
+        [(r, x) for r in ranks for x in state_on_paper(new, r, axes) if x.name not in values],
+    ]
+    nodes = max(old.cluster.nodes, new.cluster.nodes, key=len)
+    return [Mover(have, of_ranks, nodes).plan for of_ranks in need]
+
+
+def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
+    """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
+    optimizer state and buffers."""
+    ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
+    sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
+    for plan in plans:
+        for (holder, rank), moves in plan.between().items():
+            tensors = plan.tensors
+            nbytes = sum(m.size * tensors[m.need.tensor].dtype.itemsize for m in moves)
+            sources[rank][int(holder)] += nbytes
+    both = zip(*(plan.moved(ranks) for plan in plans), strict=True)
+    return {
+        "before": old.mesh.axes,
+        "before_ranks": old.ranks,
+        "before_zero": old.config.zero,
+        "ranks": [
+            {
+                "rank": rank,
+                "needed_bytes": sum(moved.needed for moved in of_rank),
+                "kept_bytes": sum(moved.kept for moved in of_rank),
+                "received": sum((moved.received for moved in of_rank), Traffic())._asdict(),
+                "sent": sum((moved.sent for moved in of_rank), Traffic())._asdict(),
+                "from": dict(sorted(sources[rank].items())),
+            }
+            for rank, of_rank in enumerate(both)
+        ],
+    }
+
+
+def _figures(kind: RankKind) -> Event:
+    """The bytes that ranks of one kind hold and send."""
+    sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
+    return {
+        "ranks": list(kind.ranks),
+        "stages": list(kind.stages),
+        **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
+        "activation_bytes": kind.activations,
+        "backups_bytes": kind.backup.held,
+        "sole_bytes": kind.unique,
+        "sent": sent,
+        "parameters_sent": kind.parameters_sent._asdict(),
+        "backup_sent": kind.backup.sent._asdict(),
+    }

@@ -1,0 +1,65 @@
+"""The wall between core and add-ons: core imports none, and each imports what its entry says."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import grimp
+import pytest
+
+import nnmpi
+from nnmpi import addons
+from nnmpi.addons import ADD_ONS
+from nnmpi.commands import COMMANDS
+
+ROOT = Path(nnmpi.__file__).parents[1]
+
+OF_OPTIONS = {"instead", "plans", "arrangements", "callbacks", "samplers", "tracers", "reports"}
+"""The tables whose keys are options."""
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    return grimp.build_graph("nnmpi", exclude_type_checking_imports=True)
+
+
+def add_on_of(module: str) -> str | None:
+    return next((name for name, a in ADD_ONS.items() if is_in(module, a.modules)), None)
+
+
+def is_in(module: str, folders: tuple[str, ...]) -> bool:
+    return any(module == folder or module.startswith(f"{folder}.") for folder in folders)
+
+
+@pytest.mark.parametrize("name", ADD_ONS)
+def test_only_those_that_say_so_import_an_add_on(name: str, imports: grimp.ImportGraph) -> None:
+    modules = {m for m in imports.modules if is_in(m, ADD_ONS[name].modules)}
+    paths = [ROOT.joinpath(*module.split(".")) for module in ADD_ONS[name].modules]
+    assert all(path.is_dir() or path.with_suffix(".py").is_file() for path in paths)
+    users = {m for module in modules for m in imports.find_modules_that_directly_import(module)}
+    users -= {*modules, "nnmpi"}  # that names them for type checkers only: test_loaded_on_use
+    others = {m for m in users if name not in ADD_ONS.get(add_on_of(m) or "", NONE).uses}
+    assert not others, f"declare it in {addons.__file__}, or take the arrow out"
+
+
+NONE = addons.AddOn(())
+
+
+@pytest.mark.parametrize("name", ADD_ONS)
+def test_rows_are_where_the_entry_says(name: str) -> None:
+    options = {field.name for field in fields(nnmpi.Config)}
+    for table, rows in ADD_ONS[name].rows.items():
+        assert table not in OF_OPTIONS or rows.keys() <= options
+        for where in rows.values():
+            assert addons.loaded(where) is not None
+            assert is_in(where.partition(":")[0], ADD_ONS[name].modules)
+
+
+def test_no_two_add_ons_have_the_same_row() -> None:
+    keys = [(t, key) for a in ADD_ONS.values() for t, rows in a.rows.items() for key in rows]
+    assert len(keys) == len({*keys})
+
+
+def test_each_command_is_of_core_or_of_one_add_on() -> None:
+    of_add_ons = {m for a in ADD_ONS.values() for m in a.modules}
+    core = {"train", "checkpoint", "doctor", "completion"}
+    assert {name for name in COMMANDS if f"nnmpi.{name}" not in of_add_ons} == core
