@@ -31,11 +31,15 @@ class AddOn(NamedTuple):
     modules   its folders and files
     uses      the add-ons that it imports
     rows      of core's tables, by key: "module:name", or "module" for the module itself
+    commands  by name: the module whose `parser()` has the options, and what the command does
+    tests     files and folders that go with it, besides those that import its modules
     """
 
     modules: tuple[str, ...]
     uses: tuple[str, ...] = ()
     rows: Mapping[str, Mapping[str, str]] = {}
+    commands: Mapping[str, tuple[str, str]] = {}
+    tests: tuple[str, ...] = ()
 
 
 ADD_ONS = {

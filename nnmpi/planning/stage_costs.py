@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi.collectives.price import NEAR, Link
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import Division
+from nnmpi.parallel.arrangement.division import Division, place_of
 from nnmpi.parallel.stage_cut import UNIT_COSTS, division_of
 from nnmpi.parallel.unit_costs import UnitCost, UnitCosts, stage_costs
 from nnmpi.planning.unit_times import ModelTimes
@@ -45,7 +45,7 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
     """The fields of the start event about a pipeline, in epochs of so many batches: the bubble, and
     the bytes of activations that stages keep, by the measured costs of units."""
-    if len(a.division.place) == 1:
+    if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}
     simulated = _simulated(a, batches)
     return {

@@ -14,7 +14,7 @@ from nnmpi.optim.replica_state import unnumbered
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
 from nnmpi.parallel.model.mover import Mover
-from nnmpi.run.start_events import rearranged
+from nnmpi.run.planning.layout_events import rearranged
 
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 

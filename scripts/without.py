@@ -1,0 +1,123 @@
+"""Tries nnmpi without an add-on: scripts/without NAME [--keep FOLDER]
+
+Copies the tree, takes out the modules of the add-on, its entry in nnmpi/addons.py and the tests
+that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests.
+"""
+
+import argparse
+import ast
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = "nnmpi/addons.py"
+CHECKS = (
+    ("ruff", "check", "--quiet", "nnmpi", "tests"),
+    ("mypy", "nnmpi"),
+    ("lint-imports",),
+    ("python", "-m", "pytest", "-q", "-n", "2", "--quick", "tests"),
+)
+
+
+def main() -> int:
+    """Takes the add-ons out of a copy, and returns the status of the first check that fails."""
+    sys.path.insert(0, str(ROOT))
+    from nnmpi.addons import ADD_ONS
+
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("name", choices=ADD_ONS)
+    p.add_argument("--keep", type=Path, help="make the copy in this folder, and leave it there")
+    given = p.parse_args()
+    gone = {given.name}
+    while more := {name for name, a in ADD_ONS.items() if gone & {*a.uses}} - gone:
+        gone |= more
+    print(f"without {', '.join(sorted(gone))}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = given.keep or Path(folder) / "nnmpi"
+        copy(tree)
+        modules = [module for name in gone for module in ADD_ONS[name].modules]
+        for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].tests)}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        take_out(tree / TABLE, lambda node: entry_of(node) in gone)
+        take_out(tree / "nnmpi/__init__.py", lambda node: imports_of(node, modules))
+        for path in importing(tree, modules):
+            path.unlink()
+        for check in CHECKS:
+            print("$", *check, flush=True)
+            if status := subprocess.run(check, cwd=tree).returncode:
+                return status
+    return 0
+
+
+def copy(tree: Path) -> None:
+    """Copies all files that git knows, and the compiled kernels."""
+    listed = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    native = (p.relative_to(ROOT) for p in ROOT.glob("nnmpi/arrays/native/*.so"))
+    for name in (*names.splitlines(), *map(str, native)):
+        if (ROOT / name).is_file():  # not one that was removed and not yet committed
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+
+
+def paths_of(tree: Path, modules: list[str]) -> Iterator[Path]:
+    """Yields the folders and files of modules."""
+    for module in modules:
+        path = tree.joinpath(*module.split("."))
+        yield path if path.is_dir() else path.with_suffix(".py")
+
+
+def take_out(path: Path, is_gone: Callable[[ast.AST], bool]) -> None:
+    """Takes the lines of some entries of dicts and some imports out of a file."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(text)):
+        for first, last in spans(node, is_gone):
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def spans(node: ast.AST, is_gone: Callable[[ast.AST], bool]) -> Iterator[tuple[int, int]]:
+    """Yields (first, last) lines of the parts of a node that go."""
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is not None and is_gone(key):
+                yield key.lineno, value.end_lineno or value.lineno
+    elif isinstance(node, ast.ImportFrom) and is_gone(node):
+        yield node.lineno, node.end_lineno or node.lineno
+
+
+def entry_of(node: ast.AST) -> object:
+    """The key of an entry of ADD_ONS."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def imports_of(node: ast.AST, modules: list[str]) -> bool:
+    """True if a statement imports one of these modules, or what is in it."""
+    if isinstance(node, ast.ImportFrom):
+        names = [node.module or "", *(f"{node.module}.{a.name}" for a in node.names)]
+    else:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+    return any(name == m or name.startswith(f"{m}.") for name in names for m in modules)
+
+
+def importing(tree: Path, modules: list[str]) -> set[Path]:
+    """The files of tests that import one of these modules, or a helper that does."""
+    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in tree.rglob("tests/**/*.py")}
+    found, gone = set[Path](), [*modules]
+    while more := {
+        path
+        for path, parsed in files.items()
+        if path not in found and any(imports_of(node, gone) for node in ast.walk(parsed))
+    }:
+        found |= more
+        gone += [".".join(p.relative_to(tree / "tests").with_suffix("").parts) for p in more]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
