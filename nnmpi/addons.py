@@ -43,11 +43,14 @@ class AddOn(NamedTuple):
 
 
 ADD_ONS = {
-    "simulator": AddOn(("nnmpi.sim",)),
+    "simulator": AddOn(modules=("nnmpi.sim",)),
     "planning": AddOn(
-        ("nnmpi.planning", "nnmpi.run.planning", "nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
-        ("simulator",),
-        {
+        modules=(
+            *("nnmpi.planning", "nnmpi.run.planning"),
+            *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
+        ),
+        uses=("simulator",),
+        rows={
             "names": {"machines": "nnmpi.planning.described:machines"},
             "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
             "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
@@ -59,52 +62,72 @@ ADD_ONS = {
                 "layout": "nnmpi.run.planning.layout_text:arranged",
             },
         },
+        commands={
+            "simulate": ("nnmpi.simulate", "predict and draw what layouts cost, without MPI"),
+            "plan": ("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
+            "measure": (
+                "nnmpi.measure",
+                "measure the times of a model on this machine, for plan",
+            ),
+        },
+    ),
+    "pages": AddOn(
+        modules=(
+            *("nnmpi.io.page", "nnmpi.io.output.plot", "nnmpi.io.output.curves"),
+            *("nnmpi.plot", "nnmpi.report", "nnmpi.watch"),
+        ),
+        uses=("simulator", "planning"),
+        rows={
+            "names": {"plot": "nnmpi.io.output.plot:plot"},
+            "reports": {"report": "nnmpi.io.page.page:write_at_end"},
+        },
+        commands={
+            "plot": ("nnmpi.io.output.plot", "draw loss and accuracy, from logs of runs"),
+            "report": ("nnmpi.report", "write a page of runs, from their logs and traces"),
+            "watch": ("nnmpi.watch", "serve that page, and update it while a run continues"),
+        },
     ),
     "language": AddOn(
-        ("nnmpi.run.text", "nnmpi.generate", "nnmpi.tokenize"),
-        ("planning",),
-        {
+        modules=("nnmpi.run.text", "nnmpi.generate", "nnmpi.tokenize"),
+        uses=("planning",),
+        rows={
             "names": {"generate": "nnmpi.run.text.generation:generate"},
             "methods": {"generate": "nnmpi.run.text.samples:generate"},
             "samplers": {"sample_every": "nnmpi.run.text.samples:agreed_sampler"},
         },
+        commands={
+            "generate": ("nnmpi.run.text.generate_command", "generate text with a saved model"),
+            "tokenize": ("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
+        },
     ),
     "loggers": AddOn(
-        ("nnmpi.io.loggers",),
-        ("planning", "pages"),
-        {
+        modules=("nnmpi.io.loggers",),
+        uses=("planning", "pages"),
+        rows={
             "names": {"loggers": "nnmpi.io.loggers"},
             "callbacks": {"logger": "nnmpi.io.loggers:loggers_of"},
         },
     ),
-    "pages": AddOn(
-        (
-            *("nnmpi.io.page", "nnmpi.io.output.plot", "nnmpi.io.output.curves"),
-            *("nnmpi.plot", "nnmpi.report", "nnmpi.watch"),
-        ),
-        ("simulator", "planning"),
-        {
-            "names": {"plot": "nnmpi.io.output.plot:plot"},
-            "reports": {"report": "nnmpi.io.page.page:write_at_end"},
-        },
-    ),
     "trace": AddOn(
-        ("nnmpi.io.trace",),
-        ("simulator",),
-        {"tracers": {"trace": "nnmpi.io.trace:Tracer"}},
+        modules=("nnmpi.io.trace",),
+        uses=("simulator",),
+        rows={"tracers": {"trace": "nnmpi.io.trace:Tracer"}},
     ),
     "notebook": AddOn(
-        ("nnmpi.run.notebook",),
-        ("simulator", "planning", "pages"),
-        {
+        modules=("nnmpi.run.notebook",),
+        uses=("simulator", "planning", "pages"),
+        rows={
             "names": {
                 "notebook": "nnmpi.run.notebook",
                 "load_ipython_extension": "nnmpi.run.notebook:load_ipython_extension",
             }
         },
     ),
-    "course": AddOn(("nnmpi.course",)),
-    "sklearn": AddOn(("nnmpi.sklearn",)),
+    "course": AddOn(
+        modules=("nnmpi.course",),
+        commands={"course": ("nnmpi.course", "hand out assignments of a course, and grade them")},
+    ),
+    "sklearn": AddOn(modules=("nnmpi.sklearn",)),
 }
 """By name."""
 
