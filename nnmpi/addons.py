@@ -32,14 +32,14 @@ class AddOn(NamedTuple):
     uses      the add-ons that it imports
     rows      of core's tables, by key: "module:name", or "module" for the module itself
     commands  by name: the module whose `parser()` has the options, and what the command does
-    tests     files and folders that go with it, besides those that import its modules
+    files     other files and folders that go with it, besides tests that import its modules
     """
 
     modules: tuple[str, ...]
     uses: tuple[str, ...] = ()
     rows: Mapping[str, Mapping[str, str]] = {}
     commands: Mapping[str, tuple[str, str]] = {}
-    tests: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 ADD_ONS = {
@@ -122,10 +122,12 @@ ADD_ONS = {
                 "load_ipython_extension": "nnmpi.run.notebook:load_ipython_extension",
             }
         },
+        files=("tests/examples/test_notebooks.py",),
     ),
     "course": AddOn(
         modules=("nnmpi.course",),
         commands={"course": ("nnmpi.course", "hand out assignments of a course, and grade them")},
+        files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
 }

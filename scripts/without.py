@@ -1,4 +1,4 @@
-"""Tries nnmpi without an add-on: scripts/without NAME [--keep FOLDER]
+"""Tries nnmpi without an add-on: scripts/without NAME [--brief] [--keep FOLDER]
 
 Copies the tree, takes out the modules of the add-on, its entry in nnmpi/addons.py and the tests
 that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests.
@@ -15,12 +15,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = "nnmpi/addons.py"
-CHECKS = (
-    ("ruff", "check", "--quiet", "nnmpi", "tests"),
-    ("mypy", "nnmpi"),
-    ("lint-imports",),
-    ("python", "-m", "pytest", "-q", "-n", "2", "--quick", "tests"),
+FEW = (
+    "tests/project/test_addons.py",
+    "tests/project/test_loaded_on_use.py",
+    "tests/run/test_trainer.py",
 )
+PYTEST = ("python", "-m", "pytest", "-q", "-n", "2")
+BRIEF = (
+    ("ruff", "check", "--quiet", "nnmpi", "tests"),
+    ("lint-imports", "--no-logo"),
+    (*PYTEST, *FEW),
+)
+"""The checks with --brief, in a minute."""
+
+CHECKS = (*BRIEF[:2], ("mypy", "nnmpi"), (*PYTEST, "--quick", "tests"))
 
 
 def main() -> int:
@@ -31,6 +39,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("name", choices=ADD_ONS)
     p.add_argument("--keep", type=Path, help="make the copy in this folder, and leave it there")
+    p.add_argument("--brief", action="store_true", help="linters and few tests")
     given = p.parse_args()
     gone = {given.name}
     while more := {name for name, a in ADD_ONS.items() if gone & {*a.uses}} - gone:
@@ -40,15 +49,15 @@ def main() -> int:
         tree = given.keep or Path(folder) / "nnmpi"
         copy(tree)
         modules = [module for name in gone for module in ADD_ONS[name].modules]
-        for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].tests)}:
+        for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
         take_out(tree / "nnmpi/__init__.py", lambda node: imports_of(node, modules))
         for path in importing(tree, modules):
             path.unlink()
-        for check in CHECKS:
+        for check in BRIEF if given.brief else CHECKS:
             print("$", *check, flush=True)
-            if status := subprocess.run(check, cwd=tree).returncode:
+            if status := subprocess.run(check, cwd=tree, check=False).returncode:
                 return status
     return 0
 
@@ -107,7 +116,8 @@ def imports_of(node: ast.AST, modules: list[str]) -> bool:
 
 def importing(tree: Path, modules: list[str]) -> set[Path]:
     """The files of tests that import one of these modules, or a helper that does."""
-    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in tree.rglob("tests/**/*.py")}
+    paths = (tree / "tests").rglob("*.py")
+    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     found, gone = set[Path](), [*modules]
     while more := {
         path

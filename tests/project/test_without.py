@@ -1,0 +1,32 @@
+"""Add-ons can be taken out: linters and tests pass without them."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CAN_GO = ("notebook", "course", "sklearn", "loggers", "trace")
+"""The add-ons that no test of others needs."""
+
+
+def test_without_one_of_them() -> None:
+    name = random.choice(CAN_GO)
+    without(name, "--brief")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", CAN_GO)
+def test_without_any_of_them(name: str) -> None:
+    without(name)
+
+
+def without(*arguments: str) -> None:
+    command = [sys.executable, "scripts/without.py", *arguments]
+    run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    print(run.stdout, run.stderr)
+    assert run.returncode == 0, arguments
