@@ -9,6 +9,13 @@ NAME` tries it.
     methods         one of Trainer     what it calls, with the session and its arguments
     instead         an option          (config, comm): the exit status of the command, which does
                                        this instead of training
+    checks          an option          (config, ranks): None; raises ValueError for what is wrong
+    batch_checks    an option          (config, samples): the same for data with so many samples
+    strategies      a kind of them     (layout, spec): the Strategy of a rank
+    rank_steps      a kind of them     (layout, spec): the RankStep of a rank on paper
+    parts           a kind of them     (layout, spec): the StrategyParts of synchronous ranks
+    slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
+    twins           "verify"           (strategy, single, spec): the Strategy that compares both
     plans           an option          (setup, config, comm): the RunPlan of a run
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
@@ -124,6 +131,46 @@ ADD_ONS = {
         },
         files=("tests/examples/test_notebooks.py",),
     ),
+    "servers": AddOn(
+        modules=("nnmpi.parallel.server",),
+        uses=("averaging",),
+        rows={
+            "checks": dict.fromkeys(("servers", "sync"), "nnmpi.parallel.server:check"),
+            "strategies": {"server": "nnmpi.parallel.server:make"},
+            "rank_steps": {"server": "nnmpi.parallel.server:rank_step"},
+        },
+    ),
+    "averaging": AddOn(
+        modules=("nnmpi.parallel.averaging",),
+        rows={
+            "strategies": {"averaging": "nnmpi.parallel.averaging:make"},
+            "rank_steps": {"averaging": "nnmpi.parallel.averaging:rank_step"},
+        },
+    ),
+    "pipedream": AddOn(
+        modules=("nnmpi.parallel.pipedream",),
+        rows={
+            "checks": {"schedule": "nnmpi.parallel.pipedream:check"},
+            "strategies": {"pipedream": "nnmpi.parallel.pipedream:pipedream"},
+            "rank_steps": {"pipedream": "nnmpi.parallel.pipedream:rank_step"},
+        },
+    ),
+    "checks": AddOn(
+        modules=("nnmpi.parallel.checks",),
+        rows={
+            "checks": {
+                "reproducible": "nnmpi.parallel.checks.reproducible:check",
+                "slow_rank": "nnmpi.parallel.checks.slow_ranks:check",
+                "jitter": "nnmpi.parallel.checks.slow_ranks:check",
+            },
+            "batch_checks": {"reproducible": "nnmpi.parallel.checks.reproducible:check_batch"},
+            "parts": {"reproducible": "nnmpi.parallel.checks.reproducible:reproducible"},
+            "slowed": dict.fromkeys(
+                ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:slowed"
+            ),
+            "twins": {"verify": "nnmpi.parallel.checks.verify:verified"},
+        },
+    ),
     "course": AddOn(
         modules=("nnmpi.course",),
         commands={"course": ("nnmpi.course", "hand out assignments of a course, and grade them")},
@@ -151,13 +198,13 @@ def rows(name: str) -> Iterator[Any]:
 
 
 def given(name: str, options: object) -> Iterator[Any]:
-    """Yields the rows of a table whose option is given: not None, and not False."""
-    keys = table(name).items()
-    return (loaded(where) for key, where in keys if getattr(options, key) not in (None, False))
+    """Yields the rows of a table whose option has another value than by default."""
+    keys, plain = table(name).items(), type(options)  # a dataclass has its defaults as attributes
+    return (loaded(where) for key, where in keys if getattr(options, key) != getattr(plain, key))
 
 
 def chosen(name: str, options: object) -> Any:
-    """The first row of a table whose option is given, or None."""
+    """The first row of a table whose option has another value than by default, or None."""
     return next(given(name, options), None)
 
 

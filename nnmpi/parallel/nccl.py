@@ -32,11 +32,8 @@ NCCL = "nccl"
 """The name of the all-reduce."""
 
 
-def connect(layout: Layout, on: Backend, algorithm: str) -> None:
-    """Makes NCCL the wire of the replicas and of the tp axis if it sums the gradients; every rank
-    calls it."""
-    if algorithm != NCCL:
-        return
+def connect(layout: Layout, on: Backend) -> None:
+    """Makes NCCL the wire of the replicas and of the tp axis; every rank calls it."""
     if layout.replicas.fault_tolerant:
         raise ValueError(
             "allreduce nccl: under mpirun --with-ft ulfm, a sum by NCCL waits forever if a rank is "

@@ -1,19 +1,14 @@
-"""Builds what each rank runs from an arrangement: the one file that knows every strategy.
+"""Builds the strategy of each rank from an arrangement: those here, and those of add-ons.
 
 `run/` takes all of it from here.
 """
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 
+from nnmpi import addons
 from nnmpi.options.config import Config
-from nnmpi.parallel import averaging, nccl, pipedream, refusals, server
-from nnmpi.parallel.checks import reproducible
-from nnmpi.parallel.checks.reference_update import ReferenceUpdate
-from nnmpi.parallel.checks.reproducible import check_batch as check_batch
-from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
-from nnmpi.parallel.checks.verify import VerifiedStrategy
+from nnmpi.parallel import nccl, refusals
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
@@ -24,78 +19,68 @@ from nnmpi.parallel.strategy import (
     StrategyParts,
     TrainSpec,
     rank_step,
+    slowed,
     swapper_of,
     synchronous,
 )
 
-# ---- steps of one rank, built without asking other ranks
-
 PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
-    "reproducible": reproducible.reproducible,
     "pipeline": pipelined,
     "replicas": replicas,
 }
-"""The functions that make the parts of strategies whose ranks make every step together."""
+"""The functions that make the parts of strategies whose ranks make every step together, by the
+names of `StrategyKind`. Those of others are rows of add-ons."""
 
 
-def _rank_step(
-    make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
-) -> RankStep:
-    return rank_step(make(layout, spec), layout, spec)
+def rank_step_of(layout: Layout, spec: TrainSpec) -> RankStep:
+    """Returns the step of one rank, built without asking other ranks."""
+    name = spec.arrangement.strategy.name
+    if make := addons.row("rank_steps", name):
+        made: RankStep = make(layout, spec)
+        return made
+    return rank_step(_parts(name)(layout, spec), layout, spec)
 
 
-RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
-    "server": server.rank_step,
-    "averaging": averaging.rank_step,
-    "pipedream": pipedream.rank_step,
-    **{name: partial(_rank_step, make) for name, make in PARTS.items()},
-}
-"""The functions that make the steps of one rank without asking other ranks."""
+def _parts(name: str) -> Callable[[Layout, TrainSpec], StrategyParts]:
+    return PARTS.get(name) or addons.row("parts", name)
 
 
-# ---- strategies of a run
-
-
-def _synchronous(
-    make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
-) -> Strategy:
+def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy of ranks that make every step together, at the pace of the slowest
     one."""
     swapper = swapper_of(layout, spec)
     with swapper.allocating_model() if swapper else nullcontext():
-        parts = make(layout, spec)
+        parts = _parts(spec.arrangement.strategy.name)(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec, swapper)
 
 
-STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
-    "server": server.make,
-    "averaging": averaging.make,
-    "pipedream": pipedream.pipedream,
-    **{name: partial(_synchronous, make) for name, make in PARTS.items()},
-}
-"""The functions that build strategies, by the names of `StrategyKind`."""
-
-
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError for options that cannot be combined, before anything is made."""
     refusals.check(config, ranks)
-    reproducible.check(config, ranks)
-    server.check(config, ranks)
-    pipedream.check(config, ranks)
-    if config.slow_rank or config.jitter:
-        delay_of(config, 0, mesh_of(config, ranks).size)
+    for refuse in addons.given("checks", config):
+        refuse(config, ranks)
+    mesh_of(config, ranks)  # raises ValueError unless the axes fit the ranks
+
+
+def check_batch(config: Config, samples: int) -> None:
+    """Raises ValueError for options that do not fit batches of data with so many samples."""
+    for refuse in addons.given("batch_checks", config):
+        refuse(config, samples)
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy of the arrangement. Every rank calls it; an error on one rank is raised
     on all."""
-    nccl.connect(layout, spec.task.on, spec.arrangement.algorithm)
-    strategy = STRATEGIES[spec.arrangement.strategy.name](layout, spec)
+    algorithm, name = spec.arrangement.algorithm, spec.arrangement.strategy.name
+    if algorithm == nccl.NCCL:
+        nccl.connect(layout, spec.task.on)
+    make = addons.row("strategies", name) or _synchronous
+    strategy: Strategy = make(layout, spec)
     if spec.twin is None:
         return strategy
     # --verify: each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.twin)
-    update = ReferenceUpdate(spec, spec.parameters)
-    return VerifiedStrategy(strategy, single, (spec, spec.twin), update)
+    verified: Strategy = addons.row("twins", "verify")(strategy, single, spec)
+    return verified

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
+from nnmpi import addons
 from nnmpi.arrays.backend import META
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
@@ -272,6 +273,15 @@ def synchronous(
     run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, last, close)
+
+
+def slowed(
+    config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
+) -> tuple[GradientSync, BatchStats]:
+    """Returns the sync and the statistics of a rank, slowed down if options say so; `ranks` is the
+    number of ranks that compute."""
+    slow = addons.chosen("slowed", config)
+    return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 
 class RankStep(NamedTuple):

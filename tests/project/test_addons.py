@@ -13,7 +13,18 @@ from nnmpi.commands import COMMANDS
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
-OF_OPTIONS = {"instead", "plans", "arrangements", "callbacks", "samplers", "tracers", "reports"}
+OF_OPTIONS = {
+    "checks",
+    "batch_checks",
+    "slowed",
+    "instead",
+    "plans",
+    "arrangements",
+    "callbacks",
+    "samplers",
+    "tracers",
+    "reports",
+}
 """The tables whose keys are options."""
 
 

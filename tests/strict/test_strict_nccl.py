@@ -36,7 +36,7 @@ def _four_devices() -> Iterator[None]:
 def connected(comm: Comm, **options: Any) -> Any:
     devices.choose(DEVICE, comm.rank)
     layout = Layout.of(Config(**options), comm)
-    nccl.connect(layout, DEVICE, "nccl")
+    nccl.connect(layout, DEVICE)
     wire = wire_of(layout.axis["dp"], DEVICE)
     assert isinstance(wire, NcclComm)
     return wire

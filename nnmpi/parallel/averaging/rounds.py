@@ -21,7 +21,6 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.averaging.gossip import Gossiping
 from nnmpi.parallel.averaging.outer import OuterOptimizer
-from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
@@ -35,6 +34,7 @@ from nnmpi.parallel.strategy import (
     StrategyParts,
     TrainSpec,
     executor_of,
+    slowed,
     update_of,
 )
 

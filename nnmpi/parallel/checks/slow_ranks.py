@@ -12,6 +12,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
+from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.schedules.delay import Delay
@@ -79,8 +80,11 @@ def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
     """Wraps the sync and the statistics of a rank that --slow-rank or --jitter slows down."""
-    if config.slow_rank is None and config.jitter is None:
-        return sync, stats
     clock = Clock()
     timed = TimedStats(clock(stats.moments), clock(stats.sum))
     return SlowSync(sync, clock, delay_of(config, rank, ranks)), timed
+
+
+def check(config: Config, ranks: int) -> None:
+    """Raises ValueError for ranks to be slowed that there are not."""
+    delay_of(config, 0, mesh_of(config, ranks).size)

@@ -283,3 +283,10 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
     return {
         f"{s}_{name}": x for s, d in differences.items() for name, x in zip(names, d, strict=True)
     }
+
+
+def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
+    """The strategy of a run that is compared with a second model, which one rank trains."""
+    assert spec.twin is not None
+    update = ReferenceUpdate(spec, spec.parameters)
+    return VerifiedStrategy(strategy, single, (spec, spec.twin), update)

@@ -20,7 +20,6 @@ from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.averaging.means import average_buffers
 from nnmpi.parallel.batch_stats import Synced
-from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import Timed
 from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
@@ -30,7 +29,7 @@ from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
-from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of
+from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of, slowed
 
 Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 

@@ -34,7 +34,7 @@ from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
-from nnmpi.parallel.strategies import RANK_STEPS
+from nnmpi.parallel.strategies import rank_step_of
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
 from nnmpi.planning.paper.log import Entry
@@ -83,7 +83,7 @@ def built(a: Arrangement, rank: int) -> PaperRank:
     task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
     make_optimizer = partial(of_config, a.config)
     spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, state.log))
-    return PaperRank(state, *RANK_STEPS[a.strategy.name](layout, spec))
+    return PaperRank(state, *rank_step_of(layout, spec))
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
