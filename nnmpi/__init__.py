@@ -12,7 +12,9 @@ command calls it when it starts.
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
 
 # isort: split
+import sys as _sys
 import types as _types
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -50,11 +52,15 @@ _ON_USE = {
 }
 """Where the names are that are loaded when they are used first."""
 
-_MODULES = ("blas", "collectives", "cuda", "nn", "optim", "utils")
+_PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
+"""Programs use these without importing them, as `nnmpi.metrics.accuracy`."""
+
+_MODULES = ("blas", "collectives", "cuda", "loggers", "nn", "optim", "utils")
 __all__ = [
     name
     for name, value in {**globals(), **_ON_USE}.items()
-    if not name.startswith("_") and (not isinstance(value, _types.ModuleType) or name in _MODULES)
+    if not name.startswith("_")
+    and (name in _MODULES or not (name == "notebook" or isinstance(value, _types.ModuleType)))
 ]
 """The public names: imports also bind submodules, such as `config`, which do not belong to the
 library."""
@@ -77,7 +83,14 @@ else:  # type checkers know from the names above which there are
             with _gc_paused():
                 globals()[name] = _addons.loaded(_ON_USE[name])
             return globals()[name]
+        if name in _PACKAGES:
+            __getattr__("Trainer")  # which loads what is in them
+            return _import_module(f"nnmpi.{name}")
         if name in _replacements.TYPES:
             return _replacements.TYPES[name]
         kinds = "functions", "functions and methods"
         raise AttributeError(_replacements.no_name("nnmpi", name, *kinds))
+
+
+if "IPython" in _sys.modules:  # values draw themselves as the last line of a cell
+    [*_addons.rows("in_ipython")]

@@ -6,6 +6,7 @@ NAME` tries it.
 
     table           key                the function, and what it returns
     names           a name of nnmpi    what `nnmpi.NAME` is
+    in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     what it calls, with the session and its arguments
     instead         an option          (config, comm): the exit status of the command, which does
                                        this instead of training
@@ -22,7 +23,7 @@ NAME` tries it.
     samplers        an option          (comm, config, dataset): the Sampler of a run
     tracers         an option          (config, comm): the Tracer of a run
     reports         an option          (outputs, config, report, writes): None; writes at the end
-    start_fields    any                (arrangement, batches): fields of the start event
+    start_fields    an option          (arrangement, batches): fields of the start event
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
 """
@@ -62,7 +63,7 @@ ADD_ONS = {
             "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
             "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
             "arrangements": {"memory": "nnmpi.planning.residences:within_memory"},
-            "start_fields": {"pipeline": "nnmpi.planning.stage_costs:pipeline_fields"},
+            "start_fields": {"pp": "nnmpi.planning.stage_costs:pipeline_fields"},
             "rank_fields": {"kinds": "nnmpi.run.planning.layout_events:rank_fields"},
             "event_texts": {
                 "dry-run": "nnmpi.run.planning.layout_text:arranged",
@@ -127,7 +128,8 @@ ADD_ONS = {
             "names": {
                 "notebook": "nnmpi.run.notebook",
                 "load_ipython_extension": "nnmpi.run.notebook:load_ipython_extension",
-            }
+            },
+            "in_ipython": {"pictures": "nnmpi.run.notebook.pictures"},
         },
         files=("tests/examples/test_notebooks.py",),
     ),

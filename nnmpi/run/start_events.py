@@ -84,7 +84,11 @@ def start_event(session: Session, run: RunState) -> Event:
         **{name: value for name, value in slowed.items() if value},
         **setup.user_functions,
         **session.strategy.describe(),
-        **{k: v for f in addons.rows("start_fields") for k, v in f(a, len(setup.train)).items()},
+        **{
+            k: v
+            for f in addons.given("start_fields", config)
+            for k, v in f(a, len(setup.train)).items()
+        },
         "epochs": -(-left // len(setup.train)),
         **devices(a),
         **residences(a),

@@ -16,6 +16,7 @@ ROOT = Path(nnmpi.__file__).parents[1]
 OF_OPTIONS = {
     "checks",
     "batch_checks",
+    "start_fields",
     "slowed",
     "instead",
     "plans",

@@ -42,7 +42,16 @@ def test_models_are_defined_without_what_trains_and_draws_them() -> None:
         "folders = {m.split('.')[1] for m in sys.modules if m.startswith('nnmpi.')}\n"
         "print(*sorted(folders & {'parallel', 'planning', 'run', 'sim'}))"
     )
+    assert printed(program) == ""
+
+
+def test_packages_need_no_import_of_their_own() -> None:
+    used = "nnmpi.metrics.accuracy, nnmpi.parallel.mesh, nnmpi.run.trainer"
+    assert printed(f"import nnmpi; print(len([{used}]))") == "3"
+
+
+def printed(program: str) -> str:
     run = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
     )
-    assert run.stdout.strip() == ""
+    return run.stdout.strip()

@@ -72,3 +72,17 @@ def test_in_ipython(tmp_path: Path) -> None:
     assert "%%ranks x: write a number of ranks, as %%ranks 4\n" in run.stdout + run.stderr
     assert "Traceback" not in run.stdout + run.stderr
     assert nnmpi.load_ipython_extension is notebook.load_ipython_extension
+
+
+def test_values_draw_themselves_in_ipython_only() -> None:
+    shown = "from nnmpi.schedules.proof import find; print(hasattr(find('gpipe'), '_repr_svg_'))"
+    assert printed(f"import nnmpi; {shown}") == "False"
+    ipython = "import sys, types; sys.modules['IPython'] = types.ModuleType('IPython')"
+    assert printed(f"{ipython}; import nnmpi; {shown}") == "True"
+
+
+def printed(program: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    return run.stdout.strip()

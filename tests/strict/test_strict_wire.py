@@ -177,9 +177,8 @@ def test_a_step_waits_for_the_device_once_besides_what_ranks_need_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks, options, wanted = WAITS[name]
-    monkeypatch.setattr(
-        unit_costs, "LIMIT", math.inf
-    )  # stages are measured by as many passes always
+    # so that stages are measured by equally many passes in all runs
+    monkeypatch.setattr(unit_costs, "LIMIT", math.inf)
     found = []
     for steps in (3, 5):
         with machine.noting() as calls:

@@ -174,16 +174,18 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
 def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
     """Registers that the rank that `writes` writes the page of --report when `outputs` are closed,
     from the log or else from all events that the report shows."""
+    assert config.report is not None
+    path = Path(config.report)
 
     def end(kind: type[BaseException] | None, *_: object) -> None:
         try:
-            write(Path(config.report or ""), of_run(config, report.kept or ()))
+            write(path, of_run(config, report.kept or ()))
         except ValueError as error:
             if kind is None:
                 raise LostOutputError(str(error)) from None
             print_error(str(error))
 
-    if config.report and writes:
+    if writes:
         report.kept = None if config.log else report.kept or []
         outputs.push(end)
 

@@ -77,9 +77,9 @@ class _HolderPicker:
         self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
         """Yields the moves of one tensor."""
-        cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Overlap]]()
+        cells, by_box, own = _cells(tensor.shape, had), dict[Part, list[_Overlap]](), {*had}
         for rank, need in needs:
-            if (rank, need) in had:  # nothing to cut: most restores keep the layout
+            if (rank, need) in own:  # nothing to cut: most restores keep the layout
                 yield TensorMove(rank, need, rank, need, (need,))
                 continue
             by_holder = defaultdict[Held, list[Range]](list)

@@ -1,7 +1,7 @@
 """Pictures of values in notebooks, as the commands draw them.
 
 The values lie on floors below and know nothing of drawing; each class of the table PICTURES gets
-its `_repr_svg_` here, when nnmpi is imported.
+its `_repr_svg_` here, when nnmpi is imported in IPython.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,7 @@ On paper, where no rank runs, it only arranges: for dry runs, plans, and remaini
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import UNMEASURED, arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.context.layers import cut_sequences, shard_positions
 from nnmpi.parallel.context.ring import Ring
@@ -34,6 +36,9 @@ from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
+
+Divide: TypeAlias = Callable[[Config, Graph], Division]
+"""divide(config, graph): the stages of a model."""
 
 
 class UncutModel(NamedTuple):
@@ -213,6 +218,14 @@ def uncut(
     return UncutModel(config, graph, loss, dataset, metrics)
 
 
+def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangement:
+    """The arrangement that a run on this cluster would have, with the stages of `divide`."""
+    config, graph = uncut.config, uncut.graph
+    filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
+    sharding = sharding_of(uncut._replace(config=filled))
+    return arrange(config, cluster, graph, sharding, divide(config, graph), UNMEASURED)
+
+
 def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
     """The layout nearest to a config's that so many ranks can have and that the model can be
     divided for.
@@ -221,9 +234,6 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
     """
 
     def divide(fewer: Config, working: int) -> None:
-        filled = replace(fewer, dp=mesh_of(fewer, working).axes["dp"])
-        run = uncut()._replace(config=filled)
-        cluster, division = Cluster.on_paper(working), even_division(fewer, run.graph)
-        arrange(fewer, cluster, run.graph, sharding_of(run), division, UNMEASURED)
+        on_cluster(uncut()._replace(config=fewer), Cluster.on_paper(working), even_division)
 
     return fit_layout(config, ranks, strategies.check, divide)

@@ -82,7 +82,10 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
 def generate(
     session: Session, tokens: Iterable[int], count: int, sampling: tuple[float, int, float, int]
 ) -> np.ndarray:
-    """Generates up to `count` tokens after these, on every rank; every rank calls it."""
+    """Generates up to `count` tokens after these, on every rank; every rank calls it.
+
+    sampling   the fields of a Sampling
+    """
     config, comm, model, how = session.config, session.comm, session.model, Sampling(*sampling)
 
     def checked() -> list[int]:
