@@ -1,8 +1,8 @@
 """The add-ons of nnmpi: parts that can be left out, and the rows that they add to tables of core.
 
 Core imports no add-on. It asks here for the rows of a table, and a row is loaded when it is asked
-for. Without the modules of an add-on and its entry here everything else works: `scripts/without
-NAME` tries it.
+for. `scripts/without NAME` takes out the modules of an add-on and its entry here, and tests the
+rest; those for which all other tests pass are in `tests/project/test_without.py`.
 
     table           key                the function, and what it returns
     names           a name of nnmpi    what `nnmpi.NAME` is
