@@ -2,11 +2,10 @@
 
 import ast
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.programs import printed
 
 import nnmpi
 
@@ -48,10 +47,3 @@ def test_models_are_defined_without_what_trains_and_draws_them() -> None:
 def test_packages_need_no_import_of_their_own() -> None:
     used = "nnmpi.metrics.accuracy, nnmpi.parallel.mesh, nnmpi.run.trainer"
     assert printed(f"import nnmpi; print(len([{used}]))") == "3"
-
-
-def printed(program: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
-    )
-    return run.stdout.strip()

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import mpijob
+from helpers.programs import printed
 
 import nnmpi
 from nnmpi import notebook
@@ -79,10 +80,3 @@ def test_values_draw_themselves_in_ipython_only() -> None:
     assert printed(f"import nnmpi; {shown}") == "False"
     ipython = "import sys, types; sys.modules['IPython'] = types.ModuleType('IPython')"
     assert printed(f"{ipython}; import nnmpi; {shown}") == "True"
-
-
-def printed(program: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
-    )
-    return run.stdout.strip()

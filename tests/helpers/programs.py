@@ -1,0 +1,12 @@
+"""Runs short programs in a Python of their own."""
+
+import subprocess
+import sys
+
+
+def printed(program: str) -> str:
+    """What a program prints; it fails if the program does."""
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    return run.stdout.strip()
