@@ -12,9 +12,11 @@ from typing import Any, Self
 
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import DEVICES
+from nnmpi.options import resume_rules as rules
 from nnmpi.options import terms
 from nnmpi.options.option import checked, option
 from nnmpi.options.quoting import nearest, shown
+from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
 from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -41,17 +43,25 @@ OF_MATRICES = ("muon",)  # optimizers that need whole matrices
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
-_model = partial(option, "model")
-_data = partial(option, "data")
-_training = partial(option, "training")
-_layout = partial(option, "layout")
-_pipeline = partial(option, "pipeline")
-_reduce = partial(option, "reduce")
-_sync = partial(option, "sync")
-_equality = partial(option, "equality")
-_files = partial(option, "files")
-_checkpoints = partial(option, "checkpoints")
-_other = partial(option, "other")
+_model = partial(option, "model", resume=rules.ANOTHER_MODEL)
+_data = partial(option, "data", resume=rules.OTHER_SAMPLES)
+_training = partial(option, "training", resume=rules.OTHER_STEPS)
+_layout = partial(option, "layout", resume=rules.OTHER_RANKS)
+_pipeline = partial(option, "pipeline", resume=rules.OTHER_RANKS)
+_reduce = partial(option, "reduce", resume=rules.OTHER_RANKS)
+_sync = partial(option, "sync", resume=rules.OTHER_RANKS)
+_equality = partial(option, "equality", resume=rules.OTHER_OUTPUT)
+_files = partial(option, "files", resume=rules.OTHER_OUTPUT)
+_checkpoints = partial(option, "checkpoints", resume=rules.OTHER_OUTPUT)
+_other = partial(option, "other", resume=rules.OTHER_OUTPUT)
+
+OTHER_SLICES = ResumeRule(
+    ResumeEffect.REFUSED, "sums over the tree of slices would have other bits", "reproducible"
+)
+OTHER_REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from here on")
+OTHER_MEETINGS = ResumeRule(
+    ResumeEffect.WARNED, "replicas differ by other steps from here on", "sync"
+)
 
 
 @dataclass(frozen=True)
@@ -74,36 +84,53 @@ class Config:
         "data set to train on: iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, "
         "tokens:FILE.npy, FILE.npz or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _data(None, "directory of the data set's files, also downloaded ones")
+    data_dir: str | None = _data(
+        None, "directory of the data set's files, also downloaded ones", resume=rules.OTHER_OUTPUT
+    )
     standardise: str = _data(
         "auto",
         "mean and deviation by which samples are standardised: auto (those of the training data, "
         "or of the file of --load), none, or MEAN,STD for all samples, as --standardise=0.13,0.31",
     )
-    context: int = _data(128, "number of tokens in a window of text", FROM_1)
+    context: int = _data(
+        128, "number of tokens in a window of text", FROM_1, resume=rules.ANOTHER_MODEL
+    )
     tokenizer: str | None = _data(
         None,
         "tokenizer for a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
         "tokenizer.json; default: a token per character, or per byte if the text is not UTF-8",
+        resume=rules.ANOTHER_MODEL,
     )
-    download: bool = _data(False, "download the data set's files if they are missing")
+    download: bool = _data(
+        False, "download the data set's files if they are missing", resume=rules.OTHER_OUTPUT
+    )
     epochs: int | None = _training(
         None,
         f"passes over the training data; default: {EPOCHS}, or more to make {LEAST_STEPS} steps",
         FROM_1,
+        resume=rules.OTHER_LENGTH,
     )
-    steps: int | None = _training(None, "stop after this many steps", FROM_1)
-    batch_size: int = _training(64, "number of samples in a batch, over all ranks", FROM_1)
+    steps: int | None = _training(
+        None, "stop after this many steps", FROM_1, resume=rules.OTHER_LENGTH
+    )
+    batch_size: int = _training(
+        64, "number of samples in a batch, over all ranks", FROM_1, resume=rules.OTHER_BATCHES
+    )
     bucket_by_length: bool = _training(
-        False, "batch samples of similar length together, by the model's input `lengths`"
+        False,
+        "batch samples of similar length together, by the model's input `lengths`",
+        resume=rules.OTHER_BATCHES,
     )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
     optimizer: str = _training(
         "adam",
         "rule that updates the parameters; muon updates matrices, and adamw the others then",
         choices=OPTIMIZERS,
+        resume=rules.OTHER_STATE,
     )
-    momentum: float = _training(0.9, "momentum of sgd and lars; 0 for none", FROM_0_BELOW_1)
+    momentum: float = _training(
+        0.9, "momentum of sgd and lars; 0 for none", FROM_0_BELOW_1, resume=rules.OTHER_STATE
+    )
     weight_decay: float = _training(
         0.0, "weight decay: an L2 penalty; decoupled in adamw, lamb and muon", NUMBER_FROM_0
     )
@@ -120,17 +147,26 @@ class Config:
         "vary training images in each epoch: crop:PIXELS shifts them by up to this many pixels, "
         "flip mirrors them at random, and crop:4+flip does both",
         form=terms.augment,
+        resume=rules.OTHER_SAMPLES,
     )
     clip_norm: float | None = _training(
         None, "scale the gradient down to this norm if its norm is larger", ABOVE_0
     )
-    seed: int = _training(0, "seed of weights, batch order, dropout and held-out data", FROM_0)
+    seed: int = _training(
+        0,
+        "seed of weights, batch order, dropout and held-out data",
+        FROM_0,
+        resume=rules.OTHER_BATCHES,
+    )
     dtype: str = _training(
         "float32",
         "type of parameters and samples; with 16 bits, the optimizer updates float32 copies",
         choices=DTYPES,
+        resume=rules.OTHER_STATE,
     )
-    device: str = _training("cpu", "device to compute on", choices=DEVICES)
+    device: str = _training(
+        "cpu", "device to compute on", choices=DEVICES, resume=rules.OTHER_RANKS
+    )
     tf32: bool = _training(
         False, "on a GPU: round the factors of float32 products to 11 bits (TF32), which is faster"
     )
@@ -138,6 +174,7 @@ class Config:
         "auto",
         "algorithm of 3x3 convolutions; winograd2 and im2col are slower and a little more exact",
         choices=CONVOLUTIONS,
+        resume=rules.OTHER_RANKS,
     )
     dp: int | None = _layout(
         None,
@@ -175,7 +212,10 @@ class Config:
         "train with the fastest layout, by measurements at the start (auto) or from a FILE.json",
     )
     micro_batches: int = _pipeline(
-        1, "parts of a batch, computed one after another; their gradients are accumulated", FROM_1
+        1,
+        "parts of a batch, computed one after another; their gradients are accumulated",
+        FROM_1,
+        resume=rules.OTHER_PARTS,
     )
     schedule: str = _pipeline("1f1b", "order of pipeline passes", choices=SCHEDULES, custom=True)
     virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
@@ -212,6 +252,7 @@ class Config:
         "sign (1 bit), powersgd:RANK (factors of matrices), int8 or package.module:CODEC",
         custom=True,
         form=terms.compression,
+        resume=OTHER_REST,
     )
     bucket_mb: float | None = _reduce(
         None, "gradients per all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
@@ -228,34 +269,57 @@ class Config:
         "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
         "or none (asp); local: replicas meet every --every steps only; gossip: neighbours meet",
         choices=SYNCS,
+        resume=rules.OTHER_STEPS,
     )
-    staleness: int = _sync(0, "steps that a rank may be ahead of the slowest, with ssp", FROM_0)
+    staleness: int = _sync(
+        0,
+        "steps that a rank may be ahead of the slowest, with ssp",
+        FROM_0,
+        resume=rules.OTHER_STEPS,
+    )
     servers: int = _sync(
         0,
         "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
         FROM_0,
     )
     every: int = _sync(
-        30, "steps that replicas make alone; with --sync gossip, before all are averaged", FROM_1
+        30,
+        "steps that replicas make alone; with --sync gossip, before all are averaged",
+        FROM_1,
+        resume=OTHER_MEETINGS,
     )
     fragments: int = _sync(
-        1, "parts of the model that replicas exchange in turn, with --sync local", FROM_1
+        1,
+        "parts of the model that replicas exchange in turn, with --sync local",
+        FROM_1,
+        resume=OTHER_MEETINGS,
     )
     apply_after: int = _sync(
-        0, "steps that replicas make before they use a fragment that they have sent", FROM_0
+        0,
+        "steps that replicas make before they use a fragment that they have sent",
+        FROM_0,
+        resume=OTHER_MEETINGS,
     )
-    graph: str = _sync("ring", "neighbours of a replica, with --sync gossip", choices=GRAPHS)
+    graph: str = _sync(
+        "ring", "neighbours of a replica, with --sync gossip", choices=GRAPHS, resume=OTHER_MEETINGS
+    )
     outer: str = _sync(
         "nesterov",
         "rule that applies the mean change of the replicas, with --sync local",
         choices=OUTERS,
+        resume=OTHER_MEETINGS,
     )
-    outer_lr: float = _sync(0.7, "rate of --outer; 1 with sgd takes the mean as it is", ABOVE_0)
-    outer_momentum: float = _sync(0.9, "momentum of --outer nesterov", FROM_0_BELOW_1)
+    outer_lr: float = _sync(
+        0.7, "rate of --outer; 1 with sgd takes the mean as it is", ABOVE_0, resume=OTHER_MEETINGS
+    )
+    outer_momentum: float = _sync(
+        0.9, "momentum of --outer nesterov", FROM_0_BELOW_1, resume=OTHER_MEETINGS
+    )
     outer_dtype: str | None = _sync(
         None,
         "type in which replicas send their changes, with --sync local; default: that of values",
         choices=OUTER_DTYPES,
+        resume=OTHER_MEETINGS,
     )
     slow_rank: str | None = _sync(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"
@@ -267,9 +331,12 @@ class Config:
         None,
         "record the passes of each stage once, and replay them as lists of kernels; default: where "
         "all layers are nnmpi's own",
+        resume=rules.OTHER_OUTPUT,
     )
     verify: bool = _equality(False, "also train on one rank, and compare after each step")
-    reproducible: bool = _equality(False, "same bits on any number of ranks, up to --slices")
+    reproducible: bool = _equality(
+        False, "same bits on any number of ranks, up to --slices", resume=rules.OTHER_PARTS
+    )
     check_copies: int = _equality(
         1000,
         "compare copies of parameters on different ranks every so many steps, and at the end those "
@@ -277,7 +344,11 @@ class Config:
         FROM_0,
     )
     slices: int = _equality(
-        8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
+        8,
+        "parts of a batch that --reproducible computes one by one",
+        FROM_1,
+        alias="shards",
+        resume=OTHER_SLICES,
     )
     save: str | None = _files(
         None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
@@ -328,6 +399,7 @@ class Config:
     elastic: bool = _checkpoints(
         False,
         "fit the layout to the number of ranks, and continue from a checkpoint if there is one",
+        resume=rules.OTHER_RANKS,
     )
     backup: int | None = _checkpoints(
         None,

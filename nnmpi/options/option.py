@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
+from nnmpi.options.resume_rules import ResumeRule
 from nnmpi.options.terms import Allowed, check_text
 
 LARGEST = 2**63 - 1  # the largest integer that counters can hold
@@ -24,15 +25,18 @@ def option(
     custom: bool = False,
     form: Callable[[str], object] | None = None,
     bare: Any = None,
+    *,
+    resume: ResumeRule,
 ) -> Any:
     """A dataclass field for an option, with its help text and its checks as metadata.
 
     `alias` is a second name. With `custom`, the value may also be package.module:NAME, which is
     imported. `form` raises ValueError for a text that it cannot parse. `bare` is the value of a
-    flag that is given without a value.
+    flag that is given without a value. `resume` says what happens if a resumed run has another
+    value.
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
-    checks = {"within": within, "alias": alias, "bare": bare}
+    checks = {"within": within, "alias": alias, "bare": bare, "resume": resume}
     return field(default=default, metadata={**metadata, **checks})
 
 

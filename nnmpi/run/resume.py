@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.differences import check_resumable, versions_and_kernels, warnings
 from nnmpi.io.checkpoints.keep import check_empty
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
-from nnmpi.io.checkpoints.resume_rules import check_resumable, versions_and_kernels, warnings
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts

@@ -18,7 +18,7 @@ from nnmpi.arrays import backend, blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.resume_rules import check_batch_norm
+from nnmpi.io.checkpoints.differences import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
 from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums

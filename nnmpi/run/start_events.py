@@ -8,7 +8,7 @@ from dataclasses import asdict
 from nnmpi import addons
 from nnmpi.arrays import blas, native
 from nnmpi.data.loader import padding
-from nnmpi.io.checkpoints.resume_rules import versions
+from nnmpi.io.checkpoints.differences import versions
 from nnmpi.io.output.messages import Event
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.resume_rules import check_resumable
+from nnmpi.io.checkpoints.differences import check_resumable
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config, options

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.differences import versions_and_kernels
 from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import (
     DirectoryLock,
@@ -46,7 +47,6 @@ from nnmpi.io.checkpoints.rank_file import (
     prepared,
     reason_of,
 )
-from nnmpi.io.checkpoints.resume_rules import versions_and_kernels
 from nnmpi.io.checkpoints.schema import as_json
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync

@@ -15,7 +15,7 @@ Rules:
   scattered, and that decides the buckets. So buckets are cut last, from an arrangement without
   them.
 - Where buckets are cut, and their order, decides the bits of sums.
-- An option of Config that only several ranks can use belongs in OF_RANKS; else `--verify` would use
+- An option that only several ranks can use belongs in a group of OF_RANKS; else `--verify` uses
   it on its single rank too.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_paths
-from nnmpi.options.config import Config
+from nnmpi.options.config import Config, options
 from nnmpi.parallel.arrangement.arrangement import (
     MEASURED,
     Arrangement,
@@ -43,7 +43,7 @@ from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable
 from nnmpi.parallel.arrangement.reduction import algorithm, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import AVERAGED, mesh_of, server_count, summed_axes
-from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
+from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
@@ -56,13 +56,8 @@ DEFAULT_MB = 1.0
 UNMEASURED = {"allreduce": "ring"}
 """The all-reduce that takes the place of `auto` in arrangements for which nothing was measured."""
 
-OF_RANKS = (
-    *(axis.name for axis in AXES),
-    *("zero", "schedule", "virtual_stages", "cut", "recompute", "reduce_dtype"),
-    *("slow_rank", "jitter", "verify", "sequence_parallel", "layout", "backup", "mtbf"),
-    "compress",
-)
-"""The options that a run on one rank cannot use."""
+OF_RANKS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
+"""The groups of options that a run on one rank cannot use, micro-batches excepted."""
 
 
 def arrange(
@@ -110,9 +105,8 @@ def arrange(
 def single_rank(arrangement: Arrangement) -> Arrangement:
     """Returns the arrangement of the same model on one rank, with which --verify compares; its
     passes are not replayed."""
-    plain = Config()
-    options = {name: getattr(plain, name) for name in OF_RANKS}
-    config = replace(arrangement.config, **options, compile=False)
+    plain: Any = {o.name: o.default for o in options(OF_RANKS) if o.name != "micro_batches"}
+    config = replace(arrangement.config, **plain, verify=False, compile=False)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
 
 

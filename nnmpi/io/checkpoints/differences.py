@@ -1,0 +1,97 @@
+"""Compares a run with the run that continues it, from a checkpoint or a snapshot."""
+
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays import blas, native
+from nnmpi.comm import mpi_versions
+from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
+from nnmpi.options import resume_rules as rules
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import shown
+from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
+from nnmpi.version import __version__
+
+RULES: dict[str, ResumeRule] = {
+    **{option.name: option.metadata["resume"] for option in options()},
+    **dict.fromkeys(("the data set", "standardisation"), rules.OTHER_SAMPLES),
+    "functions for options": rules.OTHER_STATE,
+    "the loss": rules.OTHER_STEPS,
+    "the ranks": rules.OTHER_RANKS,
+    "software": ResumeRule(
+        ResumeEffect.EQUAL, "another version, BLAS or compiled kernel may add in another order"
+    ),
+}
+"""The rule of each option, and of each fact of a run."""
+
+
+def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
+    """Raises ValueError, with both values, for the first value that must not differ but does.
+
+    `source` names what is resumed, such as "the snapshot".
+    """
+    for rule, name, old, new in _changed(old_run, new_run):
+        if rule.effect is ResumeEffect.REFUSED:
+            give = f"give {name} {shown(old)}" if name in _OPTIONS else "use the same"
+            raise ValueError(
+                f"{source} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
+                f"{rule.why}; {give}, or start a new run"
+            )
+
+
+def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
+    """Raises ValueError if the new run divides batches in another way and the model has
+    BatchNorm."""
+    if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
+        return
+    for rule, name, old, new in _changed(vars(old_run), vars(new_run)):
+        if rule.batch_norm:
+            raise ValueError(
+                f"the run had {name} {shown(old)}, and would resume with {name} {shown(new)}: "
+                f"BatchNorm takes the mean over each part of a batch; give {name} {shown(old)}"
+            )
+
+
+def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
+    """A line of text for each difference that changes the result of the run."""
+    return [
+        f"{name} is {shown(new)}, and was {shown(old)} before: {rule.why}"
+        for rule, name, old, new in _changed(old_run, new_run)
+        if rule.effect is ResumeEffect.WARNED
+    ]
+
+
+def _changed(
+    old_run: Mapping[str, Any], new_run: Mapping[str, Any]
+) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
+    """Yields each rule with a value that differs: the rule, its name, the old value and the new
+    value."""
+    for name, rule in RULES.items():
+        if rule.beside and old_run[rule.beside] != new_run[rule.beside]:
+            continue
+        if name in old_run and name in new_run and old_run[name] != new_run[name]:
+            yield rule, name, old_run[name], new_run[name]
+
+
+_OPTIONS = frozenset(option.name for option in options())
+
+
+# ---- versions of the software that computes: with others, results may round differently
+
+
+def versions() -> dict[str, str]:
+    """The versions of nnmpi, Python and the libraries."""
+    return {
+        "nnmpi": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        **mpi_versions(),
+    }
+
+
+def versions_and_kernels() -> dict[str, str]:
+    """The versions of the libraries, and the CPU targets of BLAS and of the compiled kernels."""
+    return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}
