@@ -1,4 +1,4 @@
-"""Compares a run with the run that continues it, from a checkpoint or a snapshot."""
+"""The comparison of a run with the run that continues it, from a checkpoint or a snapshot."""
 
 import platform
 from collections.abc import Iterator, Mapping
