@@ -1,4 +1,4 @@
-"""What a run that continues another one does with an option, or a fact, that differs from it."""
+"""The effect of an option, or a fact, of a run on the run that continues it with another value."""
 
 from enum import Enum
 from typing import NamedTuple

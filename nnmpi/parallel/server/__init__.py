@@ -11,7 +11,7 @@ bsp, ssp and asp differ in one number: how many steps a worker may be ahead of t
 """
 
 from nnmpi.options.config import Config
-from nnmpi.parallel.layout import AVERAGED, Layout, server_count
+from nnmpi.parallel.layout import Layout, server_count
 from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer
 from nnmpi.parallel.server.strategy import served
@@ -39,11 +39,6 @@ def check(config: Config, ranks: int) -> None:
     """Raises ValueError if there are too few ranks for the servers, or if dp does not equal the
     number of workers."""
     servers = server_count(config)
-    if servers and config.sync in AVERAGED:
-        raise ValueError(
-            f"servers {servers} with sync {config.sync}: replicas exchange their parameters "
-            "themselves; leave servers out"
-        )
     if ranks <= servers:
         raise ValueError(
             f"sync {config.sync} with {servers} server{'s' * (servers != 1)} needs at least "

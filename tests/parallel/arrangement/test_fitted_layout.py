@@ -183,7 +183,7 @@ def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pp": 2, "reproducible": True}, "reproducible with pp 2: one rank computes"),
+        ({"pp": 2, "reproducible": True}, "reproducible with pp 2: it needs the whole model"),
         ({"slow_rank": "first:3"}, "slow_rank 'first:3'"),
         ({"cut": "3"}, "cut 3 without pp"),
     ],

@@ -1,0 +1,105 @@
+"""Feature: a declaration of what an option, or a value of it, relies on, breaks and excludes.
+
+A run has properties, such as steps that all ranks make together. A feature that relies on one
+cannot be combined with a feature that breaks it, so neither has to name the other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from nnmpi.options.quoting import shown
+
+LEAVE_ONE = "leave one of the two out"
+
+Asks: TypeAlias = Callable[[Any, int], str]
+"""A function of a Config and a number of ranks: the text of what these ask for, or ""."""
+
+
+class Property(NamedTuple):
+    """A property that a run has unless a feature breaks it; "it needs", followed by `words`."""
+
+    words: str
+
+
+EXACT_SUMS = Property("each step to use the exact sum of all gradients")
+STEPS_TOGETHER = Property("all ranks to make each step together")
+WHOLE_MODEL = Property("the whole model on each rank that computes")
+PLAIN_PASSES = Property("a forward pass and then a backward pass of the whole model")
+ALL_REDUCE = Property("gradients that are summed by an all-reduce")
+WHOLE_STATE = Property("all of a replica's state on one rank")
+WHOLE_MATRICES = Property("whole matrices where parameters are updated")
+HOST_MEMORY = Property("arrays in the memory of the host")
+
+
+class Feature(NamedTuple):
+    """An option with another value than by default, or what `asks` finds in a Config.
+
+    relies_on  properties that no other feature of the run may break
+    breaks     properties that a run with it lacks, each with the reason
+    conflicts  names of features that it cannot be combined with besides, each with the reason
+    requires   options without which it has no meaning, or "option value or value": the reason
+    remedy     how to do without it
+    """
+
+    name: str
+    asks: Asks | None = None
+    relies_on: Sequence[Property] = ()
+    breaks: Mapping[Property, str] = {}
+    conflicts: Mapping[str, str] = {}
+    requires: Mapping[str, str] = {}
+    remedy: str = LEAVE_ONE
+
+    def asked(self, config: Any, ranks: int) -> str:
+        """The option with its value as text, if the config asks for this feature; otherwise ""."""
+        return self.asks(config, ranks) if self.asks else given(config, self.name)
+
+
+class Refusal(NamedTuple):
+    """Two features that cannot be combined, with the reason and a remedy."""
+
+    feature: Feature
+    beside: Feature
+    reason: str
+    remedy: str
+
+
+class Requires(NamedTuple):
+    """A feature that has a meaning only beside another option."""
+
+    feature: Feature
+    other: str
+    reason: str
+
+
+def choice(option: str, *values: object) -> Asks:
+    """Asks for one of these values of an option."""
+    return lambda config, ranks: (
+        f"{option} {value}" if (value := getattr(config, option)) in values else ""
+    )
+
+
+def given(config: Any, option: str) -> str:
+    """An option with its value as text; "" if it has its default."""
+    value, field = getattr(config, option), type(config).__dataclass_fields__[option]
+    if value == field.default:
+        return ""
+    return option if value in (True, field.metadata["bare"]) else f"{option} {shown(value)}"
+
+
+def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
+    """Yields the pairs of these features that cannot be combined."""
+    by_name = {feature.name: feature for feature in features}
+    for feature in features:
+        for other, reason in feature.conflicts.items():
+            if beside := by_name.get(other):  # it may belong to an add-on that is left out
+                yield Refusal(feature, beside, reason, beside.remedy)
+        for beside in features:
+            broken = next((p for p in feature.relies_on if p in beside.breaks), None)
+            if broken and beside is not feature:
+                reason = f"it needs {broken.words}, and {beside.breaks[broken]}"
+                yield Refusal(feature, beside, reason, beside.remedy)
+
+
+def requirements(features: Sequence[Feature]) -> list[Requires]:
+    """The other options that these features require."""
+    return [Requires(f, other, reason) for f in features for other, reason in f.requires.items()]
