@@ -4,7 +4,8 @@ Core imports no add-on. It asks here for the rows of a table, and a row is loade
 for. `scripts/without NAME` takes out the modules of an add-on and its entry here, and tests the
 rest; those for which all other tests pass are in `tests/project/test_without.py`.
 
-    table           key                the function, and what it returns
+    table           key                the value, or the function and what it returns
+    options         its name           a module: `Options`, which Config inherits, and `FEATURES`
     names           a name of nnmpi    what `nnmpi.NAME` is
     in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     what it calls, with the session and its arguments
@@ -54,11 +55,13 @@ ADD_ONS = {
     "simulator": AddOn(modules=("nnmpi.sim",)),
     "planning": AddOn(
         modules=(
+            "nnmpi.options.parts.planning",
             *("nnmpi.planning", "nnmpi.run.planning"),
             *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
         ),
         uses=("simulator",),
         rows={
+            "options": {"planning": "nnmpi.options.parts.planning"},
             "names": {"machines": "nnmpi.planning.described:machines"},
             "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
             "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
@@ -81,11 +84,13 @@ ADD_ONS = {
     ),
     "pages": AddOn(
         modules=(
+            "nnmpi.options.parts.pages",
             *("nnmpi.io.page", "nnmpi.io.output.plot", "nnmpi.io.output.curves"),
             *("nnmpi.plot", "nnmpi.report", "nnmpi.watch"),
         ),
         uses=("simulator", "planning"),
         rows={
+            "options": {"pages": "nnmpi.options.parts.pages"},
             "names": {"plot": "nnmpi.io.output.plot:plot"},
             "reports": {"report": "nnmpi.io.page.page:write_at_end"},
         },
@@ -96,9 +101,15 @@ ADD_ONS = {
         },
     ),
     "language": AddOn(
-        modules=("nnmpi.run.text", "nnmpi.generate", "nnmpi.tokenize"),
+        modules=(
+            "nnmpi.options.parts.language",
+            "nnmpi.run.text",
+            "nnmpi.generate",
+            "nnmpi.tokenize",
+        ),
         uses=("planning",),
         rows={
+            "options": {"language": "nnmpi.options.parts.language"},
             "names": {"generate": "nnmpi.run.text.generation:generate"},
             "methods": {"generate": "nnmpi.run.text.samples:generate"},
             "samplers": {"sample_every": "nnmpi.run.text.samples:agreed_sampler"},
@@ -109,17 +120,21 @@ ADD_ONS = {
         },
     ),
     "loggers": AddOn(
-        modules=("nnmpi.io.loggers",),
+        modules=("nnmpi.options.parts.loggers", "nnmpi.io.loggers"),
         uses=("planning", "pages"),
         rows={
+            "options": {"loggers": "nnmpi.options.parts.loggers"},
             "names": {"loggers": "nnmpi.io.loggers"},
             "callbacks": {"logger": "nnmpi.io.loggers:loggers_of"},
         },
     ),
     "trace": AddOn(
-        modules=("nnmpi.io.trace",),
+        modules=("nnmpi.options.parts.trace", "nnmpi.io.trace"),
         uses=("simulator",),
-        rows={"tracers": {"trace": "nnmpi.io.trace:Tracer"}},
+        rows={
+            "options": {"trace": "nnmpi.options.parts.trace"},
+            "tracers": {"trace": "nnmpi.io.trace:Tracer"},
+        },
     ),
     "notebook": AddOn(
         modules=("nnmpi.run.notebook",),
@@ -143,23 +158,26 @@ ADD_ONS = {
         },
     ),
     "averaging": AddOn(
-        modules=("nnmpi.parallel.averaging",),
+        modules=("nnmpi.options.parts.averaging", "nnmpi.parallel.averaging"),
         rows={
+            "options": {"averaging": "nnmpi.options.parts.averaging"},
             "strategies": {"averaging": "nnmpi.parallel.averaging:make"},
             "rank_steps": {"averaging": "nnmpi.parallel.averaging:rank_step"},
         },
     ),
     "pipedream": AddOn(
-        modules=("nnmpi.parallel.pipedream",),
+        modules=("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
         rows={
+            "options": {"pipedream": "nnmpi.options.parts.pipedream"},
             "checks": {"schedule": "nnmpi.parallel.pipedream:check"},
             "strategies": {"pipedream": "nnmpi.parallel.pipedream:pipedream"},
             "rank_steps": {"pipedream": "nnmpi.parallel.pipedream:rank_step"},
         },
     ),
     "checks": AddOn(
-        modules=("nnmpi.parallel.checks",),
+        modules=("nnmpi.options.parts.checks", "nnmpi.parallel.checks"),
         rows={
+            "options": {"checks": "nnmpi.options.parts.checks"},
             "checks": {
                 "reproducible": "nnmpi.parallel.checks.reproducible:check",
                 "slow_rank": "nnmpi.parallel.checks.slow_ranks:check",

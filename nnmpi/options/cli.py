@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nnmpi.options import terms, user_code
-from nnmpi.options.config import GROUPS, Config, not_an_option, options
+from nnmpi.options.config import Config, not_an_option, options
+from nnmpi.options.groups import GROUPS
 from nnmpi.options.option import kind_of
 from nnmpi.options.quoting import nearest, quoted, shown
 from nnmpi.options.terms import check_text

@@ -1,9 +1,12 @@
-"""The features of core: which options rely on which properties of a run, and which break them.
+"""Features of a run: which options rely on which properties of a run, and which break them.
 
 The command line checks them before anything is built; the tests try every pair that follows from
 them; docs/combinations.md shows them to users.
 """
 
+from itertools import chain
+
+from nnmpi import addons
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options import terms
@@ -24,22 +27,13 @@ from nnmpi.options.features import (
     requirements,
 )
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.layout import AVERAGED, server_count
+from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
 """A config with all options at their defaults."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
-PLANNED = (
-    *(axis.name for axis in AXES),
-    *("layout", "zero", "sequence_parallel", "schedule", "micro_batches", "recompute"),
-    *("allreduce", "cut"),
-)
-"""The options that a plan chooses: a layout."""
-
-ONE_POSITION = "a new token is one position, and cannot be cut along positions"
-OUTER = "only local steps have an outer optimizer"
 
 
 def _servers(config: Config, ranks: int) -> str:
@@ -50,10 +44,6 @@ def _servers(config: Config, ranks: int) -> str:
 def _without_halves(config: Config, ranks: int) -> str:
     halves = config.allreduce in ("auto", "nccl", *REDUCE_SCATTERS)
     return "" if halves else f"allreduce {config.allreduce}"
-
-
-def _planned(config: Config, ranks: int) -> str:
-    return next(filter(None, (given(config, name) for name in PLANNED)), "")
 
 
 def _layout(config: Config, along: str) -> str:
@@ -69,7 +59,7 @@ def _positions(config: Config, ranks: int) -> str:
     return given(config, "sequence_parallel") or _layout(config, "tp")
 
 
-FEATURES = (
+FEATURES: tuple[Feature, ...] = (
     # axes of ranks
     Feature(
         "pp",
@@ -106,7 +96,6 @@ FEATURES = (
         lambda config, ranks: _layout(config, "cp"),
         requires={"cp": "it says that sequences are cut along cp"},
     ),
-    Feature("a layout", _planned),
     # ZeRO
     Feature(
         "zero",
@@ -211,53 +200,6 @@ FEATURES = (
         remedy="leave it out, or use --sync bsp --servers 0",
     ),
     Feature("staleness", requires={"sync ssp": "bsp allows no staleness, asp any"}),
-    # replicas that are averaged
-    Feature(
-        "averaging",
-        choice("sync", *AVERAGED),
-        relies_on=(EXACT_SUMS,),
-        breaks={EXACT_SUMS: "replicas make steps of their own"},
-        conflicts={"dtype float16": "each replica would have a loss scale of its own"},
-    ),
-    Feature("every", requires={"sync local or gossip": "in other modes ranks meet in every step"}),
-    Feature(
-        "fragments",
-        requires={"sync local": "only local steps exchange parts of the model in turn"},
-    ),
-    Feature(
-        "apply_after", requires={"sync local": "only local steps go on while replicas exchange"}
-    ),
-    Feature("outer_dtype", requires={"sync local": "only local steps send changes of replicas"}),
-    Feature("graph", requires={"sync gossip": "only gossip has neighbours"}),
-    Feature("outer", requires={"sync local": OUTER}),
-    Feature("outer_lr", requires={"sync local": OUTER}),
-    Feature(
-        "outer_momentum",
-        conflicts={"outer sgd": "only nesterov has a momentum there"},
-        requires={"sync local": OUTER},
-    ),
-    Feature("outer sgd", choice("outer", "sgd")),
-    # PipeDream
-    Feature(
-        "pipedream",
-        choice("schedule", "pipedream"),
-        relies_on=(EXACT_SUMS,),
-        breaks={
-            EXACT_SUMS: "each stage updates its weights while other batches use older ones",
-            STEPS_TOGETHER: "batches overlap, so that stages make a step at different times",
-            WHOLE_MODEL: "each rank is one stage",
-        },
-        conflicts={
-            "micro_batches": "a batch is one micro-batch and one step",
-            "clip_norm": "stages update before the norm of all gradients is known",
-            "16 bits": "a stage keeps versions of its parameters in one type",
-        },
-        remedy="use --schedule 1f1b",
-    ),
-    Feature(
-        "vertical_sync",
-        requires={"schedule pipedream": "other schedules keep one version of weights"},
-    ),
     # compressed gradients
     Feature(
         "compress",
@@ -269,58 +211,8 @@ FEATURES = (
             "nccl": "NCCL adds up numbers, and compressed gradients are bytes",
         },
     ),
-    # checks
-    Feature(
-        "reproducible",
-        relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES, WHOLE_STATE, HOST_MEMORY),
-        breaks={ALL_REDUCE: "those of slices are added up along a tree"},
-        conflicts={
-            "micro_batches": "slices are micro-batches already",
-            "16 bits": "the tree over slices adds up only float32 and float64",
-            "memory": "one rank computes a slice, forward and back, before the next one",
-        },
-    ),
-    Feature("slices", requires={"reproducible": "only that cuts a batch into slices"}),
-    Feature(
-        "verify",
-        relies_on=(EXACT_SUMS,),
-        conflicts={
-            "one rank": "there is nothing to compare it with",
-            "memory": "the single rank that it compares with needs memory too",
-        },
-    ),
-    Feature(
-        "verify along tp",
-        lambda config, ranks: "verify along tp" * (config.verify and config.tp > 1),
-        conflicts={"layerwise": "one rank has no norms of parameters that tp cuts"},
-    ),
-    Feature("slow_rank", relies_on=(WHOLE_MODEL, WHOLE_STATE)),
-    Feature("jitter", relies_on=(WHOLE_MODEL, WHOLE_STATE)),
-    # layouts that are searched for
-    Feature(
-        "plan",
-        relies_on=(STEPS_TOGETHER,),
-        conflicts={
-            "a layout": "the plan chooses one, and trains with it",
-            "reproducible": "it gives the same bits along dp alone, which needs no plan",
-            "elastic": "it adapts a given layout to the ranks that exist",
-            "dry_run": "a plan trains",
-        },
-    ),
-    Feature("dry_run", remedy="use python -m nnmpi.plan"),
-    Feature("ranks", requires={"dry_run": "a run has the ranks that mpirun starts"}),
-    # evaluations and text while it is trained
+    # evaluations while it is trained
     Feature("evaluate_every", relies_on=(STEPS_TOGETHER,)),
-    Feature(
-        "sample_every",
-        relies_on=(STEPS_TOGETHER,),
-        conflicts={
-            "cp": ONE_POSITION,
-            "sequence_parallel": ONE_POSITION,
-            "layout": "a text is one sample, which ranks cannot share",
-        },
-    ),
-    Feature("prompt", requires={"sample_every": "it is the beginning of a sample"}),
     # beyond memory
     Feature(
         "memory",
@@ -345,6 +237,7 @@ FEATURES = (
     ),
     Feature("backup", relies_on=(EXACT_SUMS,)),
     Feature("mtbf", requires={"backup": "it says how often backups are worth their cost"}),
+    *chain.from_iterable(part.FEATURES for part in addons.rows("options")),
 )
 
 REFUSALS = tuple(refusals(FEATURES))

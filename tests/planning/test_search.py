@@ -10,9 +10,9 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link
 from nnmpi.collectives.step import Collective
 from nnmpi.options.config import Config
+from nnmpi.options.parts.planning import PLANNED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.refusals import PLANNED
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name

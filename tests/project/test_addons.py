@@ -1,5 +1,7 @@
 """The wall between core and add-ons: core imports none, and each imports what its entry says."""
 
+import ast
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -54,6 +56,48 @@ def test_only_those_that_say_so_import_an_add_on(name: str, imports: grimp.Impor
 
 
 NONE = addons.AddOn(())
+
+MENTIONED: dict[str, set[str]] = {
+    "nnmpi.io.files.outputs": {"report", "trace"},
+    "nnmpi.parallel.arrangement.arrange": {"reproducible"},
+    "nnmpi.parallel.arrangement.fitted_layout": {"slow_rank"},
+    "nnmpi.parallel.arrangement.fragments": {"apply_after", "every", "fragments"},
+    "nnmpi.parallel.arrangement.program": {"reproducible", "slices"},
+    "nnmpi.parallel.arrangement.reduction": {"reproducible"},
+    "nnmpi.parallel.backup": {"dry_run"},
+    "nnmpi.parallel.step.replayed_stages": {"verify"},
+    "nnmpi.parallel.step.step_traffic": {"every"},
+    "nnmpi.parallel.step_list.text": {"verify"},
+    "nnmpi.parallel.strategy": {"verify"},
+    "nnmpi.run.session": {"verify"},
+    "nnmpi.run.setup.datasets": {"dry_run"},
+    "nnmpi.run.setup.probe": {"reproducible", "slices"},
+    "nnmpi.run.setup.setup": {"ranks", "sample_every"},
+    "nnmpi.run.setup.threads": {"reproducible"},
+    "nnmpi.run.start_events": {"jitter", "slow_rank"},
+    "nnmpi.run.training": {"sample_every", "verify"},
+    "nnmpi.train": {"reproducible"},
+}
+"""Options of add-ons that modules of core still read: none may be added."""
+
+
+def test_core_reads_no_option_of_an_add_on() -> None:
+    options = {f.name for part in addons.rows("options") for f in fields(part.Options)}
+    found = dict[str, set[str]]()
+    for path in sorted((ROOT / "nnmpi").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if add_on_of(module) is None and (read := options & {*read_from_configs(path)}):
+            found[module] = read
+    assert found == MENTIONED
+
+
+def read_from_configs(path: Path) -> Iterator[str]:
+    """Yields the attributes that a file reads from what it calls a config."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            *_, owner = ast.unparse(node.value).split(".")
+            if owner in ("config", "c", "requested", "fitting", "PLAIN"):
+                yield node.attr
 
 
 @pytest.mark.parametrize("name", ADD_ONS)

@@ -106,7 +106,8 @@ def single_rank(arrangement: Arrangement) -> Arrangement:
     """Returns the arrangement of the same model on one rank, with which --verify compares; its
     passes are not replayed."""
     plain: Any = {o.name: o.default for o in options(OF_RANKS) if o.name != "micro_batches"}
-    config = replace(arrangement.config, **plain, verify=False, compile=False)
+    plain["verify"] = False
+    config = replace(arrangement.config, **plain, compile=False)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
 
 

@@ -236,9 +236,10 @@ def _touched(run: Callable[[StepState, int], object], state: StepState, batches:
 
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
     """The bytes that a replica touches in a step on average, from rounds of one step and of two."""
-    of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[: a.config.every]]
+    every: int = a.config.every
+    of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[:every]]
     of_step = of_rounds[-1] - of_rounds[0]
-    return of_step + (of_rounds[0] - of_step) / a.config.every
+    return of_step + (of_rounds[0] - of_step) / every
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:

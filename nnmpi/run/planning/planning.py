@@ -113,7 +113,8 @@ class PlanModels(NamedTuple):
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
     """The models of memory and time for a config on a cluster that exists on paper only."""
-    strategies.check(replace(config, plan=AUTO), request.ranks)
+    planned: Any = {"plan": AUTO}
+    strategies.check(replace(config, **planned), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
     cluster = Cluster.on_paper(request.ranks, request.nodes, machine.device)
     return plan_models(request, uncut, cluster, machine.machine)
@@ -294,7 +295,8 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
     Rank 0 searches while the others wait; all get the result.
     """
     assert config.plan is not None
-    path, plain = config.plan, replace(config, plan=None, memory=None)
+    unplanned: Any = {"plan": None, "memory": None}
+    path, plain = config.plan, replace(config, **unplanned)
     limit = size(config.memory) if config.memory is not None else None
     if path == AUTO:
         machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))

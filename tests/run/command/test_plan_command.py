@@ -103,7 +103,10 @@ def test_a_mode_is_priced_beside_data_parallelism(
 
 def test_ranks_that_make_steps_apart_have_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main(shlex.split(f"{CNN} --ranks 4 --sync asp")) == 2
-    assert "1 server (sync asp): it needs all ranks to make each step together" in capsys.readouterr().err
+    assert (
+        "1 server (sync asp): it needs all ranks to make each step together"
+        in capsys.readouterr().err
+    )
 
 
 # ---- machines

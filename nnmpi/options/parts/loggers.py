@@ -1,0 +1,22 @@
+"""Options of loggers."""
+
+from dataclasses import dataclass
+
+from nnmpi.options import terms
+from nnmpi.options.features import Feature
+from nnmpi.options.groups import files_option
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of loggers."""
+
+    logger: str | None = files_option(
+        None,
+        "send metrics and pictures to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
+        "trackio:PROJECT",
+        form=terms.logger,
+    )
+
+
+FEATURES: tuple[Feature, ...] = ()

@@ -1,0 +1,18 @@
+"""Options of the page of a run."""
+
+from dataclasses import dataclass
+
+from nnmpi.options.features import Feature
+from nnmpi.options.groups import files_option
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the page of a run."""
+
+    report: str | None = files_option(
+        None, "at the end, write a page about the run, by default to run.html", bare="run.html"
+    )
+
+
+FEATURES: tuple[Feature, ...] = ()

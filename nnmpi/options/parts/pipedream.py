@@ -1,0 +1,40 @@
+"""Options of PipeDream."""
+
+from dataclasses import dataclass
+
+from nnmpi.options.features import EXACT_SUMS, STEPS_TOGETHER, WHOLE_MODEL, Feature, choice
+from nnmpi.options.groups import pipeline_option
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of PipeDream."""
+
+    vertical_sync: bool = pipeline_option(
+        False,
+        "with --schedule pipedream: all stages use the weight version that the first stage used",
+    )
+
+
+FEATURES = (
+    Feature(
+        "pipedream",
+        choice("schedule", "pipedream"),
+        relies_on=(EXACT_SUMS,),
+        breaks={
+            EXACT_SUMS: "each stage updates its weights while other batches use older ones",
+            STEPS_TOGETHER: "batches overlap, so that stages make a step at different times",
+            WHOLE_MODEL: "each rank is one stage",
+        },
+        conflicts={
+            "micro_batches": "a batch is one micro-batch and one step",
+            "clip_norm": "stages update before the norm of all gradients is known",
+            "16 bits": "a stage keeps versions of its parameters in one type",
+        },
+        remedy="use --schedule 1f1b",
+    ),
+    Feature(
+        "vertical_sync",
+        requires={"schedule pipedream": "other schedules keep one version of weights"},
+    ),
+)

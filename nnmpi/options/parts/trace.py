@@ -1,0 +1,16 @@
+"""Options of traces."""
+
+from dataclasses import dataclass
+
+from nnmpi.options.features import Feature
+from nnmpi.options.groups import files_option
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of traces."""
+
+    trace: str | None = files_option(None, "write a timeline of all ranks, for Chrome or Perfetto")
+
+
+FEATURES: tuple[Feature, ...] = ()
