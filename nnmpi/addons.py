@@ -13,16 +13,22 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
                                        this instead of training
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
     batch_checks    an option          (config, samples): the same for data with so many samples
+    graph_checks    an option          (config, graph): the same for the graph of the model
+    strategy_kinds  a feature          the StrategyKind of runs that ask for it
     strategies      a kind of them     (layout, spec): the Strategy of a rank
     rank_steps      a kind of them     (layout, spec): the RankStep of a rank on paper
     parts           a kind of them     (layout, spec): the StrategyParts of synchronous ranks
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
-    twins           "verify"           (strategy, single, spec): the Strategy that compares both
+    twins           an option          (arrangement): that of a second model, trained beside it
+    compared        the same           (strategy, twin's, spec): the Strategy that compares both
+    fitted          an option          (config, workers): options changed for so many workers
+    read_every      an option          (config): after how many steps each it reads the model
     plans           an option          (setup, config, comm): the RunPlan of a run
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
     samplers        an option          (comm, config, dataset): the Sampler of a run
     tracers         an option          (config, comm): the Tracer of a run
+    outputs         an option          the OutputFile that it names
     reports         an option          (outputs, config, report, writes): None; writes at the end
     start_fields    an option          (arrangement, batches): fields of the start event
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
@@ -30,6 +36,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -92,6 +99,7 @@ ADD_ONS = {
         rows={
             "options": {"pages": "nnmpi.options.parts.pages"},
             "names": {"plot": "nnmpi.io.output.plot:plot"},
+            "outputs": {"report": "nnmpi.io.page.page:OUTPUT"},
             "reports": {"report": "nnmpi.io.page.page:write_at_end"},
         },
         commands={
@@ -113,6 +121,7 @@ ADD_ONS = {
             "names": {"generate": "nnmpi.run.text.generation:generate"},
             "methods": {"generate": "nnmpi.run.text.samples:generate"},
             "samplers": {"sample_every": "nnmpi.run.text.samples:agreed_sampler"},
+            "read_every": {"sample_every": "nnmpi.run.text.samples:read_every"},
         },
         commands={
             "generate": ("nnmpi.run.text.generate_command", "generate text with a saved model"),
@@ -133,6 +142,7 @@ ADD_ONS = {
         uses=("simulator",),
         rows={
             "options": {"trace": "nnmpi.options.parts.trace"},
+            "outputs": {"trace": "nnmpi.io.trace.tracing:OUTPUT"},
             "tracers": {"trace": "nnmpi.io.trace:Tracer"},
         },
     ),
@@ -161,6 +171,11 @@ ADD_ONS = {
         modules=("nnmpi.options.parts.averaging", "nnmpi.parallel.averaging"),
         rows={
             "options": {"averaging": "nnmpi.options.parts.averaging"},
+            "graph_checks": dict.fromkeys(
+                ("every", "fragments", "apply_after"),
+                "nnmpi.parallel.averaging.fragments:check_fragments",
+            ),
+            "strategy_kinds": {"averaging": "nnmpi.parallel.averaging:KIND"},
             "strategies": {"averaging": "nnmpi.parallel.averaging:make"},
             "rank_steps": {"averaging": "nnmpi.parallel.averaging:rank_step"},
         },
@@ -169,7 +184,8 @@ ADD_ONS = {
         modules=("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
         rows={
             "options": {"pipedream": "nnmpi.options.parts.pipedream"},
-            "checks": {"schedule": "nnmpi.parallel.pipedream:check"},
+            "checks": {"pipedream": "nnmpi.parallel.pipedream:check"},
+            "strategy_kinds": {"pipedream": "nnmpi.parallel.pipedream:KIND"},
             "strategies": {"pipedream": "nnmpi.parallel.pipedream:pipedream"},
             "rank_steps": {"pipedream": "nnmpi.parallel.pipedream:rank_step"},
         },
@@ -184,11 +200,18 @@ ADD_ONS = {
                 "jitter": "nnmpi.parallel.checks.slow_ranks:check",
             },
             "batch_checks": {"reproducible": "nnmpi.parallel.checks.reproducible:check_batch"},
+            "strategy_kinds": {"reproducible": "nnmpi.parallel.checks.slices:KIND"},
             "parts": {"reproducible": "nnmpi.parallel.checks.reproducible:reproducible"},
             "slowed": dict.fromkeys(
                 ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:slowed"
             ),
-            "twins": {"verify": "nnmpi.parallel.checks.verify:verified"},
+            "twins": {"verify": "nnmpi.parallel.checks.twin:single_rank"},
+            "compared": {"verify": "nnmpi.parallel.checks.verify:verified"},
+            "read_every": {"verify": "nnmpi.parallel.checks.verify:read_every"},
+            "fitted": {"slow_rank": "nnmpi.parallel.checks.slow_ranks:fitted"},
+            "start_fields": dict.fromkeys(
+                ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:start_fields"
+            ),
         },
     ),
     "course": AddOn(
@@ -218,14 +241,27 @@ def rows(name: str) -> Iterator[Any]:
 
 
 def given(name: str, options: object) -> Iterator[Any]:
-    """Yields the rows of a table whose option has another value than by default."""
-    keys, plain = table(name).items(), type(options)  # a dataclass has its defaults as attributes
-    return (loaded(where) for key, where in keys if getattr(options, key) != getattr(plain, key))
+    """Yields the rows of a table whose option has another value than by default, or whose feature
+    the options ask for."""
+    features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
+    for key, where in table(name).items():
+        if key in features and features[key].asks:
+            is_given = bool(features[key].asked(options, 0))
+        else:
+            is_given = getattr(options, key) != getattr(plain, key)
+        if is_given:
+            yield loaded(where)
 
 
 def chosen(name: str, options: object) -> Any:
-    """The first row of a table whose option has another value than by default, or None."""
+    """The first of these rows, or None."""
     return next(given(name, options), None)
+
+
+@cache
+def _features() -> dict[str, Any]:
+    """The features of add-ons by name."""
+    return {f.name: f for part in rows("options") for f in part.FEATURES}
 
 
 def loaded(where: str) -> Any:

@@ -31,6 +31,7 @@ from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.arrange import strategy_of
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import rank_0_prints
 from nnmpi.run.recovery.recovery import NothingLeftError
@@ -194,8 +195,8 @@ def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
     except RankLost:  # go on: the Trainer arranges the remaining ranks
         c = read()
     blas.default_threads(1)  # until the model is known
-    if c.reproducible:
-        blas.set_threads(1)  # more would change the order of sums
+    if strategy_of(c).one_thread:
+        blas.set_threads(1)
     return c
 
 

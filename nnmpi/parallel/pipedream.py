@@ -30,6 +30,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrangement import StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
@@ -54,11 +55,13 @@ from nnmpi.parallel.strategy import (
 )
 from nnmpi.schedules.lowering import stream
 
+KIND = StrategyKind("pipedream", steps_together=False, is_pipeline=True)
+
 
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError where several ranks would have copies of a stage of PipeDream."""
     copies = mesh_of(config, ranks).axes["dp"]
-    if config.schedule == "pipedream" and copies > 1:
+    if copies > 1:
         raise ValueError(
             f"schedule pipedream with dp {copies}: {ranks} ranks in pipelines of {config.pp} make "
             f"{copies} copies of each stage, whose gradients would have to be summed before each "

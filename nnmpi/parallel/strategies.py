@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import cast
 
 from nnmpi import addons
 from nnmpi.options.config import Config
@@ -80,7 +81,7 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     strategy: Strategy = make(layout, spec)
     if spec.twin is None:
         return strategy
-    # --verify: each rank also trains the whole model, as a single rank would
+    # each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.twin)
-    verified: Strategy = addons.row("twins", "verify")(strategy, single, spec)
-    return verified
+    compared = addons.chosen("compared", spec.arrangement.config)
+    return cast(Strategy, compared(strategy, single, spec))

@@ -206,7 +206,7 @@ class ExecutorStrategy:
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
         self._checks = [parts.check] if row_norm_names(spec.task.model) else []
-        self.traffic = StepTraffic(layout, spec.arrangement.config, parts.store.wait)
+        self.traffic = StepTraffic(layout, spec.arrangement, parts.store.wait)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts = self._parts
@@ -364,7 +364,7 @@ def executor_of(
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
     ports = Ports.of(spec.task, part, channels, batch_stats, stage_units(a, rank, spec.parameters))
     has_values = spec.task.on is not META
-    checked_steps = (math.inf if a.config.verify else CHECKED_STEPS) if has_values else 0
+    checked_steps = (math.inf if spec.twin else CHECKED_STEPS) if has_values else 0
     lists = Lists(partial(step_ops, a, rank), partial(evaluation_ops, a, rank), checked_steps)
     passes = None
     if a.config.compile is not False and has_values:
@@ -374,6 +374,6 @@ def executor_of(
         on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
         exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")
         reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
-        how = spec.task.on, a.config, on_node, reason
+        how = spec.task.on, spec.twin is not None, a.config.compile is True, on_node, reason
         passes = ReplayedStages(part.stages, *how, spec.control.event)
     return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, op_hooks, passes)

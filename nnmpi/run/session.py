@@ -5,7 +5,7 @@
 All ranks make and close a session together. What fails on one rank fails on all.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,6 @@ from nnmpi.optim.replica_state import terms_of
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.backup import Version, backups
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -133,7 +132,8 @@ class Session:
         if snapshot:  # values, before they move to a store that ranks share
             of_model, others = all_or_none(comm, lambda: values_and_others(snapshot.arrays, model))
             move(of_model, [*value_arrays(part)], comm)
-        twin = self._twin(model, arrangement) if config.verify else None
+        alone = addons.chosen("twins", config)
+        twin = self._twin(model, partial(alone, arrangement)) if alone else None
         consistency.check_values(comm, part)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
@@ -188,9 +188,8 @@ class Session:
             self.run.control,
         )
 
-    def _twin(self, model: Module, arrangement: Arrangement) -> TrainSpec:
-        """The spec of a second model, which --verify trains on one rank; the two models share
-        nothing."""
+    def _twin(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
+        """The spec of a second model, which is trained beside this one; the two share nothing."""
 
         def another() -> ModelPart:
             other = self._build_model()
@@ -203,7 +202,7 @@ class Session:
             initialise(self._initial, part, self.setup.on)
             return part
 
-        single = all_or_none(self.comm, lambda: single_rank(arrangement))
+        single = all_or_none(self.comm, alone)
         return self._spec(all_or_none(self.comm, another), single, Layout.of_one_rank())
 
     # ---- between two steps

@@ -62,7 +62,6 @@ def start_event(session: Session, run: RunState) -> Event:
     """The first event of a run: model, data, layout and options."""
     setup, config, d = session.setup, session.config, session.setup.dataset
     a = session.arrangement
-    slowed = {"slow_rank": config.slow_rank, "jitter": config.jitter}
     left = run.total_steps - run.state.step + run.state.batch
     return {
         "event": "start",
@@ -81,7 +80,6 @@ def start_event(session: Session, run: RunState) -> Event:
         "ranks": session.comm.size,
         "sync": config.sync,
         **{axis: n for axis in CUTS if (n := getattr(config, axis)) > 1},
-        **{name: value for name, value in slowed.items() if value},
         **setup.user_functions,
         **session.strategy.describe(),
         **{

@@ -171,10 +171,10 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
 
 def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator[int]:
     """Intervals in steps at which something reads the model, or the result of the last step."""
-    if hears_steps or config.verify:
+    if hears_steps:
         yield 1
-    given = config.sample_every, config.evaluate_every, config.check_copies, times.steps
-    yield from filter(None, given)
+    of_add_ons = (every(config) for every in addons.given("read_every", config))
+    yield from filter(None, (config.evaluate_every, config.check_copies, times.steps, *of_add_ons))
 
 
 # ---- sessions

@@ -11,7 +11,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.arrangement.fragments import fragments, layer_of
+from nnmpi.parallel.averaging.fragments import fragments, layer_of
 from nnmpi.parallel.compression.exchange import Exchange
 
 

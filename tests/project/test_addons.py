@@ -18,6 +18,12 @@ ROOT = Path(nnmpi.__file__).parents[1]
 OF_OPTIONS = {
     "checks",
     "batch_checks",
+    "graph_checks",
+    "twins",
+    "compared",
+    "fitted",
+    "read_every",
+    "outputs",
     "start_fields",
     "slowed",
     "instead",
@@ -58,25 +64,8 @@ def test_only_those_that_say_so_import_an_add_on(name: str, imports: grimp.Impor
 NONE = addons.AddOn(())
 
 MENTIONED: dict[str, set[str]] = {
-    "nnmpi.io.files.outputs": {"report", "trace"},
-    "nnmpi.parallel.arrangement.arrange": {"reproducible"},
-    "nnmpi.parallel.arrangement.fitted_layout": {"slow_rank"},
-    "nnmpi.parallel.arrangement.fragments": {"apply_after", "every", "fragments"},
-    "nnmpi.parallel.arrangement.program": {"reproducible", "slices"},
-    "nnmpi.parallel.arrangement.reduction": {"reproducible"},
     "nnmpi.parallel.backup": {"dry_run"},
-    "nnmpi.parallel.step.replayed_stages": {"verify"},
-    "nnmpi.parallel.step.step_traffic": {"every"},
-    "nnmpi.parallel.step_list.text": {"verify"},
-    "nnmpi.parallel.strategy": {"verify"},
-    "nnmpi.run.session": {"verify"},
-    "nnmpi.run.setup.datasets": {"dry_run"},
-    "nnmpi.run.setup.probe": {"reproducible", "slices"},
-    "nnmpi.run.setup.setup": {"ranks", "sample_every"},
-    "nnmpi.run.setup.threads": {"reproducible"},
-    "nnmpi.run.start_events": {"jitter", "slow_rank"},
-    "nnmpi.run.training": {"sample_every", "verify"},
-    "nnmpi.train": {"reproducible"},
+    "nnmpi.run.setup.setup": {"sample_every"},
 }
 """Options of add-ons that modules of core still read: none may be added."""
 

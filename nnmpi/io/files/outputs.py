@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import combinations
 from typing import IO, NamedTuple
 
+from nnmpi import addons
 from nnmpi.io.files.atomic import check_not_read_only, check_target, lock
 from nnmpi.io.files.folders import check_folder, is_folder, weights_of
 from nnmpi.options.config import Config
@@ -121,26 +122,39 @@ def _refusal(log: str, error: OSError) -> ValueError:
 # ---- outputs
 
 
+class OutputFile(NamedTuple):
+    """A file that a run writes besides its log and its model, named by an option.
+
+    kind   a word for what it is
+    fits   whether a file that begins with these 9 bytes is of that kind, and may be replaced
+    """
+
+    option: str
+    kind: str
+    fits: Callable[[bytes], bool]
+
+
 def check_outputs(config: Config) -> None:
     """Raises ValueError if an output cannot be written, or if two outputs are the same file."""
     save = config.save and weights_of(config.save)
     if config.save:
         check_folder(config.save) if is_folder(config.save) else check_target(config.save)
-    if config.trace:
-        check_target(config.trace, "write trace")
-    if config.report:
-        check_target(config.report, "write report")
     if config.log:
         check_not_read_only(config.log, "write log")
-    outputs = {"save": save, "log": config.log, "trace": config.trace, "report": config.report}
-    for (other, path), (option, name) in combinations(outputs.items(), 2):
-        if path and name and os.path.abspath(path) == os.path.abspath(name):
+    files: dict[OutputFile, str] = {
+        file: getattr(config, file.option) for file in addons.given("outputs", config)
+    }
+    for file, path in files.items():
+        check_target(path, f"write {file.option}")
+    outputs = {"save": save, "log": config.log, **{o.option: path for o, path in files.items()}}
+    for (other, first), (option, name) in combinations(outputs.items(), 2):
+        if first and name and os.path.abspath(first) == os.path.abspath(name):
             raise ValueError(
                 f"{option} {shown(name)} is also the file of {other}; name another file"
             )
     _refuse_other_kinds(save, "save", "a model", lambda head: head[8:9] == b"{")
-    _refuse_other_kinds(config.trace, "write trace", "a trace", lambda head: head[:1] == b"{")
-    _refuse_other_kinds(config.report, "write report", "a page", lambda head: head[:1] == b"<")
+    for file, path in files.items():
+        _refuse_other_kinds(path, f"write {file.option}", file.kind, file.fits)
     if config.log:
         check_log(config.log, config.append or config.resume or config.elastic)
 

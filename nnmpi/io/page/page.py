@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.comm.stderr import print_error
 from nnmpi.io.files.atomic import refusing, replaced
+from nnmpi.io.files.outputs import OutputFile
 from nnmpi.io.output import LostOutputError, Report
 from nnmpi.io.output.curves import AXES
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
@@ -25,6 +26,8 @@ from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 
 HEAD = b'{"displayTimeUnit"'
 """The first bytes of a trace file, with which no log begins."""
+
+OUTPUT = OutputFile("report", "a page", lambda head: head[:1] == b"<")
 
 LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 """The content of a file of --log, or of --trace."""

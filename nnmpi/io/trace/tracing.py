@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError
+from nnmpi.io.files.outputs import OutputFile
 from nnmpi.io.trace.chrome import write
 from nnmpi.io.trace.recording import RankEntries, Recording
 from nnmpi.io.trace.summary import bubble, facts, traced
@@ -22,6 +23,8 @@ from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.strategy import AgreedError
 
 ROUNDS = 20
+
+OUTPUT = OutputFile("trace", "a trace", lambda head: head[:1] == b"{")
 
 
 class Tracer:

@@ -15,18 +15,17 @@ Rules:
   scattered, and that decides the buckets. So buckets are cut last, from an arrangement without
   them.
 - Where buckets are cut, and their order, decides the bits of sums.
-- An option that only several ranks can use belongs in a group of OF_RANKS; else `--verify` uses
-  it on its single rank too.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise, product
-from typing import Any
+from typing import Any, cast
 
+from nnmpi import addons
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_paths
-from nnmpi.options.config import Config, options
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import (
     MEASURED,
     Arrangement,
@@ -37,17 +36,15 @@ from nnmpi.parallel.arrangement.arrangement import (
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
-from nnmpi.parallel.arrangement.fragments import check_fragments
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
-from nnmpi.parallel.layout import AVERAGED, mesh_of, server_count, summed_axes
+from nnmpi.parallel.layout import mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
-from nnmpi.schedules import proof
 
 MB = 1e6
 DEFAULT_MB = 1.0
@@ -55,9 +52,6 @@ DEFAULT_MB = 1.0
 
 UNMEASURED = {"allreduce": "ring"}
 """The all-reduce that takes the place of `auto` in arrangements for which nothing was measured."""
-
-OF_RANKS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
-"""The groups of options that a run on one rank cannot use, micro-batches excepted."""
 
 
 def arrange(
@@ -76,7 +70,8 @@ def arrange(
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), (0,))
     recomputed_paths(graph, config.recompute)  # refuses what the model lacks
-    check_fragments(config, graph)
+    for check in addons.given("graph_checks", config):
+        check(config, graph)
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
     _check_terms(config, graph, sharding)
@@ -102,39 +97,19 @@ def arrange(
     return replace(arrangement, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
 
-def single_rank(arrangement: Arrangement) -> Arrangement:
-    """Returns the arrangement of the same model on one rank, with which --verify compares; its
-    passes are not replayed."""
-    plain: Any = {o.name: o.default for o in options(OF_RANKS) if o.name != "micro_batches"}
-    plain["verify"] = False
-    config = replace(arrangement.config, **plain, compile=False)
-    return arrange(config, Cluster.on_paper(1), arrangement.graph)
-
-
-STRATEGY_KINDS = (
-    StrategyKind("server", lambda c: server_count(c) > 0, steps_together=False),
-    StrategyKind("averaging", lambda c: c.sync in AVERAGED),
-    StrategyKind("reproducible", lambda c: c.reproducible),
-    StrategyKind(
-        "pipedream",
-        lambda c: proof.find(c.schedule).update_each,
-        steps_together=False,
-        is_pipeline=True,
-    ),
-    StrategyKind(
-        "pipeline",
-        lambda c: c.pp > 1 or c.recompute == "stage" or c.schedule != Config().schedule,
-        is_pipeline=True,
-    ),
-    StrategyKind("replicas", lambda c: True),
-)
-"""The kinds of training strategies; a config takes the first one that it asks for."""
+REPLICATED = StrategyKind("replicas")
+PIPELINE = StrategyKind("pipeline", is_pipeline=True)
+SERVER = StrategyKind("server", steps_together=False)
 
 
 def strategy_of(config: Config) -> StrategyKind:
-    """Returns the kind of the strategy that a config asks for: the first of STRATEGY_KINDS whose
-    `is_asked` is true."""
-    return next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
+    """Returns the kind of the strategy that a config asks for."""
+    if server_count(config):
+        return SERVER
+    if kind := addons.chosen("strategy_kinds", config):
+        return cast(StrategyKind, kind)
+    is_cut = config.pp > 1 or config.recompute == "stage" or config.schedule != Config().schedule
+    return PIPELINE if is_cut else REPLICATED
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:

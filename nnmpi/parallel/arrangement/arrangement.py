@@ -30,6 +30,7 @@ from nnmpi.parallel.layout import summed_axes
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
+from nnmpi.schedules.op import Op
 
 MEASURED = "auto"
 """The name of the all-reduce where the fastest one has to be measured first."""
@@ -65,18 +66,24 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
 
 
 class StrategyKind(NamedTuple):
-    """A row of `STRATEGY_KINDS`; `strategies.py` has the function that builds each strategy.
+    """A kind of training strategy; `strategies.py` has the function that builds each strategy.
 
-    is_asked        whether the options ask for it, given that they ask for none of the rows above
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
     is_pipeline     whether each rank runs its program of --schedule
+    program         (arrangement, rank, micro-batches): the ops of a step, if it has its own
+    micro_batches   (arrangement, rank, batch): their sizes, if it cuts batches in its own way
+    one_thread      whether BLAS must use one thread, since several add in another order
+    result_steps    (config): how many steps a result of the strategy is about
     """
 
     name: str
-    is_asked: Callable[[Config], bool]
     steps_together: bool = True
     is_pipeline: bool = False
+    program: "Callable[[Arrangement, int, int], list[Op]] | None" = None
+    micro_batches: "Callable[[Arrangement, int, int], list[int]] | None" = None
+    one_thread: bool = False
+    result_steps: Callable[[Config], int] = lambda config: 1
 
 
 def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:

@@ -17,10 +17,11 @@ same result.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import compress, product
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi import addons
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.layout import server_count
@@ -121,22 +122,14 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
         **sizes,
         "dp": None if config.dp is None else dp,
         "cut": config.cut if sizes["pp"] == config.pp else None,  # it is for one number of stages
-        "slow_rank": _slow_ranks(config, workers),
     }
+    for fit in addons.given("fitted", config):
+        changes |= fit(config, workers)
     fitting = replace(config, **changes)
     useless = pointless(fitting, workers + server_count(fitting))
     never = pointless(config, ranks=2)  # kept, so that `check` refuses them
     changes |= {name: getattr(PLAIN, name) for name in useless if name not in never}
     return replace(config, **changes)
-
-
-def _slow_ranks(config: Config, workers: int) -> str | None:
-    """Returns --slow-rank without the entries of ranks that do not exist; None if no entry is
-    left."""
-    words = config.slow_rank.split(",") if config.slow_rank else []
-    ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries
-    exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
-    return ",".join(compress(words, exists)) or None
 
 
 # ---- in words

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnmpi.data.loader import BatchSplit, part_of
+from nnmpi.data.loader import BatchSplit
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.parallel.mesh import BATCH
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import forward_programs, programs
-from nnmpi.schedules.op import Kind, Op, slice_by_slice, stage_by_stage
-from nnmpi.schedules.reduction_tree import owners_of
+from nnmpi.schedules.op import Kind, Op, stage_by_stage
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
@@ -21,8 +20,8 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
     PipeDream runs the same ops one at a time (`stream` in `schedules/lowering.py`).
     """
-    if a.config.reproducible:
-        return slice_by_slice(micro)
+    if a.strategy.program:
+        return a.strategy.program(a, rank, micro)
     if a.residences is not None:
         return stage_by_stage(micro, [how is Residence.RECOMPUTE for how in a.residences.choice])
     return _programs(a, micro)[a.mesh.coordinates(rank)["pp"]]
@@ -45,11 +44,8 @@ def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     """Returns the number of samples in each micro-batch of a rank, for a batch of `batch`
     samples."""
-    rows = np.arange(batch)
-    if a.config.reproducible:
-        owners = owners_of(a.config.slices, a.mesh.size)
-        slices = (v for v, owner in enumerate(owners) if owner == rank)
-        return [len(part_of(rows, a.config.slices, v)) for v in slices]
+    if a.strategy.micro_batches:
+        return a.strategy.micro_batches(a, rank, batch)
     group = a.mesh.group(rank, *BATCH)
     split = BatchSplit(a.config.micro_batches, len(group), group.index(rank))
-    return [len(part) for part in split(rows)]
+    return [len(part) for part in split(np.arange(batch))]

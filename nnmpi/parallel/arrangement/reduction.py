@@ -101,7 +101,7 @@ def _refuse(
 def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
     """Returns True if ranks that step together sum gradients and nothing rules out NCCL."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
-    together = not (server_count(config) or config.reproducible or config.schedule == "pipedream")
+    together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
     can = (
         cluster.has_nccl
         and not config.compress

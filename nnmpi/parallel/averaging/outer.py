@@ -23,7 +23,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import ReplicaState
 from nnmpi.optim.state import STEP
-from nnmpi.parallel.arrangement.fragments import fragments, local_steps
+from nnmpi.parallel.averaging.fragments import fragments, local_steps
 from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting

@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.averaging.gossip import Gossiping
 from nnmpi.parallel.averaging.outer import OuterOptimizer
 from nnmpi.parallel.layout import Layout, duplicate
@@ -37,6 +37,9 @@ from nnmpi.parallel.strategy import (
     slowed,
     update_of,
 )
+
+KIND = StrategyKind("averaging", result_steps=lambda config: config.every)
+"""A result is about a round of steps."""
 
 
 class Averaging(Protocol):

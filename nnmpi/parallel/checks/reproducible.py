@@ -1,7 +1,7 @@
 """--reproducible: the same bits on any number of ranks, up to the number of slices.
 
 A batch is cut into a fixed number of slices. Each is computed by itself, with its own gradient, and
-the gradients are summed along one tree over slices (`schedules/reduction_tree.py`). The sum ends on
+the gradients are summed along one tree over slices (`reduction_tree.py`). The sum ends on
 rank 0 and is broadcast; every rank updates a copy of the parameters. So no value depends on where
 it was computed:
 
@@ -34,6 +34,7 @@ from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
+from nnmpi.parallel.checks.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
@@ -41,7 +42,6 @@ from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
-from nnmpi.schedules.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:

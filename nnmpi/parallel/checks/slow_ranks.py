@@ -6,12 +6,14 @@
 import time
 from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.step_list.op import Kind, Op
@@ -88,3 +90,17 @@ def slowed(
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError for ranks to be slowed that there are not."""
     delay_of(config, 0, mesh_of(config, ranks).size)
+
+
+def fitted(config: Config, workers: int) -> dict[str, Any]:
+    """The entries of --slow-rank for ranks that exist, or None if there are none."""
+    words = config.slow_rank.split(",")
+    ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries
+    exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
+    return {"slow_rank": ",".join(compress(words, exists)) or None}
+
+
+def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
+    """The delays that a config asks for, as fields of the start event."""
+    slowed = {"slow_rank": a.config.slow_rank, "jitter": a.config.jitter}
+    return {name: value for name, value in slowed.items() if value}

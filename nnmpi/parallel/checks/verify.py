@@ -29,6 +29,7 @@ from nnmpi.data import Loader
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.checks.reference_update import (
     BOUND,
@@ -290,3 +291,8 @@ def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
     assert spec.twin is not None
     update = ReferenceUpdate(spec, spec.parameters)
     return VerifiedStrategy(strategy, single, (spec, spec.twin), update)
+
+
+def read_every(config: Config) -> int:
+    """The parameters are read after each step."""
+    return 1

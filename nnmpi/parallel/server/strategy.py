@@ -84,7 +84,7 @@ class ServerStrategy:
         self._store, self._slices = served(layout, spec)
         self.optimizer = spec.optimizer(self._store.parameters)
         self.full_state = whole_model(spec.part, layout.all)
-        self.traffic = StepTraffic(layout, config)
+        self.traffic = StepTraffic(layout, spec.arrangement)
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
 
     def describe(self) -> dict[str, Any]:

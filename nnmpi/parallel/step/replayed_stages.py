@@ -7,7 +7,6 @@ from typing import Any
 from nnmpi.arrays.backend import Backend
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass
-from nnmpi.options.config import Config
 from nnmpi.parallel.step.ports import PassState, Stage, StagePass
 from nnmpi.parallel.step.stage_lists import StageLists
 
@@ -26,12 +25,13 @@ class ReplayedStages:
         self,
         stages: Mapping[int, Module],
         on: Backend,
-        config: Config,
+        is_compared: bool,
+        of_users: bool,
         on_node: int,
         reason: str | None,
         event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._how = on, config.verify, config.compile is True, on_node
+        self._how = on, is_compared, of_users, on_node
         self._reason, self._event = reason, event
         self._numbers = {id(module): s for s, module in stages.items()}
         self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()

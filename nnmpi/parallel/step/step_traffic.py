@@ -4,9 +4,9 @@ from collections.abc import Callable, Generator, Iterable
 
 from nnmpi.comm import Comm
 from nnmpi.data import Loader
-from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
-from nnmpi.parallel.layout import AVERAGED, Layout
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepResult
 
 
@@ -23,11 +23,11 @@ class StepTraffic:
     _has_begun = False
 
     def __init__(
-        self, layout: Layout, config: Config, complete: Callable[[], None] = lambda: None
+        self, layout: Layout, a: Arrangement, complete: Callable[[], None] = lambda: None
     ) -> None:
         self._layout, self._complete = layout, complete
-        self._steps = config.every if config.sync in AVERAGED else 1  # of a result
-        self._samples = config.batch_size * self._steps
+        self._steps = a.strategy.result_steps(a.config)
+        self._samples = a.config.batch_size * self._steps
 
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
 from nnmpi.options.collector import gc_paused
-from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, AxisTraffic, Traffic
@@ -72,9 +72,10 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """A RankKind with the bytes that the first of these ranks holds and sends; with --verify it
-    holds a whole model too."""
-    first, single = ranks[0], single_rank(a) if a.config.verify else None
+    """A RankKind with the bytes that the first of these ranks holds and sends; if a second
+    model is trained beside, it holds that too."""
+    first, alone = ranks[0], addons.chosen("twins", a.config)
+    single = alone and alone(a)
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
         return RankKind(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Traffic()), unique=lost)

@@ -11,6 +11,7 @@ from typing import Any
 
 from nnmpi.comm import Comm
 from nnmpi.comm.stderr import print_error
+from nnmpi.data import blank
 from nnmpi.data.inputs import arrays
 from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.io.output import Event, open_report
@@ -24,7 +25,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.step_list.text import lines
 from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.lanes import timelines
 from nnmpi.planning.layout_svg import as_svg
@@ -34,9 +34,10 @@ from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.layout_events import layout_event, moves_event
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_models, machine_on_paper
+from nnmpi.run.planning.step_text import lines
 from nnmpi.run.resume import fitted
 from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
-from nnmpi.run.setup.setup import Setup, build_model, initialise, set_up
+from nnmpi.run.setup.setup import Setup, TrainerArguments, build_model, initialise, set_up
 from nnmpi.sim.drawing.svg import svg
 
 HELP = "what each rank of a run holds and sends"
@@ -57,7 +58,10 @@ def print_dry_run(c: Config, comm: Comm) -> int:
         if work is None:
             return 0
         c, comm = fewer.config, work
-    event = dry_run(set_up(c, comm), comm)
+    data = None
+    if c.data.startswith("synthetic:") and c.tokenizer is None:  # it needs no files, nor numbers
+        data = all_or_none(comm, lambda: blank(c.data))
+    event = dry_run(set_up(c, comm, TrainerArguments(data=data), c.ranks), comm)
     with open_report(c, comm) as report:
         report.event(event)
     return 0

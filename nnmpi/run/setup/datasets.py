@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from nnmpi.comm import Comm
-from nnmpi.data import Dataset, Standardiser, blank, from_arrays, load
+from nnmpi.data import Dataset, Standardiser, from_arrays, load
 from nnmpi.data.tokenizer import (
     BPETokenizer,
     Tokenizer,
@@ -86,9 +86,6 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
         x, y, *test = given
         x_test, y_test = test or (None, None)
         return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
-    is_synthetic = config.data.startswith("synthetic:") and config.tokenizer is None
-    if config.dry_run and is_synthetic:  # it needs no files, nor numbers
-        return blank(config.data)
     return load(
         config.data,
         data_dir=config.data_dir,

@@ -72,8 +72,8 @@ def _cuts(a: Arrangement) -> bool:
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
-    """True if ranks, or slices of --reproducible, have parts of a micro-batch."""
-    return a.mesh.count(*BATCH) > 1 or (a.config.reproducible and a.config.slices > 1)
+    """True if ranks have parts of a micro-batch, or the strategy cuts batches in its own way."""
+    return a.mesh.count(*BATCH) > 1 or a.strategy.micro_batches is not None
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:

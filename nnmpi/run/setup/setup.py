@@ -109,7 +109,7 @@ def set_up(
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
         check_backup(config, comm)
-        on = _checked_device(config, comm, ranks or config.ranks or comm.size)
+        on = _checked_device(config, comm, ranks or comm.size)
         criterion = objectives.checked(given.loss, metrics)
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None
 

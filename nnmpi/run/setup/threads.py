@@ -27,7 +27,7 @@ def useful_threads(a: Arrangement, cores: int) -> int:
 
     Convolutions and attention do not count: their products are small, or compiled for one thread.
     """
-    if a.config.reproducible:
+    if a.strategy.one_thread:
         return 1
     rows = a.config.batch_size / min(a.config.micro_batches, a.config.batch_size)
     rows /= a.mesh.count(*REPLICAS, "tp")
@@ -53,8 +53,8 @@ def on_all_ranks(a: Arrangement, comm: Comm) -> int:
 
 def why(a: Arrangement, pay: int, cores: int) -> str:
     """The reason for the number of BLAS threads, as text."""
-    if a.config.reproducible:
-        return "reproducible"
+    if a.strategy.one_thread:
+        return a.strategy.name
     if name := blas.set_by_user():
         return f"{name} is set"
     return f"the matrix products of this model are large enough for {pay} of {cores} cores"

@@ -119,3 +119,8 @@ def _tokens(
     decoder = Decoder(part, layout, positions, session.task.on, objective.whole)
     with session.evaluating(), reading(part.parameters):
         yield from generated(decoder, prompt, count, how, size, ends)
+
+
+def read_every(config: Config) -> int:
+    """Text is written every so many steps."""
+    return int(config.sample_every)

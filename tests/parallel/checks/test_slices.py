@@ -16,7 +16,7 @@ from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.schedules.reduction_tree import Action, TreeMove, moves
+from nnmpi.parallel.checks.reduction_tree import Action, TreeMove, moves
 
 # ---- the tree, on paper
 
