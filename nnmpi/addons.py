@@ -5,7 +5,7 @@ for. `scripts/without NAME` takes out the modules of an add-on and its entry her
 rest; those for which all other tests pass are in `tests/project/test_without.py`.
 
     table           key                the value, or the function and what it returns
-    options         its name           a module: `Options`, which Config inherits, and `FEATURES`
+    options         its name           a Part of Config: its options, and their features
     names           a name of nnmpi    what `nnmpi.NAME` is
     in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     what it calls, with the session and its arguments
@@ -68,7 +68,7 @@ ADD_ONS = {
         ),
         uses=("simulator",),
         rows={
-            "options": {"planning": "nnmpi.options.parts.planning"},
+            "options": {"planning": "nnmpi.options.parts.planning:PART"},
             "names": {"machines": "nnmpi.planning.described:machines"},
             "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
             "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
@@ -97,7 +97,7 @@ ADD_ONS = {
         ),
         uses=("simulator", "planning"),
         rows={
-            "options": {"pages": "nnmpi.options.parts.pages"},
+            "options": {"pages": "nnmpi.options.parts.pages:PART"},
             "names": {"plot": "nnmpi.io.output.plot:plot"},
             "outputs": {"report": "nnmpi.io.page.page:OUTPUT"},
             "reports": {"report": "nnmpi.io.page.page:write_at_end"},
@@ -117,7 +117,7 @@ ADD_ONS = {
         ),
         uses=("planning",),
         rows={
-            "options": {"language": "nnmpi.options.parts.language"},
+            "options": {"language": "nnmpi.options.parts.language:PART"},
             "names": {"generate": "nnmpi.run.text.generation:generate"},
             "methods": {"generate": "nnmpi.run.text.samples:generate"},
             "samplers": {"sample_every": "nnmpi.run.text.samples:agreed_sampler"},
@@ -132,7 +132,7 @@ ADD_ONS = {
         modules=("nnmpi.options.parts.loggers", "nnmpi.io.loggers"),
         uses=("planning", "pages"),
         rows={
-            "options": {"loggers": "nnmpi.options.parts.loggers"},
+            "options": {"loggers": "nnmpi.options.parts.loggers:PART"},
             "names": {"loggers": "nnmpi.io.loggers"},
             "callbacks": {"logger": "nnmpi.io.loggers:loggers_of"},
         },
@@ -141,7 +141,7 @@ ADD_ONS = {
         modules=("nnmpi.options.parts.trace", "nnmpi.io.trace"),
         uses=("simulator",),
         rows={
-            "options": {"trace": "nnmpi.options.parts.trace"},
+            "options": {"trace": "nnmpi.options.parts.trace:PART"},
             "outputs": {"trace": "nnmpi.io.trace.tracing:OUTPUT"},
             "tracers": {"trace": "nnmpi.io.trace:Tracer"},
         },
@@ -170,7 +170,7 @@ ADD_ONS = {
     "averaging": AddOn(
         modules=("nnmpi.options.parts.averaging", "nnmpi.parallel.averaging"),
         rows={
-            "options": {"averaging": "nnmpi.options.parts.averaging"},
+            "options": {"averaging": "nnmpi.options.parts.averaging:PART"},
             "graph_checks": dict.fromkeys(
                 ("every", "fragments", "apply_after"),
                 "nnmpi.parallel.averaging.fragments:check_fragments",
@@ -183,7 +183,7 @@ ADD_ONS = {
     "pipedream": AddOn(
         modules=("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
         rows={
-            "options": {"pipedream": "nnmpi.options.parts.pipedream"},
+            "options": {"pipedream": "nnmpi.options.parts.pipedream:PART"},
             "checks": {"pipedream": "nnmpi.parallel.pipedream:check"},
             "strategy_kinds": {"pipedream": "nnmpi.parallel.pipedream:KIND"},
             "strategies": {"pipedream": "nnmpi.parallel.pipedream:pipedream"},
@@ -193,7 +193,7 @@ ADD_ONS = {
     "checks": AddOn(
         modules=("nnmpi.options.parts.checks", "nnmpi.parallel.checks"),
         rows={
-            "options": {"checks": "nnmpi.options.parts.checks"},
+            "options": {"checks": "nnmpi.options.parts.checks:PART"},
             "checks": {
                 "reproducible": "nnmpi.parallel.checks.reproducible:check",
                 "slow_rank": "nnmpi.parallel.checks.slow_ranks:check",
@@ -261,7 +261,7 @@ def chosen(name: str, options: object) -> Any:
 @cache
 def _features() -> dict[str, Any]:
     """The features of add-ons by name."""
-    return {f.name: f for part in rows("options") for f in part.FEATURES}
+    return {f.name: f for part in rows("options") for f in part.features}
 
 
 def loaded(where: str) -> Any:

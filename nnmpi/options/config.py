@@ -14,6 +14,7 @@ from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import DEVICES
 from nnmpi.options import resume_rules as rules
 from nnmpi.options import terms
+from nnmpi.options.features import Part
 from nnmpi.options.groups import (
     GROUPS,
     checkpoints_option,
@@ -43,10 +44,10 @@ ALLREDUCES = (
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = (
-    *("1f1b", "naive", "gpipe", "interleaved", "pipedream"),
+    *("1f1b", "naive", "gpipe", "interleaved"),
     *("zb-h1", "zb-v", "v-half", "dualpipe-v"),
 )
-SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
+SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 RECOMPUTED = ("none", "stage", "block", "selective")
 LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
@@ -54,13 +55,20 @@ OF_MATRICES = ("muon",)  # optimizers that need whole matrices
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
-_PARTS: tuple[type, ...] = tuple(part.Options for part in addons.rows("options"))
+_PARTS: tuple[Part, ...] = tuple(addons.rows("options"))
+
+
+def _choices(option: str, *names: str) -> tuple[str, ...]:
+    """The values of an option: these, and those of add-ons."""
+    return (*names, *(name for part in _PARTS for name in part.choices.get(option, ())))
 
 
 @dataclass(frozen=True)
-class Config(*_PARTS):  # type: ignore[misc]  # type checkers see options of core only
-    """The options of a run, those of add-ons included; raises ValueError for a value that is out of
-    range."""
+class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
+    """The options of a run; raises ValueError for a value that is out of range.
+
+    Those of add-ons are inherited (`parts/`); type checkers see only those of core.
+    """
 
     model: str = model_option(
         "digits-cnn",
@@ -212,7 +220,7 @@ class Config(*_PARTS):  # type: ignore[misc]  # type checkers see options of cor
         resume=rules.OTHER_PARTS,
     )
     schedule: str = pipeline_option(
-        "1f1b", "order of pipeline passes", choices=SCHEDULES, custom=True
+        "1f1b", "order of pipeline passes", choices=_choices("schedule", *SCHEDULES), custom=True
     )
     virtual_stages: int = pipeline_option(
         2, "stages on each rank, with --schedule interleaved", FROM_1
@@ -262,7 +270,7 @@ class Config(*_PARTS):  # type: ignore[misc]  # type checkers see options of cor
         "bsp",
         "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
         "or none (asp); local: replicas meet every --every steps only; gossip: neighbours meet",
-        choices=SYNCS,
+        choices=_choices("sync", *SYNCS),
         resume=rules.OTHER_STEPS,
     )
     staleness: int = sync_option(

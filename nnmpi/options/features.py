@@ -54,6 +54,19 @@ class Feature(NamedTuple):
         return self.asks(config, ranks) if self.asks else given(config, self.name)
 
 
+class Part(NamedTuple):
+    """The options of an add-on.
+
+    options   a dataclass, which Config inherits
+    features  what these rely on, break and require
+    choices   values that it adds to those of core's options, by option
+    """
+
+    options: type
+    features: Sequence[Feature] = ()
+    choices: Mapping[str, Sequence[str]] = {}
+
+
 class Refusal(NamedTuple):
     """Two features that cannot be combined, with the reason and a remedy."""
 

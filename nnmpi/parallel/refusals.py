@@ -237,7 +237,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature("backup", relies_on=(EXACT_SUMS,)),
     Feature("mtbf", requires={"backup": "it says how often backups are worth their cost"}),
-    *chain.from_iterable(part.FEATURES for part in addons.rows("options")),
+    *chain.from_iterable(part.features for part in addons.rows("options")),
 )
 
 REFUSALS = tuple(refusals(FEATURES))

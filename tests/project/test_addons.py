@@ -34,7 +34,7 @@ OF_OPTIONS = {
     "tracers",
     "reports",
 }
-"""The tables whose keys are options."""
+"""The tables whose keys are options, or features of these."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ MENTIONED: dict[str, set[str]] = {
 
 
 def test_core_reads_no_option_of_an_add_on() -> None:
-    options = {f.name for part in addons.rows("options") for f in fields(part.Options)}
+    options = {f.name for part in addons.rows("options") for f in fields(part.options)}
     found = dict[str, set[str]]()
     for path in sorted((ROOT / "nnmpi").rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -91,9 +91,10 @@ def read_from_configs(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ADD_ONS)
 def test_rows_are_where_the_entry_says(name: str) -> None:
-    options = {field.name for field in fields(nnmpi.Config)}
+    keys = {field.name for field in fields(nnmpi.Config)}
+    keys |= {feature.name for part in addons.rows("options") for feature in part.features}
     for table, rows in ADD_ONS[name].rows.items():
-        assert table not in OF_OPTIONS or rows.keys() <= options
+        assert table not in OF_OPTIONS or rows.keys() <= keys
         for where in rows.values():
             assert addons.loaded(where) is not None
             assert is_in(where.partition(":")[0], ADD_ONS[name].modules)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from nnmpi.options.features import EXACT_SUMS, Feature, choice
+from nnmpi.options.features import EXACT_SUMS, Feature, Part, choice
 from nnmpi.options.groups import sync_option
 from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
 from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1
@@ -81,3 +81,5 @@ FEATURES = (
     ),
     Feature("outer sgd", choice("outer", "sgd")),
 )
+
+PART = Part(Options, FEATURES, {"sync": ("local", "gossip")})

@@ -11,6 +11,7 @@ from nnmpi.options.features import (
     WHOLE_MODEL,
     WHOLE_STATE,
     Feature,
+    Part,
 )
 from nnmpi.options.groups import equality_option, sync_option
 from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
@@ -72,3 +73,5 @@ FEATURES = (
     Feature("slow_rank", relies_on=(WHOLE_MODEL, WHOLE_STATE)),
     Feature("jitter", relies_on=(WHOLE_MODEL, WHOLE_STATE)),
 )
+
+PART = Part(Options, FEATURES)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import STEPS_TOGETHER, Feature
+from nnmpi.options.features import STEPS_TOGETHER, Feature, Part
 from nnmpi.options.groups import other_option
 from nnmpi.options.terms import FROM_1
 
@@ -34,3 +34,5 @@ FEATURES = (
     ),
     Feature("prompt", requires={"sample_every": "it is the beginning of a sample"}),
 )
+
+PART = Part(Options, FEATURES)

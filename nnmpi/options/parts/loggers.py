@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nnmpi.options import terms
-from nnmpi.options.features import Feature
+from nnmpi.options.features import Part
 from nnmpi.options.groups import files_option
 
 
@@ -19,4 +19,4 @@ class Options:
     )
 
 
-FEATURES: tuple[Feature, ...] = ()
+PART = Part(Options)

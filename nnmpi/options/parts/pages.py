@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import Feature
+from nnmpi.options.features import Part
 from nnmpi.options.groups import files_option
 
 
@@ -15,4 +15,4 @@ class Options:
     )
 
 
-FEATURES: tuple[Feature, ...] = ()
+PART = Part(Options)

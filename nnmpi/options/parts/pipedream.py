@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import EXACT_SUMS, STEPS_TOGETHER, WHOLE_MODEL, Feature, choice
+from nnmpi.options.features import EXACT_SUMS, STEPS_TOGETHER, WHOLE_MODEL, Feature, Part, choice
 from nnmpi.options.groups import pipeline_option
 
 
@@ -38,3 +38,5 @@ FEATURES = (
         requires={"schedule pipedream": "other schedules keep one version of weights"},
     ),
 )
+
+PART = Part(Options, FEATURES, {"schedule": ("pipedream",)})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from nnmpi.options.features import STEPS_TOGETHER, Feature, given
+from nnmpi.options.features import STEPS_TOGETHER, Feature, Part, given
 from nnmpi.options.groups import layout_option, other_option
 from nnmpi.options.terms import FROM_1
 
@@ -48,3 +48,5 @@ FEATURES = (
     Feature("dry_run", remedy="use python -m nnmpi.plan"),
     Feature("ranks", requires={"dry_run": "a run has the ranks that mpirun starts"}),
 )
+
+PART = Part(Options, FEATURES)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import Feature
+from nnmpi.options.features import Part
 from nnmpi.options.groups import files_option
 
 
@@ -13,4 +13,4 @@ class Options:
     trace: str | None = files_option(None, "write a timeline of all ranks, for Chrome or Perfetto")
 
 
-FEATURES: tuple[Feature, ...] = ()
+PART = Part(Options)
