@@ -14,6 +14,8 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
     batch_checks    an option          (config, samples): the same for data with so many samples
     graph_checks    an option          (config, graph): the same for the graph of the model
+    serving_ranks   a feature          (config): how many ranks serve others, and compute nothing
+    fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
     strategies      a kind of them     (layout, spec): the Strategy of a rank
     rank_steps      a kind of them     (layout, spec): the RankStep of a rank on paper
@@ -159,10 +161,14 @@ ADD_ONS = {
         files=("tests/examples/test_notebooks.py",),
     ),
     "servers": AddOn(
-        modules=("nnmpi.parallel.server",),
+        modules=("nnmpi.options.parts.servers", "nnmpi.parallel.server"),
         uses=("averaging",),
         rows={
-            "checks": dict.fromkeys(("servers", "sync"), "nnmpi.parallel.server:check"),
+            "options": {"servers": "nnmpi.options.parts.servers:PART"},
+            "checks": {"servers": "nnmpi.parallel.server:check"},
+            "serving_ranks": {"servers": "nnmpi.options.parts.servers:server_count"},
+            "fewer_ranks": {"servers": "nnmpi.options.parts.servers:with_fewer"},
+            "strategy_kinds": {"servers": "nnmpi.parallel.server:KIND"},
             "strategies": {"server": "nnmpi.parallel.server:make"},
             "rank_steps": {"server": "nnmpi.parallel.server:rank_step"},
         },

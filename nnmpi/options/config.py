@@ -47,7 +47,6 @@ SCHEDULES = (
     *("1f1b", "naive", "gpipe", "interleaved"),
     *("zb-h1", "zb-v", "v-half", "dualpipe-v"),
 )
-SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 RECOMPUTED = ("none", "stage", "block", "selective")
 LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
@@ -270,19 +269,8 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
         "bsp",
         "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
         "or none (asp); local: replicas meet every --every steps only; gossip: neighbours meet",
-        choices=_choices("sync", *SYNCS),
+        choices=_choices("sync", "bsp"),
         resume=rules.OTHER_STEPS,
-    )
-    staleness: int = sync_option(
-        0,
-        "steps that a rank may be ahead of the slowest, with ssp",
-        FROM_0,
-        resume=rules.OTHER_STEPS,
-    )
-    servers: int = sync_option(
-        0,
-        "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
-        FROM_0,
     )
     compile: bool | None = training_option(
         None,

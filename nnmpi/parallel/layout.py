@@ -18,6 +18,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
+from nnmpi import addons
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm, comm_self
 from nnmpi.options.config import Config
@@ -119,8 +120,9 @@ def duplicate(comm: Comm) -> Comm:
 
 
 def server_count(config: Config) -> int:
-    """Returns how many ranks are servers: by default none with bsp, and one with ssp and asp."""
-    return config.servers or int(config.sync in ("ssp", "asp"))
+    """Returns how many ranks serve others, and compute nothing: the last ones."""
+    count = addons.chosen("serving_ranks", config)
+    return int(count(config)) if count else 0
 
 
 AVERAGED = ("local", "gossip")

@@ -27,18 +27,12 @@ from nnmpi.options.features import (
     requirements,
 )
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
 """A config with all options at their defaults."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
-
-
-def _servers(config: Config, ranks: int) -> str:
-    n = server_count(config)
-    return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""
 
 
 def _without_halves(config: Config, ranks: int) -> str:
@@ -182,24 +176,6 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         "tf32", requires={"device cuda": "a CPU does not round the factors of float32 products"}
     ),
-    # parameter servers
-    Feature(
-        "servers",
-        _servers,
-        relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES),
-        breaks={
-            EXACT_SUMS: "servers update whenever a worker reports its gradients",
-            STEPS_TOGETHER: "workers go on at their own pace",
-            ALL_REDUCE: "servers add them up",
-            WHOLE_MATRICES: "each server updates a slice",
-        },
-        conflicts={
-            "16 bits": "servers keep and send parameters of one type",
-            "layerwise": "a server has parts of parameters, whose norms it needs",
-        },
-        remedy="leave it out, or use --sync bsp --servers 0",
-    ),
-    Feature("staleness", requires={"sync ssp": "bsp allows no staleness, asp any"}),
     # compressed gradients
     Feature(
         "compress",

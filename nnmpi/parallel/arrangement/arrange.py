@@ -99,13 +99,10 @@ def arrange(
 
 REPLICATED = StrategyKind("replicas")
 PIPELINE = StrategyKind("pipeline", is_pipeline=True)
-SERVER = StrategyKind("server", steps_together=False)
 
 
 def strategy_of(config: Config) -> StrategyKind:
     """Returns the kind of the strategy that a config asks for."""
-    if server_count(config):
-        return SERVER
     if kind := addons.chosen("strategy_kinds", config):
         return cast(StrategyKind, kind)
     is_cut = config.pp > 1 or config.recompute == "stage" or config.schedule != Config().schedule

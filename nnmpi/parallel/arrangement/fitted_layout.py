@@ -56,12 +56,14 @@ def fit_layout(
     fewer ranks along an axis; it is called only where an axis changes. Raises ValueError if no
     layout fits, or if these options can never be combined.
     """
-    with_servers, passed_over = _with_servers(config, ranks), list[str]()
-    asked = {axis: getattr(with_servers, axis) for axis in AXES_BESIDE_DP}
-    workers = ranks - server_count(with_servers)
+    serving, passed_over = config, list[str]()
+    for fewer in addons.given("fewer_ranks", config):
+        serving = fewer(serving, ranks)
+    asked = {axis: getattr(serving, axis) for axis in AXES_BESIDE_DP}
+    workers = ranks - server_count(serving)
     for sizes in _nearest(asked, workers):
         try:
-            fitting, working = _most_copies(with_servers, sizes, workers, check)
+            fitting, working = _most_copies(serving, sizes, workers, check)
             if sizes != asked:
                 divide(fitting, working)
         except ValueError as error:
@@ -72,16 +74,6 @@ def fit_layout(
             why = _why(config, fitting, working, ranks, passed_over[:1])
             return FittedLayout(fitting, working, ranks - working, why)
     raise ValueError(f"no layout fits {plural(ranks, 'rank')}: {passed_over[-1]}")
-
-
-def _with_servers(config: Config, ranks: int) -> Config:
-    """Returns the config with fewer servers if else no rank would compute; a single rank gets
-    none."""
-    if server_count(config) < ranks:
-        return config
-    if ranks > 1:
-        return replace(config, servers=ranks - 1)
-    return replace(config, servers=0, sync=PLAIN.sync, staleness=PLAIN.staleness)
 
 
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:

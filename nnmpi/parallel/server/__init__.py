@@ -11,11 +11,15 @@ bsp, ssp and asp differ in one number: how many steps a worker may be ahead of t
 """
 
 from nnmpi.options.config import Config
-from nnmpi.parallel.layout import Layout, server_count
+from nnmpi.options.parts.servers import server_count
+from nnmpi.parallel.arrangement.arrangement import StrategyKind
+from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer
 from nnmpi.parallel.server.strategy import served
 from nnmpi.parallel.strategy import RankStep, Strategy, TrainSpec, executor_of
+
+KIND = StrategyKind("server", steps_together=False)
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:

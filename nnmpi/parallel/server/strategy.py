@@ -29,7 +29,8 @@ from nnmpi.parallel.wire import wire_of
 def steps_ahead(config: Config) -> float:
     """Returns how many steps a worker may be ahead of the slowest one: 0 for bsp, --staleness for
     ssp, infinity for asp."""
-    return {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
+    ahead: dict[str, float] = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}
+    return ahead[config.sync]
 
 
 class ServedStore(LocalStore):

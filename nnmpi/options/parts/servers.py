@@ -1,0 +1,77 @@
+"""Options of parameter servers."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nnmpi.options import resume_rules as rules
+from nnmpi.options.features import (
+    ALL_REDUCE,
+    EXACT_SUMS,
+    PLAIN_PASSES,
+    STEPS_TOGETHER,
+    WHOLE_MATRICES,
+    WHOLE_MODEL,
+    Feature,
+    Part,
+)
+from nnmpi.options.groups import sync_option
+from nnmpi.options.terms import FROM_0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of parameter servers."""
+
+    staleness: int = sync_option(
+        0,
+        "steps that a rank may be ahead of the slowest, with ssp",
+        FROM_0,
+        resume=rules.OTHER_STEPS,
+    )
+    servers: int = sync_option(
+        0,
+        "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
+        FROM_0,
+    )
+
+
+def server_count(config: Any) -> int:
+    """The number of ranks that are servers: by default none with bsp, and one with ssp and asp."""
+    return int(config.servers or config.sync in ("ssp", "asp"))
+
+
+def with_fewer(config: Any, ranks: int) -> Any:
+    """The config with fewer servers if else no rank would compute; a single rank gets none."""
+    if server_count(config) < ranks:
+        return config
+    if ranks > 1:
+        return replace(config, servers=ranks - 1)
+    return replace(config, servers=0, sync="bsp", staleness=0)
+
+
+def _servers(config: Any, ranks: int) -> str:
+    n = server_count(config)
+    return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""
+
+
+FEATURES = (
+    Feature(
+        "servers",
+        _servers,
+        relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES),
+        breaks={
+            EXACT_SUMS: "servers update whenever a worker reports its gradients",
+            STEPS_TOGETHER: "workers go on at their own pace",
+            ALL_REDUCE: "servers add them up",
+            WHOLE_MATRICES: "each server updates a slice",
+        },
+        conflicts={
+            "16 bits": "servers keep and send parameters of one type",
+            "layerwise": "a server has parts of parameters, whose norms it needs",
+        },
+        remedy="leave it out, or use --sync bsp --servers 0",
+    ),
+    Feature("staleness", requires={"sync ssp": "bsp allows no staleness, asp any"}),
+)
+
+PART = Part(Options, FEATURES, {"sync": ("ssp", "asp")})
