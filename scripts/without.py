@@ -1,16 +1,20 @@
 """Tries nnmpi without an add-on: scripts/without NAME [--brief] [--keep FOLDER]
 
 Copies the tree, takes out the modules of the add-on, its entry in nnmpi/addons.py and the tests
-that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests.
+that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
+which those that ask for its options are left out (left_out.py).
 """
 
 import argparse
 import ast
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,7 +24,7 @@ FEW = (
     "tests/project/test_loaded_on_use.py",
     "tests/run/test_trainer.py",
 )
-PYTEST = ("python", "-m", "pytest", "-q", "-n", "2")
+PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "-p", "left_out")
 BRIEF = (
     ("ruff", "check", "--quiet", "nnmpi", "tests"),
     ("lint-imports", "--no-logo"),
@@ -55,11 +59,27 @@ def main() -> int:
         take_out(tree / "nnmpi/__init__.py", lambda node: imports_of(node, modules))
         for path in importing(tree, modules):
             path.unlink()
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(tree / "scripts"),
+            "NNMPI_GONE": ",".join(names_of(gone)),
+        }
         for check in BRIEF if given.brief else CHECKS:
             print("$", *check, flush=True)
-            if status := subprocess.run(check, cwd=tree, check=False).returncode:
+            if status := subprocess.run(check, cwd=tree, env=environment, check=False).returncode:
                 return status
     return 0
+
+
+def names_of(gone: set[str]) -> Iterator[str]:
+    """Yields the options of these add-ons, and the values that they add to other options."""
+    from nnmpi.addons import ADD_ONS, loaded
+
+    for name in gone:
+        for where in ADD_ONS[name].rows.get("options", {}).values():
+            part = loaded(where)
+            yield from (field.name for field in fields(part.options))
+            yield from chain.from_iterable(part.choices.values())
 
 
 def copy(tree: Path) -> None:
@@ -81,7 +101,7 @@ def paths_of(tree: Path, modules: list[str]) -> Iterator[Path]:
 
 
 def take_out(path: Path, is_gone: Callable[[ast.AST], bool]) -> None:
-    """Takes the lines of some entries of dicts and some imports out of a file."""
+    """Takes the lines of some entries of ADD_ONS and some imports out of a file."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
@@ -94,7 +114,7 @@ def spans(node: ast.AST, is_gone: Callable[[ast.AST], bool]) -> Iterator[tuple[i
     """Yields (first, last) lines of the parts of a node that go."""
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
-            if key is not None and is_gone(key):
+            if key is not None and isinstance(value, ast.Call) and is_gone(key):
                 yield key.lineno, value.end_lineno or value.lineno
     elif isinstance(node, ast.ImportFrom) and is_gone(node):
         yield node.lineno, node.end_lineno or node.lineno
