@@ -48,7 +48,8 @@ with _gc_paused():
 
 _ON_USE = {
     "Trainer": "nnmpi.run.trainer:Trainer",
-    **_addons.table("names"),
+    "data": "nnmpi.data",
+    **_addons.names_of("nnmpi"),
 }
 """Where the names are that are loaded when they are used first."""
 
@@ -60,12 +61,16 @@ __all__ = [
     name
     for name, value in {**globals(), **_ON_USE}.items()
     if not name.startswith("_")
-    and (name in _MODULES or not (name == "notebook" or isinstance(value, _types.ModuleType)))
+    and (
+        name in _MODULES
+        or not (name in ("data", "notebook") or isinstance(value, _types.ModuleType))
+    )
 ]
 """The public names: imports also bind submodules, such as `config`, which do not belong to the
 library."""
 
 if _TYPE_CHECKING:
+    from nnmpi import data as data
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
     from nnmpi.planning.described import machines as machines
@@ -76,7 +81,7 @@ if _TYPE_CHECKING:
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *_ON_USE})
 
     def __getattr__(name: str) -> _Any:
         if name in _ON_USE:

@@ -6,7 +6,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
 
     table           key                the value, or the function and what it returns
     options         its name           a Part of Config: its options, and their features
-    names           a name of nnmpi    what `nnmpi.NAME` is
+    names           a name of nnmpi    what `nnmpi.NAME` is; NAME may be in a package, as nn.GPT
     in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     what it calls, with the session and its arguments
     instead         an option          (config, comm): the exit status of the command, which does
@@ -14,6 +14,8 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
     batch_checks    an option          (config, samples): the same for data with so many samples
     graph_checks    an option          (config, graph): the same for the graph of the model
+    model_checks    an option          (config, model): the same for a model
+    language_checks an option          (config, dataset): the same for data that are text
     serving_ranks   a feature          (config): how many ranks serve others, and compute nothing
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
@@ -35,6 +37,11 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     start_fields    an option          (arrangement, batches): fields of the start event
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
+    models          before a colon     a SizedModel, for models whose names begin so
+    model_facts     a class            (model): its ModelFacts; the key is "module:name"
+    model_files     "folder"           (path): the ModelFile that the folder is
+    datasets        before a colon     a DatasetEntry, for data sets whose names begin so
+    tokenizers      one of datasets    (config): the tokenizer of its text, or None
 """
 
 from collections.abc import Iterator, Mapping
@@ -113,14 +120,42 @@ ADD_ONS = {
     "language": AddOn(
         modules=(
             "nnmpi.options.parts.language",
-            "nnmpi.run.text",
-            "nnmpi.generate",
-            "nnmpi.tokenize",
+            *("nnmpi.nn.gpt", "nnmpi.nn.gpt2", "nnmpi.nn.llama", "nnmpi.nn.llama_folder"),
+            *("nnmpi.nn.language", "nnmpi.io.files.folders"),
+            *(f"nnmpi.data.{name}" for name in ("text", "windows", "tokenizer", "bpe", "pieces")),
+            *("nnmpi.run.text", "nnmpi.generate", "nnmpi.tokenize"),
         ),
         uses=("planning",),
         rows={
             "options": {"language": "nnmpi.options.parts.language:PART"},
-            "names": {"generate": "nnmpi.run.text.generation:generate"},
+            "names": {
+                "generate": "nnmpi.run.text.generation:generate",
+                "nn.GPT": "nnmpi.nn.gpt:GPT",
+                "nn.Llama": "nnmpi.nn.llama:Llama",
+                **{
+                    name: f"nnmpi.{name}"
+                    for name in (
+                        *("nn.gpt", "nn.gpt2", "nn.llama", "nn.llama_folder", "nn.language"),
+                        *("data.text", "data.windows", "data.tokenizer", "data.bpe"),
+                    )
+                },
+            },
+            "models": {
+                "gpt2": "nnmpi.run.text.models:GPT2",
+                "gpt": "nnmpi.run.text.models:GPT",
+                "llama": "nnmpi.run.text.models:LLAMA",
+            },
+            "model_facts": dict.fromkeys(
+                ("nnmpi.nn.gpt:GPT", "nnmpi.nn.llama:Llama"), "nnmpi.run.text.models:LanguageFacts"
+            ),
+            "model_checks": {"sample_every": "nnmpi.run.text.models:check_stages"},
+            "model_files": {"folder": "nnmpi.io.files.folders:ModelFolder"},
+            "datasets": {
+                "text": "nnmpi.data.text:TEXT",
+                "tokens": "nnmpi.data.windows:TOKENS",
+            },
+            "tokenizers": {"text": "nnmpi.run.text.saved:tokenizer_of_text"},
+            "language_checks": {"load": "nnmpi.run.text.saved:check_vocabulary"},
             "methods": {"generate": "nnmpi.run.text.samples:generate"},
             "samplers": {"sample_every": "nnmpi.run.text.samples:agreed_sampler"},
             "read_every": {"sample_every": "nnmpi.run.text.samples:read_every"},
@@ -129,6 +164,7 @@ ADD_ONS = {
             "generate": ("nnmpi.run.text.generate_command", "generate text with a saved model"),
             "tokenize": ("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
         },
+        files=("nnmpi/data/embedded/new-testament.txt.gz",),
     ),
     "loggers": AddOn(
         modules=("nnmpi.options.parts.loggers", "nnmpi.io.loggers"),
@@ -235,10 +271,23 @@ def table(name: str) -> dict[str, str]:
     return {key: where for a in ADD_ONS.values() for key, where in a.rows.get(name, {}).items()}
 
 
+def names_of(package: str) -> dict[str, str]:
+    """Where the names are that add-ons give to "nnmpi" or to a package in it."""
+    full = {f"nnmpi.{key}".rpartition("."): where for key, where in table("names").items()}
+    return {name: where for (of, _, name), where in full.items() if of == package}
+
+
 def row(name: str, key: str) -> Any:
     """The row of a table with this key, or None if no add-on has it."""
     where = table(name).get(key)
     return None if where is None else loaded(where)
+
+
+def needed(name: str, key: str) -> Any:
+    """The row of a table with this key; raises AttributeError if no add-on has it."""
+    if (found := row(name, key)) is None:
+        raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
+    return found
 
 
 def rows(name: str) -> Iterator[Any]:

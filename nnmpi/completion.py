@@ -9,6 +9,7 @@ import argparse
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from nnmpi import addons
 from nnmpi.commands import COMMANDS
 from nnmpi.data import DATASETS
 from nnmpi.nn.models import MODELS
@@ -16,7 +17,11 @@ from nnmpi.options import cli
 from nnmpi.options.config import options
 from nnmpi.options.terms import LOGGERS
 
-NAMES = {"model": MODELS, "data": DATASETS, "logger": [f"{name}:" for name in LOGGERS]}
+NAMES = {
+    "model": MODELS,
+    "data": [*DATASETS, *addons.table("datasets")],
+    "logger": [f"{name}:" for name in LOGGERS],
+}
 """Values of options that can be completed, besides files and code."""
 
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"

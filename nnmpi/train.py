@@ -24,7 +24,7 @@ from nnmpi import addons
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
 from nnmpi.comm.stderr import print_error
-from nnmpi.io.files.folders import is_folder
+from nnmpi.io.files.model_files import model_file
 from nnmpi.io.files.outputs import saved_since, version
 from nnmpi.io.output import LostOutputError, Report, open_report
 from nnmpi.options import cli
@@ -36,7 +36,6 @@ from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import rank_0_prints
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.setup import threads
-from nnmpi.run.setup.models import check_named
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
 
@@ -65,8 +64,9 @@ def config(arguments: Sequence[str]) -> Config:
     if not is_trusted:
         cli.refuse_code(path, of_file, given)
     c = replace(of_file, **cli.with_layout(given))
-    if given.get("model") == Config().model and c.load and is_folder(c.load):
-        check_named(c, c.load)  # here, as a Config cannot tell a given --model from the default
+    if given.get("model") == Config().model and c.load:
+        # here, as a Config cannot tell a given --model from the default
+        model_file(c.load).resolved(c, is_named=True)
     return c
 
 

@@ -56,7 +56,8 @@ def main() -> int:
         for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
-        take_out(tree / "nnmpi/__init__.py", lambda node: imports_of(node, modules))
+        for names in ("nnmpi/__init__.py", "nnmpi/nn/__init__.py"):
+            take_out(tree / names, lambda node: imports_of(node, modules))
         for path in importing(tree, modules):
             path.unlink()
         environment = {
@@ -104,9 +105,13 @@ def take_out(path: Path, is_gone: Callable[[ast.AST], bool]) -> None:
     """Takes the lines of some entries of ADD_ONS and some imports out of a file."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
-    for node in ast.walk(ast.parse(text)):
+    nodes = [*ast.walk(ast.parse(text))]
+    for node in nodes:
         for first, last in spans(node, is_gone):
             lines[first - 1 : last] = [""] * (last - first + 1)
+    for node in nodes:
+        if isinstance(node, ast.If) and not any(lines[node.lineno : node.body[-1].end_lineno]):
+            lines[node.lineno] = " " * node.body[0].col_offset + "pass\n"
     path.write_text("".join(lines), encoding="utf-8")
 
 

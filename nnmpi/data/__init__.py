@@ -8,9 +8,11 @@ Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
 import os
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.data import cifar, embedded, mnist, npz, synthetic
 from nnmpi.data.dataset import Dataset as Dataset
 from nnmpi.data.dataset import DatasetEntry, DatasetRequest, DatasetSize
@@ -26,9 +28,6 @@ from nnmpi.data.loader import Fields as Fields
 from nnmpi.data.loader import Load as Load
 from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
-from nnmpi.data.text import text
-from nnmpi.data.tokenizer import Tokenizer
-from nnmpi.data.windows import tokens
 from nnmpi.options.quoting import quoted
 
 
@@ -40,7 +39,7 @@ def load(
     seed: int = 0,
     ignore_index: int | None = None,
     context: int = 128,
-    tokenizer: str | Tokenizer | None = None,
+    tokenizer: Any = None,
 ) -> Dataset:
     """Loads the data set that `--data` names: NAME, NAME:ARGUMENT or FILE.npz.
 
@@ -51,15 +50,15 @@ def load(
     tokenizer: a tokenizer, or its folder or file; default: one token per character, or per byte
     """
     name, colon, argument = spec.partition(":")
-    if name not in DATASETS and spec.endswith(".npz"):
+    if _entry(name) is None and spec.endswith(".npz"):
         name, colon, argument = "npz", ":", spec
-    if name not in DATASETS:
+    entry = _entry(name)
+    if entry is None:
         raise ValueError(f"data set {quoted(spec)} {_why_unknown(spec)}")
-    if tokenizer is not None and name != "text":
+    if tokenizer is not None and not entry.has_tokenizer:
         raise ValueError(
             f"--tokenizer is for --data text:FILE, and the data set is {quoted(spec)}; leave it out"
         )
-    entry = DATASETS[name]
     fits = bool(argument) == (entry.form != name) or entry.may_stand_alone
     if not fits or (colon and not argument):
         raise ValueError(f"data set {quoted(spec)} is not of the form {entry.form}")
@@ -81,8 +80,15 @@ def _why_unknown(spec: str) -> str:
             'write numpy.savez("data.npz", x=features, y=labels), numbers of shape (rows, columns) '
             "and a class from 0 for each row; then --data data.npz"
         )
-    forms = ", ".join(entry.form for entry in DATASETS.values())
+    entries = *DATASETS.values(), *addons.rows("datasets")
+    forms = ", ".join(entry.form for entry in entries)
     return f"is not known; choose one of {forms}"
+
+
+def _entry(name: str) -> DatasetEntry | None:
+    """The entry of a data set; None if there is none with this name."""
+    entry: DatasetEntry | None = DATASETS.get(name) or addons.row("datasets", name)
+    return entry
 
 
 def blank(
@@ -95,7 +101,7 @@ def blank(
     """The data set that `--data` names, with one row of zeros in the place of all samples where its
     size is known without reading them."""
     name, _, argument = spec.partition(":")
-    entry = DATASETS.get(name)
+    entry = _entry(name)
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):
         return load(spec, data_dir=data_dir, seed=seed, context=context, tokenizer=tokenizer)
     shape, classes, train, test, dtype = entry.size(argument)
@@ -131,7 +137,13 @@ DATASETS = {
         "synthetic:1x28x28:10:12800 (shape, classes, samples)",
         synthetic.size_of,
     ),
-    "text": DatasetEntry(text, "text:FILE", may_stand_alone=True),
-    "tokens": DatasetEntry(tokens, "tokens:FILE.npy"),
     "npz": DatasetEntry(npz.npz, "FILE.npz"),
 }
+"""By name; add-ons have more, in the table `datasets`."""
+
+if not TYPE_CHECKING:  # so that type checkers still know which names there are
+
+    def __getattr__(name: str) -> Any:
+        if where := addons.names_of(__name__).get(name):
+            return addons.loaded(where)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

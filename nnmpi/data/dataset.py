@@ -8,10 +8,12 @@ import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
-from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.options.quoting import quoted
 
 BLOCK = 1 << 16  # elements that are copied or compared at a time
+
+TOKENIZER = "tokenizer"
+"""The metadata key under which a file of a model describes the tokenizer of its text."""
 
 
 class Split(NamedTuple):
@@ -71,7 +73,7 @@ class DatasetRequest(NamedTuple):
     seed: int
     ignore_index: int | None
     context: int
-    tokenizer: str | Tokenizer | None
+    tokenizer: Any
 
 
 class DatasetSize(NamedTuple):
@@ -89,6 +91,7 @@ class DatasetEntry(NamedTuple):
     """An entry of DATASETS: the function that loads the data set, and its form on the command line.
 
     may_stand_alone: True if the argument after the colon is optional
+    has_tokenizer: True if it takes a tokenizer
     size: returns the size for an argument; None if samples must be read to know it
     """
 
@@ -96,6 +99,7 @@ class DatasetEntry(NamedTuple):
     form: str
     size: Callable[[str], DatasetSize] | None = None
     may_stand_alone: bool = False
+    has_tokenizer: bool = False
 
 
 def hold_out(

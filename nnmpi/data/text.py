@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnmpi.data.dataset import Dataset, DatasetRequest
+from nnmpi.data.dataset import Dataset, DatasetEntry, DatasetRequest
 from nnmpi.data.files import check_room
 from nnmpi.data.pieces import CHARACTERS, pieces, points_of
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
@@ -39,6 +39,9 @@ def text(request: DatasetRequest) -> Dataset:
         raise ValueError(f"{name}: {error}") from None
     units = tokenizer.lengths()[tokens[held_out(len(tokens))]].sum()
     return in_windows(name, tokens, request.context, TokenInfo.of(tokenizer, int(units)))
+
+
+TEXT = DatasetEntry(text, "text:FILE", may_stand_alone=True, has_tokenizer=True)
 
 
 def characters(texts: Iterable[bytes]) -> np.ndarray | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from nnmpi.data.dataset import Dataset, DatasetRequest, Language, Split
+from nnmpi.data.dataset import Dataset, DatasetEntry, DatasetRequest, Language, Split
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import RefusedError, check_regular, reading
@@ -134,6 +134,9 @@ def tokens(request: DatasetRequest) -> Dataset:
         check_regular(path)
         all_tokens, about = stored(path)
     return in_windows(shown(f"tokens:{path.name}"), all_tokens, request.context, about)
+
+
+TOKENS = DatasetEntry(tokens, "tokens:FILE.npy")
 
 
 def stored(path: Path) -> tuple[np.ndarray, TokenInfo]:

@@ -6,8 +6,9 @@ It does not have optimizers (`optim`), or the execution of a graph on several ra
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import NoReturn as _NoReturn
+from typing import Any as _Any
 
+from nnmpi import addons as _addons
 from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import functional, init, utils
 from nnmpi.nn.containers import Branches, ModuleDict, ModuleList, ParameterList
@@ -21,7 +22,6 @@ from nnmpi.nn.element_losses import (
     SmoothL1Loss,
     TripletMarginLoss,
 )
-from nnmpi.nn.gpt import GPT
 from nnmpi.nn.layers.activations import (
     ELU,
     GELU,
@@ -60,26 +60,38 @@ from nnmpi.nn.layers.pooling import (
 from nnmpi.nn.layers.recurrent import GRU, LSTM, RNN
 from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding, RotaryPositionalEmbeddings
 from nnmpi.nn.layers.transformer import TransformerEncoder, TransformerEncoderLayer
-from nnmpi.nn.llama import Llama
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
 __all__ = [
-    "ELU", "GELU", "GPT", "GRU", "LSTM", "RNN", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
+    "ELU", "GELU", "GRU", "LSTM", "RNN", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
     "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Branches", "ChannelsFirst",
     "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d",
     "Embedding", "Flatten", "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss",
-    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "Llama", "LogSoftmax", "MSELoss", "MaxPool1d",
-    "MaxPool2d", "MixtureOfExperts", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
-    "NLLLoss", "PReLU", "Parameter", "ParameterList", "PositionalEmbedding", "RMSNorm", "ReLU",
-    "RotaryPositionalEmbeddings", "SelfAttention", "Sequential", "SiLU", "Sigmoid",
-    "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh", "TransformerEncoder",
+    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss",
+    "MaxPool1d", "MaxPool2d", "MixtureOfExperts", "Module", "ModuleDict", "ModuleList",
+    "MultiheadAttention", "NLLLoss", "PReLU", "Parameter", "ParameterList", "PositionalEmbedding",
+    "RMSNorm", "ReLU", "RotaryPositionalEmbeddings", "SelfAttention", "Sequential", "SiLU",
+    "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh", "TransformerEncoder",
     "TransformerEncoderLayer", "TripletMarginLoss", "Upsample", "functional", "init", "utils",
 ]  # fmt: skip
 
-if not _TYPE_CHECKING:  # so that type checkers still know which names there are
+_ON_USE = _addons.names_of("nnmpi.nn")
+"""Where the names are that are loaded when they are used first."""
 
-    def __getattr__(name: str) -> _NoReturn:
+__all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modules
+
+if _TYPE_CHECKING:
+    from nnmpi.nn.gpt import GPT as GPT
+    from nnmpi.nn.llama import Llama as Llama
+else:  # type checkers know from the names above which there are
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_ON_USE})
+
+    def __getattr__(name: str) -> _Any:
+        if name in _ON_USE:
+            return _addons.loaded(_ON_USE[name])
         raise AttributeError(_replacements.no_name("nnmpi.nn", name, "layers"))

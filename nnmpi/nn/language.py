@@ -1,18 +1,48 @@
 """The language models of the command line: their sizes, and the formats of their folders."""
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nnmpi.nn.gpt import GPT, GPTSizes
-from nnmpi.nn.gpt2 import CONFIG, FolderFormat, published_in, read_folder
+from nnmpi.nn.gpt2 import CONFIG, GPT2, FolderFormat, published_in, read_folder
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.llama_folder import LlamaFormat
+from nnmpi.nn.models import SIZE
 from nnmpi.options.quoting import shown
 
 LanguageModel: TypeAlias = GPT | Llama
 Sizes: TypeAlias = GPTSizes | LlamaSizes
 FORMATS: dict[type[Sizes], type[FolderFormat]] = {GPTSizes: FolderFormat, LlamaSizes: LlamaFormat}
+
+NAMED: dict[str, tuple[type[Sizes], str, str]] = {
+    "gpt": (GPTSizes, f"(:{SIZE})?", "[:MLP]"),
+    "llama": (LlamaSizes, f"(:{SIZE}){{0,2}}", "[:KV[:MLP]]"),
+}
+"""By kind of model, the type of its sizes, and the pattern and description of the name's end."""
+
+
+def sizes_named(model: str) -> Sizes | None:
+    """Returns the sizes of gpt2, gpt:... or llama:..., with 1 token and position; None for
+    others."""
+    kind, _, argument = (GPT2.model if model == "gpt2" else model).partition(":")
+    of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
+    if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):
+        return None
+    layers, heads, width, *others = map(int, re.split("[x:]", argument))
+    values: list[Any] = [layers, heads, width, 1, 1, *others]
+    return of_sizes(*values)
+
+
+def sizes_of(values: Sequence[Any]) -> Sizes:
+    """Returns the sizes with these values, which a checkpoint has; raises ValueError if no model
+    has so many."""
+    for of_sizes in FORMATS:
+        if len(values) == len(of_sizes._fields):
+            return of_sizes(*values)
+    raise ValueError(f"{len(values)} sizes are not those of a GPT or a Llama")
 
 
 def format_of(sizes: Sizes) -> FolderFormat:

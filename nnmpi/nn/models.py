@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from nnmpi.nn.gpt2 import load_gpt2 as load_gpt2
-from nnmpi.nn.gpt2 import save_gpt2 as save_gpt2
 from nnmpi.nn.layers.activations import ReLU
 from nnmpi.nn.layers.basic import Dropout, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv2d
@@ -12,6 +10,9 @@ from nnmpi.nn.layers.norm import BatchNorm2d
 from nnmpi.nn.layers.pooling import MaxPool2d
 from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import Sequential
+
+SIZE = "0*[1-9][0-9]{0,8}"
+"""The pattern of a number in the name of a model."""
 
 
 def mlp(*widths: int) -> Sequential:

@@ -15,7 +15,6 @@ from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import BETTER, best_until
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
-from nnmpi.io.files import folders
 from nnmpi.io.files.atomic import NotSavedError
 from nnmpi.io.output import Event
 from nnmpi.options.config import Config
@@ -27,6 +26,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
+from nnmpi.run.setup.models import facts_of
 
 ALL = sys.maxsize
 """The number of checkpoints to keep where the user writes each one explicitly."""
@@ -164,7 +164,7 @@ class Checkpoints:
             tuple(name for name, _ in session.model.named_buffers()),
             tuple(x.name for _, x in module_state(session.model)),
             session.metadata,
-            folders.sizes_of(session.model),
+            facts_of(session.model).sizes(),
             run.restored,
         )
 

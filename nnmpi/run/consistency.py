@@ -15,7 +15,7 @@ from nnmpi.arrays import backend
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import Inputs, arrays, parts
-from nnmpi.io.files.folders import source_of
+from nnmpi.io.files.model_files import model_file
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tensor_files import files_of
@@ -91,7 +91,7 @@ def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> 
 def check_weights(comm: Comm, path: str) -> None:
     """Raises on all ranks if the weights of --load differ between ranks. Every rank calls it."""
     remedy = "name a file that --save wrote, or a folder of GPT-2"
-    check_files(comm, f"--load {shown(path)}", lambda: files_of(source_of(path)), remedy)
+    check_files(comm, f"--load {shown(path)}", lambda: files_of(model_file(path).source), remedy)
 
 
 def check_files(comm: Comm, label: str, files: Callable[[], list[Path]], remedy: str) -> None:

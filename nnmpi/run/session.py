@@ -17,10 +17,11 @@ from nnmpi import addons
 from nnmpi.arrays import backend, blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
+from nnmpi.data.dataset import TOKENIZER
 from nnmpi.data.inputs import arrays
 from nnmpi.io.checkpoints.differences import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
-from nnmpi.io.files import folders, saving
+from nnmpi.io.files import saving
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -293,16 +294,17 @@ class Session:
         """The metadata that a file of the model gets."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
         return {
-            **models.metadata_of(self.model, self.config),
+            "model": self.config.model,
+            **models.facts_of(self.model).metadata(),
             "data": dataset.name,
-            **({folders.TOKENIZER: dataset.language.tokenizer} if dataset.language else {}),
+            **({TOKENIZER: dataset.language.tokenizer} if dataset.language else {}),
             **standardiser.metadata(),
         }
 
     def write(self, path: str | None) -> None:
         """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
-        sizes, model = folders.sizes_of(self.model), type(self.model).__name__
+        sizes, model = models.facts_of(self.model).sizes(), type(self.model).__name__
         saving.write_whole(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:

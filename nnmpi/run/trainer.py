@@ -212,8 +212,8 @@ class Trainer:
         """Generates text as `nnmpi.generate` does, with the model in training; returns the tokens
         on every rank. Every rank calls it, after the same step or epoch. It changes nothing in
         training."""
+        generate = addons.needed("methods", "generate")
         self._meet("generate")
-        generate = addons.row("methods", "generate")
         how = temperature, top_k, top_p, seed
         tokens_of_all: np.ndarray = generate(self.session, tokens, max_new_tokens, how)
         return tokens_of_all

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.bpe import SAMPLE, trained
-from helpers.datafiles import refused
+from helpers.datafiles import checked, refused
 
 from nnmpi import data
 from nnmpi.data.text import characters, tokenizer_of_points, tokens_of
 from nnmpi.data.tokenizer import tokenizer_of
 from nnmpi.data.windows import windows
+from nnmpi.tokenize import __main__ as tokenize
 
 
 def test_the_text_of_the_library() -> None:
@@ -22,6 +23,17 @@ def test_the_text_of_the_library() -> None:
     assert "949,740 characters of a vocabulary of 63, in windows of 100" in dataset.note
     assert dataset.language.tokens_a_unit == 1
     assert dataset.language.unit == "character"
+
+
+def test_text_and_files_of_tokens_are_valid_datasets(tmp_path: Path) -> None:
+    text, file = tmp_path / "text", tmp_path / "t.npy"
+    text.write_text("abcd" * 1000)
+    assert tokenize.main([str(text), "--out", str(file)]) == 0
+    for spec in ("text", f"tokens:{file}"):
+        dataset = checked(spec, tmp_path)
+        assert dataset.name.startswith(spec.partition(":")[0])
+        for x, y in (dataset.train, dataset.test):
+            assert y.shape == x.shape
 
 
 def test_labels_are_the_tokens_behind() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnmpi.data import cifar, mnist
+from nnmpi.data import Dataset, Loader, Standardiser, cifar, load, mnist
 
 STEMS = (*mnist.TRAIN, *mnist.TEST)
 
@@ -21,6 +21,25 @@ def refused(*words: str) -> Iterator[pytest.ExceptionInfo[ValueError]]:
         yield caught
     message = str(caught.value)
     assert not [word for word in words if word not in message], message
+
+
+def checked(spec: str, folder: Path) -> Dataset:
+    """Loads a data set twice, and checks that it is valid and the same."""
+    dataset = load(spec, data_dir=str(folder), seed=3)
+    assert "\n" not in dataset.note
+    for x, y in (dataset.train, dataset.test):
+        assert x.dtype in ("uint8", "float32", "int64")
+        assert x.ndim in (2, 4)
+        assert y.dtype == "int64"
+        assert len(x) > 0
+        assert y[:].min() >= 0
+        assert y[:].max() < dataset.classes
+    again = load(spec, data_dir=str(folder), seed=3)
+    for a, b in zip((*dataset.train, *dataset.test), (*again.train, *again.test), strict=True):
+        np.testing.assert_array_equal(a, b)
+    loader = Loader(dataset.train, 7, standardiser=Standardiser.of(dataset.train))
+    assert sum(len(batch.y) for batch in loader.epoch(0)) == len(dataset.train.y)
+    return dataset
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

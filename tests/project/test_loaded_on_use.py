@@ -3,33 +3,36 @@
 import ast
 import importlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from helpers.programs import printed
 
 import nnmpi
 
-INIT = Path(nnmpi.__file__)
+PACKAGES = (nnmpi, nnmpi.nn)
+NAMES = [(package, name) for package in PACKAGES for name in package._ON_USE]
 
 
-def test_type_checkers_know_the_same_names() -> None:
-    branches = (
-        n for n in ast.parse(INIT.read_text(encoding="utf-8")).body if isinstance(n, ast.If)
-    )
+@pytest.mark.parametrize("package", PACKAGES)
+def test_type_checkers_know_the_same_names(package: ModuleType) -> None:
+    text = Path(str(package.__file__)).read_text(encoding="utf-8")
+    branches = (n for n in ast.parse(text).body if isinstance(n, ast.If))
     (branch,) = (n for n in branches if ast.unparse(n.test) == "_TYPE_CHECKING")
     imports = [n for n in branch.body if isinstance(n, ast.ImportFrom)]
     assert {a.name: n.module for n in imports for a in n.names} == {
         name: where.partition(":")[0] if ":" in where else where.rpartition(".")[0]
-        for name, where in nnmpi._ON_USE.items()
+        for name, where in package._ON_USE.items()
+        if package is nnmpi or ":" in where  # modules of nn are imported by their names
     }
 
 
-@pytest.mark.parametrize("name", nnmpi._ON_USE)
-def test_name_is_what_its_module_has(name: str) -> None:
-    path, _, attribute = nnmpi._ON_USE[name].partition(":")
+@pytest.mark.parametrize(("package", "name"), NAMES)
+def test_name_is_what_its_module_has(package: ModuleType, name: str) -> None:
+    path, _, attribute = package._ON_USE[name].partition(":")
     module = importlib.import_module(path)
-    assert getattr(nnmpi, name) is (getattr(module, attribute) if attribute else module)
-    assert name in dir(nnmpi)
+    assert getattr(package, name) is (getattr(module, attribute) if attribute else module)
+    assert name in dir(package)
 
 
 def test_models_are_defined_without_what_trains_and_draws_them() -> None:
@@ -45,5 +48,5 @@ def test_models_are_defined_without_what_trains_and_draws_them() -> None:
 
 
 def test_packages_need_no_import_of_their_own() -> None:
-    used = "nnmpi.metrics.accuracy, nnmpi.parallel.mesh, nnmpi.run.trainer"
-    assert printed(f"import nnmpi; print(len([{used}]))") == "3"
+    used = "nnmpi.data.load, nnmpi.metrics.accuracy, nnmpi.parallel.mesh, nnmpi.run.trainer"
+    assert printed(f"import nnmpi; print(len([{used}]))") == "4"

@@ -59,7 +59,7 @@ def test_a_new_token_goes_through_the_model_alone() -> None:
 
 
 def test_more_ranks_than_the_layout_has_are_refused(tmp_path) -> None:
-    nnmpi.nn.models.save_gpt2(model(), tmp_path)
+    nnmpi.nn.gpt2.save_gpt2(model(), tmp_path)
 
     def too_many(comm) -> None:
         """The first rank has the error to print."""
@@ -156,7 +156,7 @@ def test_scores_that_are_not_finite_end_the_text(size: float) -> None:
 def test_scores_that_are_not_finite_end_all_ranks(layout: dict, tmp_path) -> None:
     made = model()
     made.ln_f.weight.data[...] = 3e38
-    nnmpi.nn.models.save_gpt2(made, tmp_path)
+    nnmpi.nn.gpt2.save_gpt2(made, tmp_path)
 
     def rank(comm) -> None:
         kind = OtherRankError if comm.rank else ValueError

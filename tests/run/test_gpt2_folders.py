@@ -17,7 +17,7 @@ from nnmpi.checkpoint import main
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
-from nnmpi.nn.models import load_gpt2, save_gpt2
+from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
 
 
 @pytest.fixture

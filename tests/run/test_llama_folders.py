@@ -17,8 +17,8 @@ from nnmpi.comm import comm_self
 from nnmpi.nn.gpt2 import save_gpt2
 from nnmpi.nn.llama import LlamaSizes
 from nnmpi.nn.llama_folder import load_llama, save_llama
-from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import NO_LIMIT
+from nnmpi.run.text.saved import saved_sizes, saved_special_tokens
 
 
 @pytest.fixture

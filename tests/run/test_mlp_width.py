@@ -10,8 +10,8 @@ from helpers.training.laws_language import tokens
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import comm_self
 from nnmpi.nn.gpt2 import load_gpt2
-from nnmpi.nn.language import format_of
-from nnmpi.run.setup.models import saved_sizes, sizes_named
+from nnmpi.nn.language import format_of, sizes_named
+from nnmpi.run.text.saved import saved_sizes
 
 
 @pytest.mark.parametrize(

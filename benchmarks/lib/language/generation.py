@@ -46,9 +46,9 @@ def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     from nnmpi.comm import comm_self
     from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
     from nnmpi.options.config import Config
-    from nnmpi.run.setup.models import saved_sizes
     from nnmpi.run.text.decoder import loaded
     from nnmpi.run.text.generation import Sampling, generated
+    from nnmpi.run.text.saved import saved_sizes
 
     blas.tune()
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,6 @@ from nnmpi.io.checkpoints.schema import TYPE_NAMES
 from nnmpi.io.checkpoints.snapshot import Changes
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
-from nnmpi.nn.language import Sizes
 from nnmpi.nn.place import Part
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.unit_costs import UnitCosts
@@ -33,7 +32,7 @@ class RunFacts:
     buffers      the names of those that are no parameters
     others       the names of what modules say is their state
     metadata     those of the file of --save
-    sizes        of a GPT or a Llama
+    sizes        of a model that add-ons know by them
     restored     the steps that `restore` had taken the run to, in order
     """
 
@@ -48,7 +47,7 @@ class RunFacts:
     buffers: tuple[str, ...]
     others: tuple[str, ...]
     metadata: Mapping[str, str]
-    sizes: Sizes | None
+    sizes: tuple[Any, ...] | None
     restored: tuple[int, ...]
 
 

@@ -1,21 +1,24 @@
-"""Where a model is on disk: in a file of nnmpi, or in a folder of GPT-2 or Llama (config.json
-beside model.safetensors or its shards), whose tensors have other names and layouts."""
+"""A model in a folder of GPT-2 or Llama: config.json beside model.safetensors or its shards, whose
+tensors have other names and layouts than those of the model."""
 
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from nnmpi.data.dataset import TOKENIZER
 from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.io.files.atomic import NotSavedError, check_target, refusing, replaced
-from nnmpi.nn import Module, gpt2
-from nnmpi.nn.language import LanguageModel, Sizes, format_in, format_of
-from nnmpi.nn.state import PLAIN, FileFormat
+from nnmpi.io.files.model_files import Build, ModelFile, Prepared
+from nnmpi.nn import gpt2
+from nnmpi.nn.language import Sizes, format_in, format_of, sizes_named, sizes_of
+from nnmpi.nn.state import FileFormat
+from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
-
-TOKENIZER = "tokenizer"
-"""The metadata key under which the tokenizer of a text is described."""
 
 PUBLISHED = "published"
 """The metadata key of the JSON files in the folder from which a model was loaded."""
@@ -23,24 +26,90 @@ PUBLISHED = "published"
 TOKENIZER_FILE = "tokenizer.json"
 
 
-def is_folder(path: str | os.PathLike[str]) -> bool:
-    """True if a path names a folder: it exists as one, or ends in a slash."""
-    return os.fspath(path).endswith(os.sep) or os.path.isdir(path)
+class ModelFolder(ModelFile):
+    """A GPT or a Llama in a folder."""
 
+    @property
+    def weights(self) -> str:
+        """The file to which the tensors are written."""
+        return os.path.join(self.path, gpt2.WEIGHTS)
 
-def weights_of(path: str) -> str:
-    """The file to which the tensors are written."""
-    return os.path.join(path, gpt2.WEIGHTS) if is_folder(path) else path
+    @property
+    def source(self) -> Path:
+        """The file from which the tensors are read, or the index of its shards."""
+        return gpt2.weights_in(self.path)
 
+    def form(self) -> FileFormat:
+        """The names and layouts of the tensors in an existing folder."""
+        return format_of(sizes_in(self.path))
 
-def source_of(path: str | os.PathLike[str]) -> Path:
-    """The file from which the tensors are read, or the index of its shards."""
-    return gpt2.weights_in(path) if is_folder(path) else Path(path)
+    def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build]:
+        """The config with the name of the model in the folder, and the function that makes it;
+        raises ValueError if the config names a model of other sizes."""
+        sizes, named = sizes_in(self.path), sizes_named(config.model)
+        if is_named and (named is None or named.model != sizes.model):
+            raise ValueError(
+                f"model {shown(config.model)} with --load {shown(self.path)}, whose config.json "
+                f"has {sizes.layers} layers, {sizes.heads} heads and width {sizes.width}: leave "
+                f"--model out, or give --model {sizes.model}"
+            )
+        files = gpt2.published_in(self.path)
+        build = partial(format_of(sizes).model, config.dropout, files)
+        return replace(config, model=sizes.model), build
 
+    def check(self) -> None:
+        """Raises NotSavedError if no model can be written to the folder; called before a run
+        trains."""
+        if not os.path.isdir(self.path):
+            check_target(self.path.rstrip(os.sep))
+            try:
+                os.mkdir(self.path)
+                os.rmdir(self.path)
+            except OSError as error:
+                raise NotSavedError(
+                    f"cannot save {shown(self.path)}: the folder cannot be made: {error.strerror}; "
+                    "leave out the slash at its end for a file, or name another place"
+                ) from None
+            return
+        for name in (gpt2.CONFIG, gpt2.GENERATION, gpt2.WEIGHTS, TOKENIZER_FILE):
+            check_target(Path(self.path, name))
 
-def form_of(path: str | os.PathLike[str]) -> FileFormat:
-    """The names and layouts of the tensors in an existing file or folder."""
-    return format_of(sizes_in(path)) if is_folder(path) else PLAIN
+    def check_model(self, sizes: tuple[Any, ...] | None, model: str) -> None:
+        """Raises NotSavedError if the model is no GPT or Llama."""
+        if sizes is None:
+            raise NotSavedError(
+                f"cannot save {shown(self.path)}: it is a directory; name a file in it, since a "
+                f"folder is for a GPT or a Llama, and the model is a {shown(model)}"
+            )
+
+    @contextmanager
+    def prepared(
+        self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
+    ) -> Iterator[Prepared]:
+        """A context in which the tensors of a model are written: the folder is made, and removed
+        after a failure. Its other files are replaced when the block ends, right after the tensors,
+        config.json last.
+        """
+        assert sizes is not None
+        self.check()
+        is_there = os.path.isdir(self.path)
+        try:
+            with refusing(self.path), ExitStack() as files:
+                os.makedirs(self.path, exist_ok=True)
+                form = format_of(sizes_of(sizes))
+                texts = gpt2.json_texts(form, json.loads(about.get(PUBLISHED, "{}")))
+                about = {key: text for key, text in about.items() if key != PUBLISHED}
+                if tokenizer := _tokenizer(about):
+                    texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
+                    about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
+                for name, text in reversed(texts.items()):  # an ExitStack closes them in reverse
+                    file = files.enter_context(replaced(Path(self.path, name), "xb"))
+                    file.write(text.encode())
+                yield Prepared(self.weights, form, {**gpt2.METADATA, **about})
+        finally:
+            if not is_there:
+                with suppress(OSError):  # fails, as it should, unless the folder was left empty
+                    os.rmdir(self.path)
 
 
 def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
@@ -52,72 +121,6 @@ def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
         )
     sizes: Sizes = format_in(folder).sizes
     return sizes
-
-
-def check_folder(path: str) -> None:
-    """Raises NotSavedError if no model can be written to this folder; called before a run
-    trains."""
-    if not os.path.isdir(path):
-        check_target(path.rstrip(os.sep))
-        try:
-            os.mkdir(path)
-            os.rmdir(path)
-        except OSError as error:
-            raise NotSavedError(
-                f"cannot save {shown(path)}: the folder cannot be made: {error.strerror}; leave "
-                "out the slash at its end for a file, or name another place"
-            ) from None
-        return
-    for name in (gpt2.CONFIG, gpt2.GENERATION, gpt2.WEIGHTS, TOKENIZER_FILE):
-        check_target(Path(path, name))
-
-
-def sizes_of(model: Module) -> Sizes | None:
-    """The sizes of a language model, which can be saved as a folder; None for any other model."""
-    return model.sizes if isinstance(model, LanguageModel) else None
-
-
-def check_kind(path: str | None, sizes: Sizes | None, model: str) -> None:
-    """Raises NotSavedError if `path` is a folder and the model is no GPT or Llama."""
-    if path and is_folder(path) and sizes is None:
-        raise NotSavedError(
-            f"cannot save {shown(path)}: it is a directory; name a file in it, since a folder is "
-            f"for a GPT or a Llama, and the model is a {shown(model)}"
-        )
-
-
-@contextmanager
-def prepared(
-    path: str, sizes: Sizes | None, about: Mapping[str, str]
-) -> Iterator[tuple[str, FileFormat, Mapping[str, str]]]:
-    """A context that yields where the tensors of a model are written, in which form, and with which
-    metadata.
-
-    For a folder, it is made, and removed after a failure. Its other files are replaced when the
-    block ends, right after the tensors, config.json last.
-    """
-    if not is_folder(path):
-        yield path, PLAIN, about
-        return
-    assert sizes is not None
-    check_folder(path)
-    is_there = os.path.isdir(path)
-    try:
-        with refusing(path), ExitStack() as files:
-            os.makedirs(path, exist_ok=True)
-            form = format_of(sizes)
-            texts = gpt2.json_texts(form, json.loads(about.get(PUBLISHED, "{}")))
-            about = {key: text for key, text in about.items() if key != PUBLISHED}
-            if tokenizer := _tokenizer(about):
-                texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
-                about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
-            for name, text in reversed(texts.items()):  # an ExitStack closes them in reverse
-                files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
-            yield weights_of(path), form, {**gpt2.METADATA, **about}
-    finally:
-        if not is_there:
-            with suppress(OSError):  # fails, as it should, unless the folder was left empty
-                os.rmdir(path)
 
 
 def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from nnmpi.io.files.folders import form_of, source_of
+from nnmpi.io.files.model_files import model_file
 from nnmpi.io.files.saving import BLANK, FILE, file_sha256, place_of
 from nnmpi.nn import Module, tensor_files
 from nnmpi.nn.parameter import Parameter
@@ -55,16 +55,16 @@ def load(
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a file, or of the file in a folder; empty for a file that has none, and for
     an index."""
-    source = source_of(path)
+    source = model_file(path).source
     return {} if tensor_files.is_index(source) else tensor_files.contents(source).metadata
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
     """Raises ValueError if a file or folder has changed since it was saved, or if a tensor with two
     names differs under them. Reads the whole file, in pieces."""
-    source = source_of(path)
-    check_digest(source)
-    tensor_files.check_tied(source, form_of(path))
+    file = model_file(path)
+    check_digest(file.source)
+    tensor_files.check_tied(file.source, file.form())
 
 
 def check_digest(path: str | os.PathLike[str]) -> None:
@@ -102,8 +102,8 @@ def load_into(
     `partial`, names and shapes need not fit. Of a tensor that is divided among ranks, only this
     rank's part is read.
     """
-    tensors = list(model.tensors())
-    sources = tensor_files.sources_in(source_of(path), form_of(path))
+    tensors, file = list(model.tensors()), model_file(path)
+    sources = tensor_files.sources_in(file.source, file.form())
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
     held_targets = [

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 
 from nnmpi import addons
 from nnmpi.io.files.atomic import check_not_read_only, check_target, lock
-from nnmpi.io.files.folders import check_folder, is_folder, weights_of
+from nnmpi.io.files.model_files import model_file
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 
@@ -136,9 +136,11 @@ class OutputFile(NamedTuple):
 
 def check_outputs(config: Config) -> None:
     """Raises ValueError if an output cannot be written, or if two outputs are the same file."""
-    save = config.save and weights_of(config.save)
+    save = None
     if config.save:
-        check_folder(config.save) if is_folder(config.save) else check_target(config.save)
+        target = model_file(config.save)
+        target.check()
+        save = target.weights
     if config.log:
         check_not_read_only(config.log, "write log")
     files: dict[OutputFile, str] = {
@@ -178,7 +180,7 @@ def version(path: str | None) -> tuple[int, int] | None:
     """The inode and the modification time of a saved model, which differ between versions; None if
     there is no file."""
     try:
-        status = os.stat(weights_of(path or ""))
+        status = os.stat(model_file(path or "").weights)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns

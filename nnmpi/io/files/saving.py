@@ -13,10 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.dtypes import named
-from nnmpi.io.files import folders
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
-from nnmpi.nn.language import Sizes
+from nnmpi.io.files.model_files import model_file
 from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
@@ -93,14 +92,14 @@ def write_whole(
     path: str | None,
     arrays: "WholeArrays",
     metadata: Mapping[str, str],
-    sizes: Sizes | None,
+    sizes: tuple[Any, ...] | None,
     model: str,
 ) -> str:
     """Writes a model on the rank that has a path; other ranks send their parts, even if writing
     fails.
 
-    `sizes` are those of a language model, `model` is the name of the model. Returns the name of the
-    file.
+    `sizes` are what is known of a model besides its tensors, `model` is its name. Returns the name
+    of the file.
     """
     digest, file = hashlib.sha256(), ""
     form: FileFormat = PLAIN
@@ -114,8 +113,9 @@ def write_whole(
     written = values()
     try:
         if path:
-            folders.check_kind(path, sizes, model)
-            with folders.prepared(path, sizes, metadata) as (file, form, about):
+            target = model_file(path)
+            target.check_model(sizes, model)
+            with target.prepared(sizes, metadata) as (file, form, about):
                 index = [
                     HeaderRow(name, named(x.dtype), part)
                     for x in arrays.arrays

@@ -1,73 +1,15 @@
-"""The data set of a run, the standardiser of its samples, and its tokenizer, which has to be the
-one that a loaded model was trained with."""
+"""The data set of a run, and the standardiser of its samples."""
 
-import os
 from typing import Any
 
+from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Standardiser, from_arrays, load
-from nnmpi.data.tokenizer import (
-    BPETokenizer,
-    Tokenizer,
-    has_tokenizer,
-    in_words,
-    located,
-    tokenizer_of,
-    vocabulary_of,
-)
 from nnmpi.io.files import loading
-from nnmpi.io.files.folders import TOKENIZER, is_folder
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.options.config import Config
-from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.quoting import quoted
 from nnmpi.parallel.step.objective import Criterion
-
-
-def own_tokenizer(path: str) -> Tokenizer | None:
-    """The tokenizer of a saved model, from its metadata or its folder; None if it has none."""
-    described = loading.read_metadata(path).get(TOKENIZER)
-    if not described:
-        return BPETokenizer(path) if is_folder(path) and has_tokenizer(path) else None
-    try:
-        return tokenizer_of(located(described, path if is_folder(path) else os.path.dirname(path)))
-    except ValueError as error:
-        raise ValueError(f"cannot load {shown(path)}: {error}") from None
-
-
-def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
-    """The tokenizer for a text of --data: the one that is given, otherwise that of the model of
-    --load.
-
-    It is None if the model has none, or takes only a part of the file: then tokens are characters.
-    """
-    is_text = config.data.partition(":")[0] == "text"
-    if config.tokenizer or not is_text or not config.load or config.load_partial:
-        return config.tokenizer
-    return own_tokenizer(config.load)
-
-
-def check_vocabulary(config: Config, dataset: Dataset) -> None:
-    """Raises ValueError if the model of --load was trained on other tokens than those of the data.
-
-    The sizes may match nevertheless, and each number would then mean a different token.
-    """
-    if not config.load or config.load_partial or dataset.language is None:
-        return
-    trained = loading.read_metadata(config.load).get(TOKENIZER)
-    given = dataset.language.tokenizer
-    try:
-        is_other = trained and vocabulary_of(trained) != vocabulary_of(given)
-    except ValueError as error:
-        raise ValueError(f"--load {shown(config.load)}: {error}") from None
-    if trained and is_other:
-        raise ValueError(
-            f"--load {shown(config.load)} was trained on {in_words(trained)}, and data "
-            f"{dataset.name} has {in_words(given)}; give the model's "
-            "tokenizer with --tokenizer, or the text that it was trained on"
-        )
-
-
-# ---- data sets
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
@@ -86,6 +28,7 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
         x, y, *test = given
         x_test, y_test = test or (None, None)
         return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
+    tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
     return load(
         config.data,
         data_dir=config.data_dir,
@@ -93,7 +36,7 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
         seed=config.seed,
         ignore_index=ignored,
         context=config.context,
-        tokenizer=tokenizer_of_text(config),
+        tokenizer=tokenizer_of(config) if tokenizer_of else config.tokenizer,
     )
 
 
@@ -115,6 +58,13 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
         raise ValueError(
             f"--load {config.load} and data {dataset.name}: {error}, or set --standardise"
         ) from None
+
+
+def check_language(config: Config, dataset: Dataset) -> None:
+    """Raises ValueError if the data are text that does not go with the options."""
+    if dataset.language is not None:
+        for check in addons.given("language_checks", config):
+            check(config, dataset)
 
 
 def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:

@@ -19,7 +19,8 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.loader import X_AND_Y, Fields, lengths_of
-from nnmpi.io.files import folders, loading
+from nnmpi.io.files import loading
+from nnmpi.io.files.model_files import model_file
 from nnmpi.io.files.outputs import check_outputs
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
@@ -46,7 +47,7 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import consistency
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.datasets import check_vocabulary, dataset_of, standardiser_of
+from nnmpi.run.setup.datasets import check_language, dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
 from nnmpi.schedules import proof
 
@@ -119,7 +120,7 @@ def set_up(
     consistency.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
-        check_vocabulary(config, dataset)
+        check_language(config, dataset)
         objectives.check_labels(criterion, dataset)
         objectives.check_best(config.keep_best, criterion, metrics)
         strategies.check_batch(config, len(dataset.train.y))
@@ -211,10 +212,12 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
     if not isinstance(made, Module):
         raise ValueError(f"{label} must return an nn.Module, not {shown(repr(made), 60)}")
     try:
-        models.check_tokens(made, config, dataset)
-        if config.sample_every is not None:
-            models.check_stages(made, config.pp)
-        folders.check_kind(config.save, folders.sizes_of(made), type(made).__name__)
+        facts = models.facts_of(made)
+        facts.check(dataset)
+        for check in addons.given("model_checks", config):
+            check(config, made)
+        if config.save:
+            model_file(config.save).check_model(facts.sizes(), type(made).__name__)
         refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:

@@ -19,7 +19,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import common_backend
 from nnmpi.run import consistency
 from nnmpi.run.command import rank_0_prints, run_on_ranks
-from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import (
     OPTIONS,
@@ -29,6 +28,7 @@ from nnmpi.run.text.generation import (
     tokenizer_for,
     tokens_of_prompt,
 )
+from nnmpi.run.text.saved import saved_sizes, saved_special_tokens
 
 TYPES = ("float32", "float64")
 

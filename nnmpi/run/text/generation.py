@@ -16,8 +16,8 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.run.setup.datasets import own_tokenizer
 from nnmpi.run.text.decoder import NO_LIMIT, Decoder
+from nnmpi.run.text.saved import own_tokenizer
 
 UP_TO_1 = Allowed("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
 OPTIONS: dict[str, tuple[Allowed, str]] = {

@@ -18,7 +18,6 @@ from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run import consistency
 from nnmpi.run.session import Session
-from nnmpi.run.setup.models import check_stages
 from nnmpi.run.text.decoder import Decoder
 from nnmpi.run.text.generation import (
     Sampling,
@@ -28,6 +27,7 @@ from nnmpi.run.text.generation import (
     texts,
     tokens_of_prompt,
 )
+from nnmpi.run.text.models import check_stages
 
 TOKENS = 100
 """The tokens of a sample."""
@@ -91,7 +91,7 @@ def generate(
     def checked() -> list[int]:
         if why := refusals.why_not("sample_every", config, comm.size):
             raise ValueError(f"cannot generate text with {why}")
-        check_stages(model, config.pp)
+        check_stages(config, model)
         how.checked()
         return checked_prompt(tokens, count, model)
 

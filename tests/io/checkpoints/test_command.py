@@ -23,7 +23,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.keep import folder_of
 from nnmpi.io.checkpoints.schema import NAME
 from nnmpi.io.output import NullReport
-from nnmpi.nn.models import save_gpt2
+from nnmpi.nn.gpt2 import save_gpt2
 
 
 @pytest.mark.parametrize(

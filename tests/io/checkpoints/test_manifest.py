@@ -21,8 +21,8 @@ from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.schema import NAME, DamagedError, checked
 from nnmpi.io.output import NullReport
 
-FREE = ("versions", "callbacks", "facts", "metadata")
-"""Names of fields with texts, or values, of any kind."""
+FREE = ("versions", "callbacks", "facts", "metadata", "sizes")
+"""Names of fields with texts, or values, of any kind; or of an add-on, which checks them."""
 
 OPTIONAL, FIT = ("options", "measured", "changes", "metrics"), (type(None), str, float, list)
 """Names of objects whose fields may be missing or None; many are texts, or floats."""

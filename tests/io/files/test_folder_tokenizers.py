@@ -12,8 +12,8 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import comm_self
 from nnmpi.data.tokenizer import BPETokenizer
-from nnmpi.run.setup.datasets import own_tokenizer
 from nnmpi.run.text import generate_command
+from nnmpi.run.text.saved import own_tokenizer
 
 
 @pytest.fixture

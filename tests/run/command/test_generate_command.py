@@ -16,7 +16,7 @@ from helpers.mpijob import environment, run
 import nnmpi
 from nnmpi import nn, train
 from nnmpi.data.tokenizer import CharTokenizer
-from nnmpi.nn.models import save_gpt2
+from nnmpi.nn.gpt2 import save_gpt2
 from nnmpi.run.text import generate_command
 
 TEXT = "the quick brown fox jumps over the lazy dog, and back again. " * 40
