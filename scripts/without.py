@@ -151,6 +151,7 @@ def importing(tree: Path, modules: list[str]) -> set[Path]:
     }:
         found |= more
         gone += [".".join(p.relative_to(tree / "tests").with_suffix("").parts) for p in more]
+        gone += [p.stem for p in more]  # as files beside it import it
     return found
 
 

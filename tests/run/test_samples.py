@@ -11,6 +11,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
 from nnmpi.io.output import Event, NullReport, Report
+from nnmpi.run.text import samples
 
 TOKENS = 20
 TEXT = "the lazy dog, and\nback again. " * 30
@@ -33,7 +34,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.run.text.samples.TOKENS", TOKENS)
+    monkeypatch.setattr(samples, "TOKENS", TOKENS)
 
 
 @pytest.fixture
@@ -75,9 +76,9 @@ def test_samples_are_those_of_one_rank_and_change_nothing(name: str, text: str) 
     found = thread_ranks.run(ranks, lambda comm: run(comm, **given, **SAMPLED))
     one, _ = run(comm_self(), **options(text), **SAMPLED)
     assert plain == []
-    for samples, same in found:
+    for texts, same in found:
         assert same == digest
-        assert samples == one
+        assert texts == one
     assert [event["step"] for event in one] == [2, 4]
     assert all(event["text"].startswith(PROMPT) for event in one)
     assert {len(event["text"]) for event in one} == {len(PROMPT) + TOKENS}

@@ -112,8 +112,11 @@ def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
         threads.run(4, lambda comm: nnmpi.Trainer(Config(**options), comm=comm).close())
 
 
-def gpt(heads: int = 2) -> Graph:
-    model = nn.GPT(1, heads, 8, 11, 6)
+def attention() -> Graph:
+    of_words = nn.Embedding(11, 8), nn.PositionalEmbedding(6, 8), nn.LayerNorm(8)
+    attend = nn.Linear(8, 24), nn.SelfAttention(2, is_causal=True), nn.Linear(8, 8)
+    within = nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.Linear(8, 11, bias=False)
+    model = nn.Sequential(*of_words, *attend, *within, nn.ChannelsFirst())
     return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 6), np.int64)),), {}), "float32")
 
 
@@ -125,7 +128,7 @@ CNN, MASKED = (traced(model(), 1, s, s) for model, s in ((mnist_cnn, 28), (digit
 @pytest.mark.parametrize(
     ("graph", "names"),
     [
-        *product((CNN, gpt()), OF_ANY),
+        *product((CNN, attention()), OF_ANY),
         *product((CNN, MASKED), OF_IMAGES),
     ],
 )
@@ -150,7 +153,7 @@ def test_axes_have_names() -> None:
     assert names(traced(mnist_cnn(), 1, 28, 28)) == [
         *("batch channels rows columns", "batch channels", "batch vocabulary")
     ]
-    assert names(gpt()) == [
+    assert names(attention()) == [
         *("batch length", "batch length channels", "batch length heads"),
         *("batch length vocabulary", "batch vocabulary length"),
     ]
