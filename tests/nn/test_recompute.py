@@ -14,8 +14,7 @@ import nnmpi
 from nnmpi import Config, nn
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.meta import owner
-from nnmpi.nn.graph import Graph
-from nnmpi.nn.recompute import Recomputed, as_recomputed, recomputed_paths, recomputed_with
+from nnmpi.nn.recompute import Recomputed, as_recomputed, recomputed_paths
 from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.utils.checkpoint import checkpoint
 
@@ -170,28 +169,6 @@ def test_what_cannot_run_again_is_refused() -> None:
 
 
 # ---- which modules
-
-
-def graph_of(model: str) -> Graph:
-    _, uncut = uncut_of(Config(model=model, context=8, batch_size=2), 10)
-    graph: Graph = uncut.graph
-    return graph
-
-
-def test_blocks_are_numbered_modules_with_layers() -> None:
-    for model, blocks in (("gpt:3x2x4", "h"), ("llama:2x2x4", "layers")):
-        graph = graph_of(model)
-        n = 3 if model.startswith("gpt") else 2
-        assert recomputed_paths(graph, "block") == [f"{blocks}.{k}" for k in range(n)]
-        attention = recomputed_paths(graph, "selective")
-        assert len(attention) == n
-        assert all(path.endswith("attend") for path in attention)
-        for how in ("none", "stage"):
-            assert recomputed_paths(graph, how) == []
-        ops = [node for node in graph.nodes if node.layer is None]
-        assert {recomputed_with(node, "block") for node in ops} == {
-            *recomputed_paths(graph, "block")
-        }
 
 
 @pytest.mark.parametrize("how", ["block", "selective"])

@@ -1,6 +1,5 @@
 """The layouts of ranks that are left: valid, the nearest ones, and as many ranks as can work."""
 
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -8,16 +7,13 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config
-from nnmpi.data import blank
 from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.refusals import AXES_BESIDE_DP
-from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import UncutModel, fitted
-from nnmpi.run.setup.setup import build_model
 
 MOST = 24  # ranks
 OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in LAYOUT_GROUPS]
@@ -141,26 +137,6 @@ def test_the_nearest_layout_is_taken(
 )
 def test_a_line_says_which_layout_and_why(name: str, ranks: int, why: str) -> None:
     assert fewer(name, ranks).why == why
-
-
-@cache
-def gpt() -> UncutModel:
-    """A model of four heads on windows of 16 tokens."""
-    config = Config(model="gpt:4x4x32", data="text", context=16)
-    dataset = blank(config.data, None, config.seed, config.context, None)
-    model, loss = build_model(config, None, dataset), objectives.criterion(None)
-    return UncutModel(
-        config, objectives.model_graph(config, model, dataset, loss), loss, dataset, {}
-    )
-
-
-def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> None:
-    """Seven ranks along tp are more than there are heads; three have two, one and one."""
-    options = {"model": "gpt:4x4x32", "data": "text", "context": 16, "tp": 8}
-    found = fitted(Config(**options, sequence_parallel=True), 7, gpt)
-    assert (found.config.tp, found.ranks, found.spare) == (4, 4, 3)
-    assert "; tp 7 is not possible: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
-    assert fitted(Config(**options | {"tp": 4}), 3, gpt).config.tp == 3
 
 
 def test_the_model_is_looked_at_only_where_an_axis_changes() -> None:

@@ -1,0 +1,89 @@
+"""What core does with graphs of language models: blocks, fragments, products, layouts, copies."""
+
+import copy
+import pickle
+from functools import cache
+
+import numpy as np
+
+from nnmpi import Config
+from nnmpi.data import blank
+from nnmpi.nn.gpt import GPT
+from nnmpi.nn.graph import Graph
+from nnmpi.nn.recompute import recomputed_paths, recomputed_with
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.averaging.fragments import fragments, layer_of
+from nnmpi.run.setup import objectives
+from nnmpi.run.setup.cutting import UncutModel, fitted, uncut_of
+from nnmpi.run.setup.setup import build_model
+
+
+def graph_of(model: str) -> Graph:
+    _, uncut = uncut_of(Config(model=model, context=8, batch_size=2), 10)
+    graph: Graph = uncut.graph
+    return graph
+
+
+def test_blocks_are_numbered_modules_with_layers() -> None:
+    for model, blocks in (("gpt:3x2x4", "h"), ("llama:2x2x4", "layers")):
+        graph = graph_of(model)
+        n = 3 if model.startswith("gpt") else 2
+        assert recomputed_paths(graph, "block") == [f"{blocks}.{k}" for k in range(n)]
+        attention = recomputed_paths(graph, "selective")
+        assert len(attention) == n
+        assert all(path.endswith("attend") for path in attention)
+        for how in ("none", "stage"):
+            assert recomputed_paths(graph, how) == []
+        ops = [node for node in graph.nodes if node.layer is None]
+        assert {recomputed_with(node, "block") for node in ops} == {
+            *recomputed_paths(graph, "block")
+        }
+
+
+def test_fragments_have_whole_blocks() -> None:
+    parts = fragments(graph_of("gpt:2x2x16"), 3)
+    at = {layer_of(path): part for path, part in parts.items()}
+    assert at == {"wte": 0, "wpe": 1, "h.0": 2, "h.1": 0, "ln_f": 1}
+    assert len(parts) == 2 + 2 * 12 + 2
+
+
+def test_lookups_are_no_products() -> None:
+    t, h, heads, words = 6, 8, 2, 10
+    config = Config(model=f"gpt:1x{heads}x{h}", context=t, batch_size=2, dropout=0.0)
+    graph = uncut_of(config, words)[1].graph
+    works = {node.name: work(graph, node) for node in graph.nodes}
+    assert works["wte"] == works["wpe"] == t * h  # an operation an element
+    assert works["h.0.attn.c_attn"] == t * h * 3 * h
+    assert works["head"] == t * h * words
+    assert works["h.0.attn.attend"] == t * t * h  # causal: half of the positions, twice
+
+
+@cache
+def gpt() -> UncutModel:
+    """A model of four heads on windows of 16 tokens."""
+    config = Config(model="gpt:4x4x32", data="text", context=16)
+    dataset = blank(config.data, None, config.seed, config.context, None)
+    model, loss = build_model(config, None, dataset), objectives.criterion(None)
+    return UncutModel(
+        config, objectives.model_graph(config, model, dataset, loss), loss, dataset, {}
+    )
+
+
+def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> None:
+    """Seven ranks along tp are more than there are heads; three have two, one and one."""
+    options = {"model": "gpt:4x4x32", "data": "text", "context": 16, "tp": 8}
+    found = fitted(Config(**options, sequence_parallel=True), 7, gpt)
+    assert (found.config.tp, found.ranks, found.spare) == (4, 4, 3)
+    assert "; tp 7 is not possible: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
+    assert fitted(Config(**options | {"tp": 4}), 3, gpt).config.tp == 3
+
+
+def test_one_is_copied_with_its_values() -> None:
+    model = GPT(1, 1, 8, 16, 8)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.head.weight is twin.wte.weight
+        for (name, a), (other, b) in zip(
+            model.state_dict().items(), twin.state_dict().items(), strict=True
+        ):
+            assert name == other
+            np.testing.assert_array_equal(a, b)
