@@ -70,7 +70,6 @@ NONE = addons.AddOn(())
 
 MENTIONED: dict[str, set[str]] = {
     "nnmpi.parallel.backup": {"dry_run"},
-    "nnmpi.run.setup.setup": {"sample_every"},
 }
 """Options of add-ons that modules of core still read: none may be added."""
 
