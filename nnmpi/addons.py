@@ -41,6 +41,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
     model_files     "folder"           (path): the ModelFile that the folder is
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
+    data_options    an option          (config): arguments of `nnmpi.data.load`
     tokenizers      one of datasets    (config): the tokenizer of its text, or None
 """
 
@@ -148,12 +149,18 @@ ADD_ONS = {
             "model_facts": dict.fromkeys(
                 ("nnmpi.nn.gpt:GPT", "nnmpi.nn.llama:Llama"), "nnmpi.run.text.models:LanguageFacts"
             ),
-            "model_checks": {"sample_every": "nnmpi.run.text.models:check_stages"},
+            "model_checks": {
+                "dropout": "nnmpi.run.text.models:check_dropout",
+                "sample_every": "nnmpi.run.text.models:check_stages",
+            },
             "model_files": {"folder": "nnmpi.io.files.folders:ModelFolder"},
             "datasets": {
                 "text": "nnmpi.data.text:TEXT",
                 "tokens": "nnmpi.data.windows:TOKENS",
             },
+            "data_options": dict.fromkeys(
+                ("context", "tokenizer"), "nnmpi.run.text.saved:data_options"
+            ),
             "tokenizers": {"text": "nnmpi.run.text.saved:tokenizer_of_text"},
             "language_checks": {"load": "nnmpi.run.text.saved:check_vocabulary"},
             "methods": {"generate": "nnmpi.run.text.samples:generate"},

@@ -30,6 +30,9 @@ from nnmpi.data.loader import Loader as Loader
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.options.quoting import quoted
 
+CONTEXT = 128
+"""The default number of tokens in a window of text."""
+
 
 def load(
     spec: str,
@@ -38,7 +41,7 @@ def load(
     download: bool = False,
     seed: int = 0,
     ignore_index: int | None = None,
-    context: int = 128,
+    context: int = CONTEXT,
     tokenizer: Any = None,
 ) -> Dataset:
     """Loads the data set that `--data` names: NAME, NAME:ARGUMENT or FILE.npz.
@@ -95,7 +98,7 @@ def blank(
     spec: str,
     data_dir: str | None = None,
     seed: int = 0,
-    context: int = 128,
+    context: int = CONTEXT,
     tokenizer: str | None = None,
 ) -> Dataset:
     """The data set that `--data` names, with one row of zeros in the place of all samples where its

@@ -77,9 +77,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
         "with a folder given to --load, the model in the folder",
         custom=True,
     )
-    dropout: float = model_option(
-        0.0, "dropout probability in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1
-    )
     data: str = data_option(
         "digits",
         "data set to train on: iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, "
@@ -92,15 +89,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
         "auto",
         "mean and deviation by which samples are standardised: auto (those of the training data, "
         "or of the file of --load), none, or MEAN,STD for all samples, as --standardise=0.13,0.31",
-    )
-    context: int = data_option(
-        128, "number of tokens in a window of text", FROM_1, resume=rules.ANOTHER_MODEL
-    )
-    tokenizer: str | None = data_option(
-        None,
-        "tokenizer for a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
-        "tokenizer.json; default: a token per character, or per byte if the text is not UTF-8",
-        resume=rules.ANOTHER_MODEL,
     )
     download: bool = data_option(
         False, "download the data set's files if they are missing", resume=rules.OTHER_OUTPUT

@@ -19,6 +19,7 @@ OF_OPTIONS = {
     "checks",
     "batch_checks",
     "graph_checks",
+    "data_options",
     "serving_ranks",
     "fewer_ranks",
     "strategy_kinds",

@@ -175,9 +175,9 @@ def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
 def test_dropout_is_an_option_of_gpt_models() -> None:
     assert trainer(model="gpt:1x2x4", dropout=0.25).model.drop.p == 0.25
     for options in ({"model": "mlp:6-4-17"}, {}):
-        with refused("dropout 0.1 with model", "an option of gpt models"):
+        with refused("dropout 0.1 is", "an option of gpt models"):
             trainer(dropout=0.1, **options)
-    with refused("dropout 0.1 with model make", "an option of gpt models"):
+    with refused("model make", "dropout 0.1 is an option of gpt models"):
         Trainer(Config(dropout=0.1), build=make, data=tokens(), comm=comm_self())
 
 

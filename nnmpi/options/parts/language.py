@@ -1,16 +1,29 @@
-"""Options of texts that a model in training writes."""
+"""Options of language models."""
 
 from dataclasses import dataclass
 
+from nnmpi.options import resume_rules as rules
 from nnmpi.options.features import STEPS_TOGETHER, Feature, Part
-from nnmpi.options.groups import other_option
-from nnmpi.options.terms import FROM_1
+from nnmpi.options.groups import data_option, model_option, other_option
+from nnmpi.options.terms import FROM_0_BELOW_1, FROM_1
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of texts that a model in training writes."""
+    """Options of language models."""
 
+    dropout: float = model_option(
+        0.0, "dropout probability in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1
+    )
+    context: int = data_option(
+        128, "number of tokens in a window of text", FROM_1, resume=rules.ANOTHER_MODEL
+    )
+    tokenizer: str | None = data_option(
+        None,
+        "tokenizer for a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
+        "tokenizer.json; default: a token per character, or per byte if the text is not UTF-8",
+        resume=rules.ANOTHER_MODEL,
+    )
     sample_every: int | None = other_option(
         None, "print text of the model every so many steps", FROM_1
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.data import Dataset, blank, blank_windows
+from nnmpi.data import CONTEXT, Dataset, blank, blank_windows
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss, Module
@@ -35,6 +35,7 @@ from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.run.setup import objectives
+from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 
 Divide: TypeAlias = Callable[[Config, Graph], Division]
@@ -195,10 +196,11 @@ def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, Unc
     vocabulary, the data are windows of so many tokens."""
     if vocabulary is not None and vocabulary < 1:
         raise ValueError(f"--vocabulary {vocabulary} must be 1 or more: give the number of tokens")
+    options = data_options(config)
     if vocabulary is None:
-        dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
+        dataset = blank(config.data, config.data_dir, config.seed, **options)
     else:
-        dataset = blank_windows(vocabulary, config.context, config.batch_size)
+        dataset = blank_windows(vocabulary, options.get("context", CONTEXT), config.batch_size)
     model = build_model(config, None, dataset)
     return model, uncut(config, model, dataset, objectives.criterion(None))
 

@@ -28,16 +28,21 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
         x, y, *test = given
         x_test, y_test = test or (None, None)
         return from_arrays(x, y, x_test, y_test, seed=config.seed, ignore_index=ignored)
-    tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
     return load(
         config.data,
         data_dir=config.data_dir,
         download=config.download,
         seed=config.seed,
         ignore_index=ignored,
-        context=config.context,
-        tokenizer=tokenizer_of(config) if tokenizer_of else config.tokenizer,
+        **data_options(config),
     )
+
+
+def data_options(config: Config) -> dict[str, Any]:
+    """The arguments of `load` that add-ons have options for."""
+    options = {k: v for f in addons.given("data_options", config) for k, v in f(config).items()}
+    tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
+    return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})
 
 
 def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:

@@ -12,7 +12,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.models import MODELS, SIZE, mlp
 from nnmpi.options import user_code
 from nnmpi.options.config import Config
-from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.quoting import quoted
 
 
 class SizedModel(NamedTuple):
@@ -24,7 +24,6 @@ class SizedModel(NamedTuple):
 
     form: str
     build: Callable[[Config, Dataset], Module]
-    has_dropout: bool = False
 
 
 class ModelFacts:
@@ -58,20 +57,11 @@ def facts_of(model: Module) -> ModelFacts:
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
     """The config, and the function that makes its model or None. If --load has more than tensors,
-    the config names the model in it, and the function makes it.
-
-    Raises ValueError for a dropout that the model cannot have.
-    """
+    the config names the model in it, and the function makes it."""
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and not is_own:
         is_named = config.model != Config().model
         config, build = model_file(config.load).resolved(config, is_named)
-    sized = None if is_own else _sized(config.model)
-    if config.dropout and not (sized and sized.has_dropout):
-        raise ValueError(
-            f"dropout {config.dropout} with model {shown(config.model)}: it is an option of gpt "
-            "models, others have nn.Dropout layers; leave it out"
-        )
     return config, build
 
 

@@ -5,7 +5,7 @@ import json
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.io.files.folders import PUBLISHED
-from nnmpi.nn import Module, gpt2
+from nnmpi.nn import Module, gpt, gpt2
 from nnmpi.nn.language import NAMED, LanguageModel, Sizes, format_of, sizes_named
 from nnmpi.nn.llama import Llama
 from nnmpi.options.config import Config
@@ -34,8 +34,8 @@ def smallest_gpt2(config: Config, dataset: Dataset) -> Module:
     return model
 
 
-GPT2 = SizedModel("gpt2", smallest_gpt2, has_dropout=True)
-GPT = SizedModel("gpt:4x4x128", model_of, has_dropout=True)
+GPT2 = SizedModel("gpt2", smallest_gpt2)
+GPT = SizedModel("gpt:4x4x128", model_of)
 LLAMA = SizedModel("llama:4x4x128:2", model_of)
 
 
@@ -80,6 +80,16 @@ class LanguageFacts(ModelFacts):
                 f"it has a vocabulary of {sizes.vocabulary:,}, and data "
                 f"{dataset.name} has {dataset.classes:,} tokens; use the tokenizer of the model"
             )
+
+
+def check_dropout(config: Config, model: Module) -> None:
+    """Raises ValueError for a model that --dropout has no effect on."""
+    kind = config.model.partition(":")[0]
+    if not (isinstance(model, gpt.GPT) and kind in ("gpt", "gpt2")):  # others are built without it
+        raise ValueError(
+            f"dropout {config.dropout} is an option of gpt models, others have nn.Dropout layers; "
+            "leave it out"
+        )
 
 
 def check_stages(config: Config, model: Module) -> None:

@@ -93,14 +93,20 @@ def own_tokenizer(path: str) -> Tokenizer | None:
         raise ValueError(f"cannot load {shown(path)}: {error}") from None
 
 
+def data_options(config: Config) -> dict[str, Any]:
+    """The options of windows of tokens, as arguments of `nnmpi.data.load`."""
+    return {"context": config.context, "tokenizer": config.tokenizer}
+
+
 def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
     """The tokenizer for a text of --data: the one that is given, otherwise that of the model of
     --load.
 
     It is None if the model has none, or takes only a part of the file: then tokens are characters.
     """
-    if config.tokenizer or not config.load or config.load_partial:
-        return config.tokenizer
+    given: str | None = config.tokenizer
+    if given or not config.load or config.load_partial:
+        return given
     return own_tokenizer(config.load)
 
 
