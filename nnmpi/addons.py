@@ -12,6 +12,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     instead         an option          (config, comm): the exit status of the command, which does
                                        this instead of training
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
+    job_checks      an option          (config, comm): the same for the ranks of the job
     batch_checks    an option          (config, samples): the same for data with so many samples
     graph_checks    an option          (config, graph): the same for the graph of the model
     model_checks    an option          (config, model): the same for a model
@@ -30,6 +31,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     plans           an option          (setup, config, comm): the RunPlan of a run
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
+    supervisors     "recovery"         (comm): the Supervisor of a run that may lose ranks
     samplers        an option          (comm, config, dataset): the Sampler of a run
     tracers         an option          (config, comm): the Tracer of a run
     outputs         an option          the OutputFile that it names
@@ -261,6 +263,13 @@ ADD_ONS = {
             "start_fields": dict.fromkeys(
                 ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:start_fields"
             ),
+        },
+    ),
+    "recovery": AddOn(
+        modules=("nnmpi.run.recovery", "nnmpi.parallel.backup"),
+        rows={
+            "job_checks": {"backup": "nnmpi.parallel.backup:check"},
+            "supervisors": {"recovery": "nnmpi.run.recovery.recovery:Recovery"},
         },
     ),
     "course": AddOn(

@@ -34,7 +34,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import strategy_of
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import rank_0_prints
-from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.setup import threads
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
@@ -244,9 +243,8 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
-    if isinstance(error, NothingLeftError) and error.checkpoint:
-        status = MORE_TO_DO
     if isinstance(error, AgreedError):
+        status = MORE_TO_DO if error.checkpoint else status
         if trainer.is_first:
             return fail(error, status)
         # the job needs one rank with this status, and rank 0 may be lost before it exits

@@ -248,9 +248,9 @@ class Backups:
         self._due = self._latest + (self.every or steps_between(cost, step, self._mtbf))
 
 
-def check_backup(config: Config, comm: Comm) -> None:
+def check(config: Config, comm: Comm) -> None:
     """Raises ValueError if backups are asked for but no rank would survive to use them."""
-    if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
+    if not (comm.fault_tolerant or config.dry_run):
         raise ValueError(
             "backup: this job ends when a rank is lost, so nobody could use its backups; start it "
             "with mpirun --with-ft ulfm, or leave backup out"

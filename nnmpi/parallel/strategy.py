@@ -98,7 +98,12 @@ class TrainSpec(NamedTuple):
 
 
 class AgreedError(ArithmeticError):
-    """Ends a run on all ranks, with the same message and between the same two steps."""
+    """Ends a run on all ranks, with the same message and between the same two steps.
+
+    checkpoint  from which a job with other ranks may go on, if there is one
+    """
+
+    checkpoint: str | None = None
 
 
 class NotFiniteError(ArithmeticError):

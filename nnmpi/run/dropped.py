@@ -12,7 +12,6 @@ from typing import NoReturn
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.backup import Backups
 from nnmpi.parallel.strategy import Strategy
 
 
@@ -52,12 +51,11 @@ def close_dropped(comm: Comm) -> None:
             dropped.pop(number)()
 
 
-def release(stack: ExitStack, backups: Backups | None, strategy: Strategy, model: Module) -> None:
+def release(unsharded: ExitStack, shared: ExitStack, strategy: Strategy, model: Module) -> None:
     """Frees the shared memory and Comms of a session; the model keeps this rank's part of its
     values."""
-    stack.close()
-    if backups is not None:
-        backups.close()
+    unsharded.close()
+    shared.close()
     strategy.close()
     if model._before_user_call is not None:
         model._before_user_call = _refuse

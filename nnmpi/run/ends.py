@@ -187,10 +187,10 @@ def rescue(session: Session, error: Exception) -> None:
             error.add_note(f"and the trained model was not saved: {other}")
 
 
-def fail(trainer: Training, error: BaseException, is_running: bool) -> None:
+def fail(trainer: Training, error: BaseException) -> None:
     """Reports that the run has failed. After an error that all ranks have found, the checkpoint
     that is being written is finished; before the last step, the session is closed too."""
-    if isinstance(error, AgreedError) and is_running:
+    if isinstance(error, AgreedError) and trainer.run.is_running:
         with suppress(RankLost, LostOutputError):
             trainer.checkpoints.close()
             if not trainer.run.is_evaluated:

@@ -2,25 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias
 
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.calls import call, compare_settings
 from nnmpi.run.evaluation import evaluate_step
-from nnmpi.run.training import Sampler, Training
-
-StepHook: TypeAlias = Callable[[StepResult, float], None]
-"""A function that follows a completed step; its second argument is the mean loss of a sample."""
+from nnmpi.run.training import Sampler, StepHook, Training
 
 
-def after_step(trainer: Training) -> Iterator[StepHook]:
-    """The functions that follow each step in this session, one for each feature that is on."""
-    config, survives = trainer.config, trainer.comm.fault_tolerant
-    if survives:
-        yield partial(_begun, trainer)
+def after_step(trainer: Training) -> list[StepHook]:
+    """The functions that follow each step in this session."""
+    return trainer.supervisor.around(trainer, [*_hooks(trainer)])
+
+
+def _hooks(trainer: Training) -> Iterator[StepHook]:
+    """Yields a function for each feature that is on."""
+    config = trainer.config
     if config.check_copies:
         yield every(config.check_copies, trainer, trainer.session.check_copies)
-    yield partial(_progress_once if survives else _progress, trainer)
+    yield partial(_progress, trainer)
     if trainer.run.log_every:
         yield partial(_log_step, trainer)
     if trainer.sampler is not None:
@@ -31,20 +30,6 @@ def after_step(trainer: Training) -> Iterator[StepHook]:
         yield every(config.evaluate_every, trainer, partial(evaluate_step, trainer))
     if config.checkpoint_dir:
         yield lambda result, _: trainer.checkpoints.after_step(trainer.session, result)
-    if survives:
-        yield partial(_done, trainer)
-
-
-def _begun(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that work after a step begins: if a rank is lost, all of that work is done again,
-    except for events that were already reported."""
-    trainer.run.last = result
-
-
-def _done(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that the work after a step is done."""
-    trainer.run.last = None
-    trainer.session.back_up()
 
 
 def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
@@ -64,14 +49,10 @@ def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
 
 
 def _progress(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports the progress of a step."""
-    run = trainer.run
-    run.report.progress(result.state.step, run.total_steps, loss, run.pace.epoch_rates)
-
-
-def _progress_once(trainer: Training, result: StepResult, loss: float) -> None:
-    if trainer.run.reported.once(result.state.step, "progress"):
-        _progress(trainer, result, loss)
+    """Reports the progress of a step, unless it was reported before a rank was lost."""
+    run, step = trainer.run, result.state.step
+    if run.reported.once(step, "progress"):
+        run.report.progress(step, run.total_steps, loss, run.pace.epoch_rates)
 
 
 def _log_step(trainer: Training, result: StepResult, loss: float) -> None:

@@ -17,9 +17,9 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
 from nnmpi.run.calls import call, compare_settings
 from nnmpi.run.evaluation import evaluate, evaluation_event, requests
-from nnmpi.run.following import StepHook, after_step
+from nnmpi.run.following import after_step
 from nnmpi.run.run_state import StepPhase
-from nnmpi.run.training import Training
+from nnmpi.run.training import StepHook, Training
 
 
 def train(trainer: Training) -> Event:
@@ -64,7 +64,7 @@ def _epoch(trainer: Training) -> None:
             _follow(trainer, after_step(trainer), run.last)
         while sessions != run.sessions and not run.epoch_is_over:
             sessions = run.sessions
-            _steps(trainer, [*after_step(trainer)])
+            _steps(trainer, after_step(trainer))
     finally:
         run.in_epoch = False
     run.report.end_progress()
@@ -77,6 +77,7 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
     is_own = trainer.comm.size > 1 and "lr_schedule" in trainer.setup.user_functions
     factors = all_or_none(trainer.comm, run.factors_of_epoch) if is_own else ()
     compare_settings(trainer, factors)
+    trainer.supervisor.begin_steps(trainer.session)
     with closing(trainer.session.steps()) as steps:
         run.phase = StepPhase.COMPUTING
         for result in steps:

@@ -70,13 +70,6 @@ class Counters(NamedTuple):
     last: StepResult | None = None
 
 
-class VersionFacts(NamedTuple):
-    """The facts about a version of the model besides its arrays; equal on all ranks."""
-
-    head: Snapshot
-    counters: Counters
-
-
 class RunPlan(NamedTuple):
     """The plan that a run was started with.
 
@@ -111,6 +104,7 @@ class RunPlan(NamedTuple):
 class RunState:
     """The counters of a run, named as in `Counters`, and the requests and reports of this rank.
 
+    is_running  True from the beginning of a run to its end
     sessions    how many sessions the run has had
     reached     the newest step before the last loss, which may take the run back; 0: none, or a
                 `restore` has undone it
@@ -164,7 +158,7 @@ class RunState:
 
     def begin(self, epochs: int | None) -> None:
         """Begins a run: of `epochs` more epochs, or of the steps that are left by the options."""
-        self.runs, self.first = self.runs + 1, self.state.step
+        self.runs, self.first, self.is_running = self.runs + 1, self.state.step, True
         self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
         self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
         resumed = self.resumed if self.runs == 1 else None
@@ -191,7 +185,7 @@ class RunState:
 
     def end(self) -> None:
         """Clears the requests of this rank, because the run is over or has failed."""
-        self.stop_at, self.last, self.opened = None, None, None
+        self.stop_at, self.last, self.opened, self.is_running = None, None, None, False
         self.stop_requested = False  # to end the run
         self.suspend_requested = False  # to end it with a checkpoint, to be resumed
         self.save_requested = False  # to write a checkpoint; set by the clock of rank 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.arrays import backend, blas
+from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.dataset import TOKENIZER
@@ -25,9 +25,7 @@ from nnmpi.io.files import saving
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import StateArray
-from nnmpi.nn.state import assign
 from nnmpi.nn.store import stores_of
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
@@ -36,7 +34,6 @@ from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.backup import Version, backups
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.mover import move
 from nnmpi.parallel.model.parts import ModelPart
@@ -55,7 +52,7 @@ from nnmpi.run import consistency
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
 from nnmpi.run.footprint import Footprint
-from nnmpi.run.run_state import RunState, VersionFacts
+from nnmpi.run.run_state import RunState
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
 from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
@@ -68,12 +65,12 @@ class Session:
     `known` is the graph of the model, if this rank has had another session of the run. A session
     reads how far training is from the RunState, which does not know the session.
 
-    footprint    measures how this process grows while the session lives
-    epoch_start  with parameter servers that may lose a worker: this rank's part of the last version
-                 that all ranks have; servers update within an epoch and report at its end
+    footprint  measures how this process grows while the session lives
+    kept       what the Supervisor of the run keeps of this session
+    shared     what that shares with other ranks, freed before the strategy
     """
 
-    epoch_start: Version | None = None
+    kept: Any = None
     _steps: Generator[StepResult, None, None] | None = None
 
     def __init__(
@@ -158,9 +155,8 @@ class Session:
             self._restore(others, replicas)
             if twin and twin.task.scaler and self.task.scaler:
                 twin.task.scaler.current = self.task.scaler.current
-        self.backups = backups(arrangement, self.state, comm)
-        self._unsharded = ExitStack()
-        self._release = partial(release, self._unsharded, self.backups, self.strategy, model)
+        self._unsharded, self.shared = ExitStack(), ExitStack()
+        self._release = partial(release, self._unsharded, self.shared, self.strategy, model)
         self._unwatch = watch(comm, self, self._release)
         blas.release_memory()
 
@@ -210,32 +206,9 @@ class Session:
 
     def steps(self) -> Generator[StepResult, None, None]:
         """The steps of an epoch from the run's position on; the generator ends with the session."""
-        if self.backups is not None:  # a callback, or a user between runs, may have changed values
-            self.backups.renew(self.run.state.step, self.version_facts())
-        self.keep_epoch_start()
         steps = self.strategy.steps(self.setup.train, self.run.state)
         self._steps = _following(self.part, steps) if len(self.part.boundaries) else steps
         return self._steps
-
-    def keep_epoch_start(self) -> None:
-        """Keeps what servers go back to if they lose a worker, whose epoch then begins again here;
-        every rank calls it."""
-        if self.comm.fault_tolerant and self.strategy.layout.servers:
-            self._share_untrained()
-            copies = tuple(x.copied() for x in self.state())
-            self.epoch_start = Version(self.run.state.step, copies, self.version_facts())
-
-    def _share_untrained(self) -> None:
-        """Gives servers the buffers and frozen parameters of the first worker, so that these are
-        left if all workers are lost."""
-        trained = {v.path for v in self.arrangement.graph.variables if v.is_trained}
-        for place, tensor in self.model.tensors():
-            if place.path not in trained:
-                array = tensor.data if isinstance(tensor, Parameter) else tensor
-                values = np.array(backend.to_host(array), order="C")
-                self.comm.broadcast(values)
-                if self.strategy.layout.serves:
-                    assign(tensor, values)
 
     def evaluate(self) -> Sums:
         """The loss and metrics on the test split."""
@@ -318,7 +291,7 @@ class Session:
         """All that this rank needs to go on from this step; no message is sent. With `copies=False`
         the arrays are those in use, which the next step changes."""
         arrays = self.state(untrained=not self.strategy.layout.serves)
-        return self._head()._replace(
+        return self.head()._replace(
             arrays=tuple(x.copied() for x in arrays) if copies else (*arrays,)
         )
 
@@ -332,17 +305,7 @@ class Session:
         others = () if self.task.scaler is None else (self.task.scaler,)
         return other_state(self.part, self.optimizer, *others)
 
-    def back_up(self) -> None:
-        """Makes a backup, if one is due; every rank calls it before the first step and after
-        each."""
-        if self.backups is not None:
-            self.backups.after_step(self.run.state.step, self.version_facts())
-
-    def version_facts(self) -> VersionFacts:
-        """The facts about the model's current version, besides its arrays."""
-        return VersionFacts(self._head(), self.run.counters)
-
-    def _head(self) -> Snapshot:
+    def head(self) -> Snapshot:
         """A snapshot of this step without arrays."""
         counters, position = self.run.counters, self.strategy.position
         return Snapshot(

@@ -24,15 +24,22 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.whole import load_state, whole_optimizer
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.recovery.rank_status import RunStage
-from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.reported import runs_in
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
 from nnmpi.run.setup.setup import NO_METRICS, Setup, TrainerArguments
 from nnmpi.run.start_events import start_event
-from nnmpi.run.training import NO_SESSION, SPARE, Sampler, Tracer, Training, replace_session
+from nnmpi.run.training import (
+    NO_SESSION,
+    Sampler,
+    Supervisor,
+    Tracer,
+    Training,
+    arrange,
+    replace_session,
+    supervisor_of,
+)
 
 T = TypeVar("T")
 
@@ -69,6 +76,7 @@ class Trainer:
     hears_steps: bool
     sampler: Sampler | None
     session: Session = NO_SESSION
+    supervisor: Supervisor
     graph: Graph | None = None
 
     dataset = read(lambda t: t.setup.dataset, "The data set: training samples and test samples.")
@@ -90,7 +98,7 @@ class Trainer:
     loaded = read(lambda t: t.run.loaded, "What was loaded from the file of --load.")
     resumed = read(lambda t: t.run.resumed, "The checkpoint that the run goes on from, if any.")
     is_first = read(lambda t: t.comm.rank == 0, "True on rank 0, which prints and saves.")
-    is_spare = read(lambda t: t.session is SPARE, "True if the layout has no place for this rank.")
+    is_spare = read(lambda t: t.supervisor.is_spare, "True if the layout has no place for it.")
 
     def __init__(
         self,
@@ -116,8 +124,8 @@ class Trainer:
         began = OperatingSystem.clock()  # the start of MPI counts
         self.comm = job() if comm is None else comm
         self.began, self.fitted = began if comm is None else comm.system.clock(), ""
-        self._recovery = Recovery(self.comm)
-        self._recovery.set_up(self)
+        self.supervisor = supervisor_of(config, self.comm)
+        self.supervisor.set_up(self)
 
     # ---- training
 
@@ -129,17 +137,20 @@ class Trainer:
         """
         with ExitStack() as outputs:
             try:
-                return self._recovery.run(self, lambda: self._go_on(outputs, report, epochs))
+                return self.supervisor.run(
+                    self, lambda lost: self._go_on(outputs, report, epochs, lost)
+                )
             except BaseException as error:
-                ends.fail(self, error, self._recovery.stage == RunStage.RUNNING)
+                ends.fail(self, error)
                 raise
             finally:
                 self.run.end()
-                self._recovery.stage = RunStage.READY
 
-    def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
-        """Runs training from where it is: from its start, or from where a recovery has set it."""
-        if self._recovery.stage != RunStage.RUNNING:
+    def _go_on(
+        self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
+    ) -> Event:
+        """Runs training from where it is: from its start, or from where a Supervisor has set it."""
+        if not self.run.is_running:
             ends.check_ready(self.run, self.session, epochs)
             earlier_runs = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -147,8 +158,7 @@ class Trainer:
             self.run.begin(epochs)
             self.run.reported.runs = earlier_runs
             self.checkpoints.go_back(-1)  # this run has reported no checkpoint yet
-            self._recovery.stage = RunStage.RUNNING
-        ends.open_reports(self, self._recovery.recoveries, outputs, report)
+        ends.open_reports(self, lost, outputs, report)
         self.checkpoints.begin(self.comm)
         result = loop.train(self)
         self.checkpoints.close()
@@ -284,15 +294,13 @@ class Trainer:
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         consistency.check_snapshot(self.comm, config, snapshot.state, snapshot.known(config, ranks))
-        # kept before the session ends: if a rank is lost from here on, recovery goes on from it
-        self._recovery.keep_snapshot(self.run, self.session, snapshot)
-        self.session.end()
-        replace_session(self)
-        self._recovery.arrange(self, config, snapshot)
-        self.requested = config
-        self.run.go_on_from(snapshot)
-        self.checkpoints.go_back(snapshot.state.step)
-        self._recovery.arranged(self.session)
+        with self.supervisor.restoring(self, snapshot):
+            self.session.end()
+            replace_session(self)
+            arrange(self, config, self.comm, snapshot)
+            self.requested = config
+            self.run.go_on_from(snapshot)
+            self.checkpoints.go_back(snapshot.state.step)
 
     def rearrange(self, **changes: Any) -> None:
         """Goes on from this step with other options of the layout; every rank calls it, after the
@@ -306,9 +314,9 @@ class Trainer:
         except (ValueError, OtherRankError) as error:
             if self.session.is_closed:
                 clear_frames(error.__traceback__)  # they keep what of the new session was made
-                replace_session(self)
-                self._recovery.arrange(self, self.config, snapshot)
-                self._recovery.arranged(self.session)
+                with self.supervisor.restoring(self, snapshot):
+                    replace_session(self)
+                    arrange(self, self.config, self.comm, snapshot)
             raise
 
     def close(self) -> None:

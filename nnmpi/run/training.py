@@ -1,44 +1,43 @@
-"""Training: the attributes of a Trainer that its loop and recovery use; functions that open
+"""Training: the attributes of a Trainer that its loop and its Supervisor use; functions that open
 sessions.
 
 Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session
-                              ▲                                           ▲
-                              └─ a loss before all ranks had these        └─ restore, a loss: on a
-                                                                             snapshot, fewer ranks
+                                                                          ▲
+                                                                          └─ restore: on a snapshot
 """
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from threading import RLock
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 from nnmpi import addons
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.output import Event
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
-from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.refusals import why_not
+from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.resume import ResumePoint, facts_of, resume_point, try_resume
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
-from nnmpi.run.setup.cutting import UncutModel, fitted
 from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
+
+StepHook: TypeAlias = Callable[[StepResult, float], None]
+"""A function that follows a completed step; its second argument is the mean loss of a sample."""
 
 GC_LOCK = RLock()
 """Held by the rank that calls `gc.collect`, because ranks may be threads: a second one that calls
@@ -80,8 +79,69 @@ class Untraced:
         return {}
 
 
+class Supervisor(Protocol):
+    """Sets up a Trainer and runs its `fit`; after a loss of ranks it may do so again.
+
+    is_spare  True on a rank that waits, because the layout has no place for it
+    """
+
+    @property
+    def is_spare(self) -> bool: ...
+
+    def set_up(self, trainer: "Training") -> None:
+        """Prepares the run and opens its first session; every rank calls it."""
+
+    def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
+        """Returns what the body of `fit` returns, perhaps after several calls, each of which goes
+        on from where the run is; the body reports the given events, on losses, and clears them."""
+
+    def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
+        """A context in which a session ends, and another one is made from a snapshot."""
+
+    def opened(self, session: Session) -> None:
+        """Takes note of a session before the Trainer has it; every rank calls it."""
+
+    def begin_steps(self, session: Session) -> None:
+        """Prepares for the next steps of an epoch in a session; every rank calls it."""
+
+    def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
+        """The functions that follow each step, with those of the Supervisor."""
+
+
+class Unsupervised:
+    """The Supervisor of a run that ends when a rank is lost, and in which all ranks work."""
+
+    is_spare = False
+
+    def set_up(self, trainer: "Training") -> None:
+        """Prepares the run and opens its first session."""
+        config, comm = trainer.requested, trainer.comm
+        prepare(trainer, config, comm, comm.size)
+        trainer.tracer = tracer_of(config, comm)
+        arrange(trainer, config, comm, None)
+        load_callbacks(trainer, comm)
+
+    def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
+        """Returns what the body of `fit` returns."""
+        return body([])
+
+    def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
+        """A context that does nothing."""
+        return nullcontext()
+
+    def opened(self, session: Session) -> None:
+        """Does nothing."""
+
+    def begin_steps(self, session: Session) -> None:
+        """Does nothing."""
+
+    def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
+        """The functions that follow each step, alone."""
+        return hooks
+
+
 class Training(Protocol):
-    """A Trainer on one rank, as the loop and the recovery of its run see it.
+    """A Trainer on one rank, as the loop and the Supervisor of its run see it.
 
     given       the arguments of users, besides a config and a Comm
     began       when it was made, by the clock of its Comm
@@ -92,6 +152,7 @@ class Training(Protocol):
     setup       data, model and loss, which no arrangement changes
     run         how far the run is
     session     of these ranks; after a restore that failed, and on a spare rank, a NoSession
+    supervisor  sets it up, and runs `fit`
     hears_steps True if a callback of some rank has on_step
     sampler     of --sample-every
     graph       of the model, once this rank has had a session
@@ -106,6 +167,7 @@ class Training(Protocol):
     setup: Setup
     run: RunState
     session: Session
+    supervisor: Supervisor
     callbacks: list[object]
     hears_steps: bool
     sampler: Sampler | None
@@ -136,13 +198,6 @@ class NoSession:
 
 
 NO_SESSION = cast(Session, NoSession("because its last restore failed: restore a snapshot"))
-SPARE = cast(
-    Session,
-    NoSession(
-        "on this rank, which is spare: the layout has no place for it, so it waits in fit, and "
-        "takes part if another rank is lost; where trainer.is_spare is true, call fit only"
-    ),
-)
 
 
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
@@ -177,6 +232,19 @@ def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator
     yield from filter(None, (config.evaluate_every, config.check_copies, times.steps, *of_add_ons))
 
 
+def tracer_of(config: Config, comm: Comm) -> Tracer:
+    """The Tracer of a run."""
+    traced = addons.chosen("tracers", config)
+    return traced(config, comm) if traced else Untraced()
+
+
+def supervisor_of(config: Config, comm: Comm) -> Supervisor:
+    """The Supervisor of a run: another one where ranks may be lost, or wait."""
+    is_plain = not (comm.fault_tolerant or config.elastic)
+    supervise = None if is_plain else addons.row("supervisors", "recovery")
+    return supervise(comm) if supervise else Unsupervised()
+
+
 # ---- sessions
 
 
@@ -188,54 +256,21 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
         directory = config.checkpoint_dir if given is None else os.fspath(given)
 
         def resume(checkpoint: StoredCheckpoint) -> None:
-            trainer.run.resume(_open_on(trainer, config, comm, checkpoint))
+            trainer.run.resume(open_on(trainer, config, comm, checkpoint))
 
         if try_resume(config, directory, comm, resume):
             return
     _open(trainer, config, comm, snapshot)
 
 
-def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
-    """Opens a session on the newest checkpoint of this run whose steps no `restore` has undone. If
-    all ranks were spare, their callbacks load the states in the checkpoint.
-
-    Raises ValueError if there is none; it names what is `missing` in memory.
-    """
-
-    def use(checkpoint: StoredCheckpoint) -> None:
-        resumed = _open_on(trainer, config, comm, checkpoint)
-        trainer.run.go_back(resumed)
-        trainer.checkpoints.go_back(trainer.run.state.step)
-        if were_spare:
-            all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
-
-    directory = config.checkpoint_dir
-    restored = () if were_spare else trainer.run.restored
-    if directory is None or use_newest(directory, comm, use, restored) is None:
-        where = f"no checkpoint in {shown(directory)}" if directory else "no checkpoint"
-        no_backup = trainer.requested.backup is not None or why_not(
-            "backup", trainer.requested, comm.size
-        )
-        remedy = "" if no_backup else "--backup or "
-        shorter = "a shorter " if trainer.requested.save_every else ""
-        raise ValueError(
-            f"there is nothing to continue from: {where} ({missing}); "
-            f"next time use {remedy}{shorter}--save-every"
-        )
-
-
-def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
-    """Restores the states of callbacks if the run goes on from a checkpoint; the last `spare`
-    ranks, which have not read it, receive them. Every rank calls it."""
-    if spare:
-        first = gather_objects(comm, trainer.run.resumed)[0]
-        if first is not None and trainer.session is SPARE:
-            trainer.run.resume(first)
+def load_callbacks(trainer: Training, comm: Comm) -> None:
+    """Restores the states of callbacks if the run goes on from a checkpoint; every rank calls
+    it."""
     if (resumed := trainer.run.resumed) is not None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
 
-def _open_on(
+def open_on(
     trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
 ) -> ResumePoint:
     """Opens a session on a checkpoint, and returns the state read from it."""
@@ -254,11 +289,13 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
             options |= {"memory": None, **trainer.run.plan.layout.options}
         config = replace(config, **options)
         trainer.requested = replace(trainer.requested, **options)
-    trainer.session = Session(
+    session = Session(
         trainer.setup, config, comm, trainer.run, trainer.tracer.recorder, snapshot, trainer.graph
     )
+    trainer.supervisor.opened(session)
+    trainer.session = session
     trainer.config = config  # not earlier: if Session fails, `rearrange` needs the old config
-    trainer.graph = trainer.session.arrangement.graph
+    trainer.graph = session.arrangement.graph
 
 
 def replace_session(trainer: Training, instead: Session = NO_SESSION) -> None:
@@ -266,22 +303,3 @@ def replace_session(trainer: Training, instead: Session = NO_SESSION) -> None:
     trainer.session = instead
     with GC_LOCK:
         gc.collect()  # a parameter and its store refer to each other
-
-
-# ---- when ranks are lost
-
-
-def wait(trainer: Training, comm: Comm) -> None:
-    """Makes this rank spare, until a session is opened on it."""
-    trainer.comm = comm
-    replace_session(trainer, SPARE)
-
-
-def nearest_layout(trainer: Training, ranks: int) -> FittedLayout | None:
-    """The nearest possible layout for a number of ranks; None if this rank does not know the
-    model."""
-    if trainer.graph is None:
-        return None
-    setup, requested = trainer.setup, trainer.requested
-    uncut = UncutModel(requested, trainer.graph, setup.loss, setup.dataset, setup.metrics)
-    return fitted(requested, ranks, lambda: uncut)

@@ -17,6 +17,7 @@ ROOT = Path(nnmpi.__file__).parents[1]
 
 OF_OPTIONS = {
     "checks",
+    "job_checks",
     "batch_checks",
     "graph_checks",
     "data_options",

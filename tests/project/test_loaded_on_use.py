@@ -47,6 +47,19 @@ def test_models_are_defined_without_what_trains_and_draws_them() -> None:
     assert printed(program) == ""
 
 
+def test_a_plain_run_loads_no_add_on() -> None:
+    program = (
+        "import sys, nnmpi\n"
+        "from nnmpi.addons import ADD_ONS; from nnmpi.comm import thread_ranks\n"
+        "from nnmpi.io.output import NullReport\n"
+        "config = nnmpi.Config(model='iris-mlp', data='iris', steps=1)\n"
+        "fit = lambda comm: nnmpi.Trainer(config, comm=comm).fit(NullReport()) and None\n"
+        "thread_ranks.run(2, fit)\n"
+        "print(*(name for name, a in ADD_ONS.items() if {*a.modules} & {*sys.modules}))"
+    )
+    assert printed(program) == ""
+
+
 def test_packages_need_no_import_of_their_own() -> None:
     used = "nnmpi.data.load, nnmpi.metrics.accuracy, nnmpi.parallel.mesh, nnmpi.run.trainer"
     assert printed(f"import nnmpi; print(len([{used}]))") == "4"

@@ -10,8 +10,9 @@ from nnmpi.nn.place import Place, StateArray
 from nnmpi.parallel.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
+from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.reported import ReportedEvents, event_position
-from nnmpi.run.run_state import Counters, VersionFacts
+from nnmpi.run.run_state import Counters
 
 TENSORS = tuple(
     StateArray(Place.of_whole(path, (4,)), (0,), 0, 4, "float32") for path in ("first", "second")

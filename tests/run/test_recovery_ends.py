@@ -56,7 +56,7 @@ def test_without_a_layout_that_fits_the_checkpoint_is_named(
     def refuse(*_: object) -> None:
         raise ValueError("no layout fits 2 ranks")
 
-    monkeypatch.setattr("nnmpi.run.training.fitted", refuse)
+    monkeypatch.setattr("nnmpi.run.recovery.reopening.fitted", refuse)
     options = {**PIPELINE, "checkpoint_dir": str(tmp_path), "save_every": "2"}
     *left, lost = killed_at_step_5(options)
     assert lost is None

@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "arranged without barrier",
-        ("nnmpi.run.recovery.recovery", "Recovery.arranged"),
+        ("nnmpi.run.recovery.recovery", "Recovery._restored"),
         "session.comm.barrier()",
         "pass",
         ("rearranged pp, tp",),
@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "backup parts not merged",
-        ("nnmpi.run.recovery.recovery", "Recovery._keep"),
+        ("nnmpi.run.recovery.kept", "KeptVersions.keep"),
         "if known is not version:",
         "if False:",
         BACKUPS,
@@ -408,9 +408,9 @@ MUTANTS = (
     ),
     Mutant(
         "epoch start not copied",
-        ("nnmpi.run.session", "Session.keep_epoch_start"),
-        "tuple(x.copied() for x in self.state())",
-        "tuple(self.state())",
+        ("nnmpi.run.recovery.keeper", "Keeper.keep_epoch_start"),
+        "tuple(x.copied() for x in session.state())",
+        "tuple(session.state())",
         ("servers", "asp"),
         killed_by=Case("servers", kills=(Fault(0, "answered", 4, 1),), drawn=()),
     ),

@@ -16,4 +16,6 @@ Rules:
 - The work after the last step of the copy is done again, and so are later steps. Events that were
   reported are not reported again: `ReportedEvents` has the position of the last one.
 - A rank keeps its snapshot until all ranks have the session that was made from it.
+- Between a new session of a Trainer and the counters that belong to it nothing is sent: after a
+  loss there, a rank would tell the others of the values of one step with the number of another.
 """

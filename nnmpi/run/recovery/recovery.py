@@ -5,13 +5,11 @@ from the newest version of the model that they have whole. It keeps its part of 
 its session, and the ranks that work make a new one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 
-import numpy as np
-
-from nnmpi import addons
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.data import Loader
 from nnmpi.io.checkpoints.read import newest_path
@@ -20,7 +18,7 @@ from nnmpi.io.output import Event
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
 from nnmpi.parallel.backup import Version
 from nnmpi.parallel.model.state import whole_state
@@ -28,29 +26,19 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
+from nnmpi.run.recovery.keeper import Keeper
+from nnmpi.run.recovery.kept import KeptVersions
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
+from nnmpi.run.recovery.reopening import go_back, nearest_layout, wait
 from nnmpi.run.recovery.survivors import Survivors
-from nnmpi.run.recovery.versions import spare_transfers, versions
+from nnmpi.run.recovery.versions import spare_transfers
 from nnmpi.run.resume import fitted
-from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session
-from nnmpi.run.training import (
-    Training,
-    Untraced,
-    arrange,
-    go_back,
-    load_callbacks,
-    nearest_layout,
-    prepare,
-    wait,
-)
+from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prepare, tracer_of
 
 
 class NothingLeftError(AgreedError):
-    """Ranks are lost, and the others cannot go on: a part of the model is gone, or no layout fits.
-
-    checkpoint   from which a job with other ranks may go on, if there is one
-    """
+    """Ranks are lost, and the others cannot go on: part of the model is gone, or no layout fits."""
 
     def __init__(self, why: Exception, directory: str | None) -> None:
         self.checkpoint = newest_path(directory)
@@ -60,20 +48,22 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """The recovery of one rank; it does not keep the Trainer, which its methods get as an argument.
-
-    stage       how far the Trainer is
-    recoveries  the events of recoveries that are not reported yet
-    """
+    """The Supervisor of a run that goes on after a loss, on one rank; it does not keep the Trainer,
+    which its methods get as an argument."""
 
     def __init__(self, comm: Comm) -> None:
         self.survivors = Survivors(comm)
-        self.stage, self.recoveries = RunStage.SETTING_UP, list[Event]()
+        self._is_set_up, self._recoveries = False, list[Event]()  # not reported yet
         self._was_spare = self._had_spare = False  # this rank, or any rank, since the last loss
-        self._session_id = 0  # of the current session or the next one; equal on all ranks
-        self._kept: dict[tuple[int, int, int], Version] = {}  # by key
+        self._number = 0  # of the newest session or the next one; equal on all ranks
+        self._kept = KeptVersions()
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[StateArray, ...] = ()  # of the whole model
+
+    @property
+    def is_spare(self) -> bool:
+        """True if this rank waits."""
+        return self.survivors.work is None
 
     def set_up(self, trainer: Training) -> None:
         """Sets up a Trainer on every rank; if a rank is lost meanwhile, the remaining ranks do it
@@ -93,51 +83,54 @@ class Recovery:
             return
         self._recover(trainer)
 
-    def run(self, trainer: Training, f: Callable[[], Event]) -> Event:
-        """Returns what f returns on the ranks that work; after a loss these call f again, which
-        goes on from where the run is."""
+    def run(self, trainer: Training, body: Callable[[list[Event]], Event]) -> Event:
+        """Returns what `body` returns on the ranks that work; after a loss these call it again, and
+        it goes on from where the run is."""
         while True:
-            if self.survivors.work is None:  # a spare rank may be the last one that knows of it
-                self.stage = RunStage.RUNNING
+            if self.is_spare:  # a spare rank may be the last one that knows of it
+                trainer.run.is_running = True
             with suppress(RankLost):
-                return self.survivors.end(f)
+                return self.survivors.end(lambda: body(self._recoveries))
             self._recover(trainer)  # outside the block: the traceback keeps the old session alive
 
-    def keep_snapshot(self, run: RunState, session: Session, snapshot: Snapshot) -> None:
-        """Keeps a snapshot and what this rank keeps for others, because the session is about to
-        end, and the next one is made from the snapshot."""
-        if not session.is_closed:
-            self._tensors = whole_state(session.model)
-            if session.backups is not None:
-                self._keep(session.backups.held())
-        version = snapshot.state.step
-        counters = run.counters_of(snapshot)
-        counters = counters._replace(first=version, restored=(*counters.restored, version))
-        facts = VersionFacts(snapshot._replace(arrays=()), counters)
-        kept = Version(version, snapshot.arrays, facts, session=self._session_id + 1)
-        self._kept[kept.key] = kept
+    @contextmanager
+    def restoring(self, trainer: Training, snapshot: Snapshot) -> Iterator[None]:
+        """Keeps a snapshot while the session ends and the next one is made from it, until all ranks
+        have that session and its first backup: if a rank is lost meanwhile, the others go on from
+        the snapshot."""
+        self._keep_snapshot(trainer, snapshot)
+        yield
+        self._restored(trainer.session)
 
-    def _keep(self, kept: Iterable[Version]) -> None:
-        """Keeps versions of the current session."""
-        for version in kept:
-            version = version._replace(session=self._session_id)
-            known = self._kept.setdefault(version.key, version)
-            if known is not version:  # a backup of the same version also has parts of other ranks
-                more = {x.range: x for x in (*version.arrays, *known.arrays)}
-                self._kept[version.key] = known._replace(arrays=[*more.values()])
+    def _keep_snapshot(self, trainer: Training, snapshot: Snapshot) -> None:
+        """Keeps a snapshot, and what this rank keeps for others."""
+        if not trainer.session.is_closed:
+            self._tensors = whole_state(trainer.session.model)
+            self._kept.keep(trainer.session.kept.backups())
+        self._number += 1
+        self._kept.keep_snapshot(trainer.run, snapshot, self._number)
 
-    def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
-        """Opens the next session, on a snapshot."""
-        self._session_id += 1
-        arrange(trainer, config, trainer.comm, snapshot)
-
-    def arranged(self, session: Session) -> None:
+    def _restored(self, session: Session) -> None:
         """Drops the kept snapshots, once all ranks have the session that was made from them, and
         its first backup."""
-        session.back_up()
+        session.kept.back_up(session)
         if session.comm.fault_tolerant:
             session.comm.barrier()
         self._kept.clear()
+
+    def opened(self, session: Session) -> None:
+        """Gives a session its Keeper; every rank calls it."""
+        session.kept = Keeper(session, self._number)
+
+    def begin_steps(self, session: Session) -> None:
+        """Keeps what the steps of an epoch may change."""
+        session.kept.begin_steps(session)
+
+    def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:
+        """The functions that follow each step, between those that record how far they are."""
+        return [partial(_begun, trainer), *hooks, partial(_done, trainer)]
+
+    # ---- after a loss
 
     def _recover(self, trainer: Training) -> None:
         """Arranges the remaining ranks, and returns when all of them have a new session, or
@@ -150,13 +143,13 @@ class Recovery:
                     self._go_on(trainer, began)
                     return
             except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
-                if self.stage == RunStage.SETTING_UP:
+                if not self._is_set_up:
                     raise
                 raise NothingLeftError(error, trainer.requested.checkpoint_dir) from error
 
     def _go_on(self, trainer: Training, began: float) -> None:
         """Agrees with all remaining ranks on a plan, and arranges them."""
-        if self.stage != RunStage.SETTING_UP:
+        if self._is_set_up:
             trainer.checkpoints.abandon()
         statuses = gather_objects(self.survivors.all, self._status(trainer))
         plan = agreed(statuses)
@@ -164,7 +157,7 @@ class Recovery:
         if not trainer.session.is_closed:
             self._leave(trainer.session, plan)
         wait(trainer, self.survivors.all)
-        layout = self._nearest_layout(trainer)
+        layout = nearest_layout(trainer, self.survivors.all)
         self._arrange_all(trainer, plan, layout, statuses)
         run, step = trainer.run, trainer.run.state.step
         # not the steps of ranks that have not completed a restore: it has undone them
@@ -182,8 +175,8 @@ class Recovery:
             "seconds": round(trainer.comm.system.clock() - began, 4),
             "steps_again": max(made - step, 0),
         }
-        if self.survivors.work is not None:  # spare ranks report nothing
-            self.recoveries.append(event)
+        if not self.is_spare:  # spare ranks report nothing
+            self._recoveries.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
         """Keeps this rank's versions of the model, the last step included if the plan makes it, and
@@ -193,7 +186,7 @@ class Recovery:
             if source and plan.makes_step and plan.decision and source.version == last.may_make:
                 last.make(plan.decision[1])
             last.restore()
-        self._keep(versions(session, copies=True))
+        self._kept.keep(session.kept.versions(session, copies=True))
         session.leave()
 
     def _arrange_all(
@@ -208,18 +201,27 @@ class Recovery:
         survivors.divide(layout.ranks)
         if plan.stage == RunStage.SETTING_UP:
             prepare(trainer, layout.config, survivors.all, layout.ranks)
-        if survivors.work is None:
+        if self.is_spare:
             wait(trainer, survivors.all)
         snapshot = self._snapshot(plan, statuses, layout.ranks)
         self._take(trainer, plan)
-        self._session_id = max((1 + status.session for status in statuses), default=0)
+        self._number = max((1 + status.session for status in statuses), default=0)
         survivors.arrange(lambda work: self._open(trainer, plan, layout.config, work, snapshot))
         if snapshot is None and not plan.missing:
-            load_callbacks(trainer, survivors.all, survivors.spare)
+            if survivors.spare:
+                self._tell_spare(trainer)
+            load_callbacks(trainer, survivors.all)
         self._kept.clear()
         self._decision = None
-        self._was_spare, self._had_spare = survivors.work is None, survivors.spare > 0
-        self.stage = max(plan.stage, RunStage.READY)
+        self._was_spare, self._had_spare = self.is_spare, survivors.spare > 0
+        self._is_set_up, trainer.run.is_running = True, plan.stage == RunStage.RUNNING
+
+    def _tell_spare(self, trainer: Training) -> None:
+        """Tells spare ranks of the checkpoint that the run goes on from, which they have not
+        read."""
+        first = gather_objects(self.survivors.all, trainer.run.resumed)[0]
+        if first is not None and self.is_spare:
+            trainer.run.resume(first)
 
     def _open(
         self,
@@ -230,24 +232,17 @@ class Recovery:
         snapshot: Snapshot | None,
     ) -> None:
         """Opens a session on the ranks that work."""
-        traced = addons.chosen("tracers", config)
-        trainer.tracer = traced(config, work) if traced else Untraced()
+        trainer.tracer = tracer_of(config, work)
         if plan.missing:
             go_back(trainer, config, work, plan.missing, were_spare=plan.counters is None)
             return
         arrange(trainer, config, work, snapshot)
-        if snapshot is None and self._session_id:  # after a loss
-            self._check_initial(trainer.session)
+        session = trainer.session
+        if snapshot is None and self._number:  # after a loss
+            self._kept.check_initial(session)
         if trainer.run.state.step:  # before a first step the run can begin again
-            trainer.session.back_up()  # now: what ranks have kept is dropped next
-            trainer.session.keep_epoch_start()
-
-    def _nearest_layout(self, trainer: Training) -> FittedLayout:
-        """The layout of the remaining ranks, as found by the first rank that knows the model."""
-        comm = self.survivors.all
-        nearest = all_or_none(comm, lambda: nearest_layout(trainer, comm.size))
-        known = filter(None, gather_objects(comm, nearest))
-        return next(known, None) or fitted(trainer.requested, comm)
+            session.kept.back_up(session)  # now: what ranks have kept is dropped next
+            session.kept.keep_epoch_start(session)
 
     def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
         """Sets the run of this rank to where the plan goes on."""
@@ -270,45 +265,29 @@ class Recovery:
         parts that only spare ranks have; None if the plan has no source."""
         if (source := plan.source) is None:
             return None
-        kept = self._kept.get(source.key)
-        owned = tuple(kept.arrays) if kept else ()
+        owned = self._kept.arrays_of(source)
         decision = plan.decision if plan.makes_step else None
         holds = [status.can_hold(decision) for status in statuses]
         transfers = spare_transfers(holds, source, working)
         head: Snapshot = source.about.head
         return head._replace(arrays=(*owned, *self.survivors.exchange(transfers, owned)))
 
-    def _check_initial(self, session: Session) -> None:
-        """Raises ValueError if a run that begins again had other initial values the first time."""
-        initial = {x.range: x for x in session.state()}
-
-        def check() -> None:
-            for kept in (x for v in self._kept.values() if not v.version for x in v.arrays):
-                here = initial.get(kept.range)
-                if here is not None and not np.array_equal(here.elements(), kept.elements()):
-                    raise ValueError(
-                        f"{kept.name} was changed before the first step, and a lost rank had a "
-                        "part of the model, so the run cannot begin again"
-                    )
-
-        all_or_none(session.comm, check)
-
     # ---- what the others hear
 
     def _status(self, trainer: Training) -> RankStatus:
-        if self.stage == RunStage.SETTING_UP:
-            return RankStatus(self.stage, self._session_id)
+        if not self._is_set_up:
+            return RankStatus(RunStage.SETTING_UP, self._number)
         run, session, holds = trainer.run, trainer.session, list[Version]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
             with suppress(RankLost):  # resharding may communicate with the lost rank
                 session.reshard()
             self._tensors = whole_state(session.model)
-            holds += [v._replace(session=self._session_id) for v in versions(session)]
-        holds += self._kept.values()
+            holds += session.kept.versions(session)
+        holds += self._kept.all()
         return RankStatus(
-            self.stage,
-            self._session_id,
+            RunStage.RUNNING if run.is_running else RunStage.READY,
+            self._number,
             run.counters,
             run.reported,
             tuple(version.on_paper() for version in holds),
@@ -318,6 +297,18 @@ class Recovery:
             trainer.checkpoints.newest,
             tuple(states_of(trainer.callbacks)) if self._had_spare else (),
         )
+
+
+def _begun(trainer: Training, result: StepResult, loss: float) -> None:
+    """Records that work after a step begins: if a rank is lost, all of that work is done again,
+    except for events that were already reported."""
+    trainer.run.last = result
+
+
+def _done(trainer: Training, result: StepResult, loss: float) -> None:
+    """Records that the work after a step is done."""
+    trainer.run.last = None
+    trainer.session.kept.back_up(trainer.session)
 
 
 def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:

@@ -1,13 +1,21 @@
 """The versions of the training state that ranks have; a search for the newest one that is whole."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import Range, StateArray
 from nnmpi.optim.replica_state import unnumbered
 from nnmpi.parallel.backup import Version
 from nnmpi.parallel.model.mover import Mover
-from nnmpi.run.session import Session
+from nnmpi.run.run_state import Counters
+
+
+class VersionFacts(NamedTuple):
+    """The facts about a version of the model besides its arrays; equal on all ranks."""
+
+    head: Snapshot
+    counters: Counters
 
 
 def progress(version: Version) -> tuple[int, bool, bool]:
@@ -71,20 +79,3 @@ def spare_transfers(
             transfers.append(RangeTransfer(rank, rank % working, new))
             known |= new
     return transfers
-
-
-def versions(session: Session, copies: bool = False) -> Iterator[Version]:
-    """The versions that this rank has arrays of: the current one, backups, and the one at the start
-    of the epoch. With `copies=False` the current one is in the arrays that the next step
-    changes."""
-    start, last = session.epoch_start, session.strategy.last
-    # otherwise an epoch with servers is under way, and some values are of later steps
-    if start is None or start.version < session.run.state.step:
-        facts = session.version_facts()
-        version = max(facts.counters.state.step, last.version if last else 0)
-        renewal = session.backups.renewal_of(version) if session.backups else 0
-        yield Version(version, session.snapshot(copies).arrays, facts, renewal)
-    if session.backups is not None:
-        yield from session.backups.held()
-    if start is not None:
-        yield start

@@ -38,7 +38,6 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import common_backend, discover
-from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.compression.proof import find as find_codec
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
@@ -109,7 +108,8 @@ def set_up(
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
-        check_backup(config, comm)
+        for refuse in addons.given("job_checks", config):
+            refuse(config, comm)
         on = _checked_device(config, comm, ranks or comm.size)
         criterion = objectives.checked(given.loss, metrics)
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None

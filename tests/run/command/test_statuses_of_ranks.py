@@ -121,7 +121,7 @@ def test_without_a_layout_that_fits_a_checkpoint_is_more_to_do(
     def refuse(*_: object) -> None:
         raise ValueError("no layout fits 2 ranks")
 
-    monkeypatch.setattr("nnmpi.run.training.fitted", refuse)
+    monkeypatch.setattr("nnmpi.run.recovery.reopening.fitted", refuse)
     options = {"checkpoint_dir": str(tmp_path)} if saves else {}
     status = 75 if saves else 1
     assert statuses(dies, monkeypatch, **options) == [status, status, None]

@@ -1,0 +1,89 @@
+"""Keeper: what a rank keeps of one session, so that the ranks can go on after a loss."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.state import assign
+from nnmpi.parallel.backup import Version, backups
+from nnmpi.run.recovery.versions import VersionFacts
+from nnmpi.run.session import Session
+
+
+class Keeper:
+    """The versions of the state that a rank has in a session; the session has it as `kept`.
+
+    Every rank makes one. A Keeper does not keep the session, which its methods get as an argument.
+
+    number   of the session; equal on all ranks
+    """
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.number = number
+        self._backups = backups(session.arrangement, session.state, session.comm)
+        if self._backups is not None:
+            session.shared.callback(self._backups.close)
+        # with parameter servers that may lose a worker: this rank's part of the last version that
+        # all ranks have; servers update within an epoch and report at its end
+        self._epoch_start: Version | None = None
+
+    def begin_steps(self, session: Session) -> None:
+        """Keeps what the steps of an epoch may change; every rank calls it before them."""
+        if self._backups is not None:  # a callback, or a user between runs, may have changed values
+            self._backups.renew(session.run.state.step, facts_of(session))
+        self.keep_epoch_start(session)
+
+    def back_up(self, session: Session) -> None:
+        """Makes a backup, if one is due; every rank calls it before the first step and after
+        each."""
+        if self._backups is not None:
+            self._backups.after_step(session.run.state.step, facts_of(session))
+
+    def keep_epoch_start(self, session: Session) -> None:
+        """Keeps what servers go back to if they lose a worker, whose epoch then begins again here;
+        every rank calls it."""
+        if session.comm.fault_tolerant and session.strategy.layout.servers:
+            _share_untrained(session)
+            copies = tuple(x.copied() for x in session.state())
+            step, facts = session.run.state.step, facts_of(session)
+            self._epoch_start = Version(step, copies, facts, session=self.number)
+
+    def backups(self) -> list[Version]:
+        """The versions of which there are backups."""
+        held = self._backups.held() if self._backups is not None else []
+        return [version._replace(session=self.number) for version in held]
+
+    def versions(self, session: Session, copies: bool = False) -> Iterator[Version]:
+        """The versions that this rank has arrays of: the current one, backups, and the one at the
+        start of the epoch. With `copies=False` the current one is in the arrays that the next step
+        changes."""
+        start, last = self._epoch_start, session.strategy.last
+        # otherwise an epoch with servers is under way, and some values are of later steps
+        if start is None or start.version < session.run.state.step:
+            facts = facts_of(session)
+            version = max(facts.counters.state.step, last.version if last else 0)
+            renewal = self._backups.renewal_of(version) if self._backups is not None else 0
+            yield Version(version, session.snapshot(copies).arrays, facts, renewal, self.number)
+        yield from self.backups()
+        if start is not None:
+            yield start
+
+
+def facts_of(session: Session) -> VersionFacts:
+    """The facts about the model's current version, besides its arrays."""
+    return VersionFacts(session.head(), session.run.counters)
+
+
+def _share_untrained(session: Session) -> None:
+    """Gives servers the buffers and frozen parameters of the first worker, so that these are left
+    if all workers are lost."""
+    trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
+    for place, tensor in session.model.tensors():
+        if place.path not in trained:
+            array = tensor.data if isinstance(tensor, Parameter) else tensor
+            values = np.array(backend.to_host(array), order="C")
+            session.comm.broadcast(values)
+            if session.strategy.layout.serves:
+                assign(tensor, values)

@@ -1,0 +1,65 @@
+"""KeptVersions: the versions of the state that a rank keeps while sessions end and others begin."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.nn.place import StateArray
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.backup import Version
+from nnmpi.run.recovery.versions import VersionFacts
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+
+
+class KeptVersions:
+    """Versions of earlier sessions, and snapshots that the next session is made from."""
+
+    def __init__(self) -> None:
+        self._by_key = dict[tuple[int, int, int], Version]()
+
+    def keep(self, versions: Iterable[Version]) -> None:
+        """Keeps versions, each with all arrays of it that were given."""
+        for version in versions:
+            known = self._by_key.setdefault(version.key, version)
+            if known is not version:  # a backup of the same version also has parts of other ranks
+                more = {x.range: x for x in (*version.arrays, *known.arrays)}
+                self._by_key[version.key] = known._replace(arrays=[*more.values()])
+
+    def keep_snapshot(self, run: RunState, snapshot: Snapshot, number: int) -> None:
+        """Keeps a snapshot that the session of this number is made from."""
+        step, counters = snapshot.state.step, run.counters_of(snapshot)
+        counters = counters._replace(first=step, restored=(*counters.restored, step))
+        facts = VersionFacts(snapshot._replace(arrays=()), counters)
+        kept = Version(step, snapshot.arrays, facts, session=number)
+        self._by_key[kept.key] = kept
+
+    def all(self) -> Iterable[Version]:
+        """All versions that are kept."""
+        return self._by_key.values()
+
+    def arrays_of(self, version: Version) -> tuple[StateArray, ...]:
+        """The arrays of a version that are kept."""
+        kept = self._by_key.get(version.key)
+        return tuple(kept.arrays) if kept else ()
+
+    def clear(self) -> None:
+        """Drops all versions."""
+        self._by_key.clear()
+
+    def check_initial(self, session: Session) -> None:
+        """Raises ValueError if a run that begins again had other initial values the first time;
+        every rank calls it."""
+        initial = {x.range: x for x in session.state()}
+
+        def check() -> None:
+            for kept in (x for v in self.all() if not v.version for x in v.arrays):
+                here = initial.get(kept.range)
+                if here is not None and not np.array_equal(here.elements(), kept.elements()):
+                    raise ValueError(
+                        f"{kept.name} was changed before the first step, and a lost rank had a "
+                        "part of the model, so the run cannot begin again"
+                    )
+
+        all_or_none(session.comm, check)

@@ -1,0 +1,78 @@
+"""Functions for a Trainer after a loss: its rank waits, chooses a layout, or goes back to a
+checkpoint."""
+
+from typing import cast
+
+from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
+from nnmpi.parallel.refusals import why_not
+from nnmpi.run import resume
+from nnmpi.run.callbacks import load_states
+from nnmpi.run.session import Session
+from nnmpi.run.setup.cutting import UncutModel, fitted
+from nnmpi.run.training import NoSession, Training, open_on, replace_session
+
+SPARE = cast(
+    Session,
+    NoSession(
+        "on this rank, which is spare: the layout has no place for it, so it waits in fit, and "
+        "takes part if another rank is lost; where trainer.is_spare is true, call fit only"
+    ),
+)
+
+
+def wait(trainer: Training, comm: Comm) -> None:
+    """Makes this rank spare, until a session is opened on it."""
+    trainer.comm = comm
+    replace_session(trainer, SPARE)
+
+
+def nearest_layout(trainer: Training, comm: Comm) -> FittedLayout:
+    """The nearest possible layout for these ranks, as found by the first one that knows the model;
+    every rank calls it."""
+    nearest = all_or_none(comm, lambda: _nearest(trainer, comm.size))
+    known = filter(None, gather_objects(comm, nearest))
+    return next(known, None) or resume.fitted(trainer.requested, comm)
+
+
+def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
+    """The nearest possible layout for a number of ranks; None if this rank does not know the
+    model."""
+    if trainer.graph is None:
+        return None
+    setup, requested = trainer.setup, trainer.requested
+    uncut = UncutModel(requested, trainer.graph, setup.loss, setup.dataset, setup.metrics)
+    return fitted(requested, ranks, lambda: uncut)
+
+
+def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
+    """Opens a session on the newest checkpoint of this run whose steps no `restore` has undone. If
+    all ranks were spare, their callbacks load the states in the checkpoint.
+
+    Raises ValueError if there is none; it names what is `missing` in memory.
+    """
+
+    def use(checkpoint: StoredCheckpoint) -> None:
+        resumed = open_on(trainer, config, comm, checkpoint)
+        trainer.run.go_back(resumed)
+        trainer.checkpoints.go_back(trainer.run.state.step)
+        if were_spare:
+            all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
+
+    directory = config.checkpoint_dir
+    restored = () if were_spare else trainer.run.restored
+    if directory is None or use_newest(directory, comm, use, restored) is None:
+        where = f"no checkpoint in {shown(directory)}" if directory else "no checkpoint"
+        no_backup = trainer.requested.backup is not None or why_not(
+            "backup", trainer.requested, comm.size
+        )
+        remedy = "" if no_backup else "--backup or "
+        shorter = "a shorter " if trainer.requested.save_every else ""
+        raise ValueError(
+            f"there is nothing to continue from: {where} ({missing}); "
+            f"next time use {remedy}{shorter}--save-every"
+        )
