@@ -205,34 +205,6 @@ class RunState:
         known = self.stop_at, self.metrics, self.measured, self.pace.counts
         return Counters(*progress, *known, dict(self.changed), self.last)
 
-    def counters_of(self, snapshot: Snapshot) -> Counters:
-        """The counters that belong to a snapshot of this run."""
-        counters, is_now = self.counters, snapshot.state == self.state
-        return counters._replace(
-            span=snapshot.run,
-            state=snapshot.state,
-            skipped=snapshot.skipped,
-            sums=snapshot.epoch._replace(metrics={}),
-            measured=counters.measured if is_now else {},
-            pace=counters.pace if is_now else counters.pace.at(snapshot.norms),
-            last=self.last if is_now else None,
-        )
-
-    def adopt(self, counters: Counters) -> None:
-        """Takes over the counters that all remaining ranks go on from."""
-        if counters.runs != self.runs:  # this rank has not begun the run of the others
-            self.reported, self.reached = ReportedEvents(), 0
-        elif len(counters.restored) > len(self.restored):  # this rank has not completed one
-            self.reported.go_back(counters.state.step)
-            self.reached = 0
-        self.set_span(counters.span)
-        _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
-        self.restored, self.stop_at = counters.restored, counters.stop_at
-        self.metrics, self.measured = counters.metrics, counters.measured
-        self.changed = {**counters.changed}
-        self.pace, self.last = self.pace.again(counters.pace), counters.last
-        self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
-
     def go_on_from(self, snapshot: Snapshot) -> None:
         """Sets the counters to those of a snapshot."""
         if snapshot.state != self.state:
@@ -254,13 +226,6 @@ class RunState:
         is_over = resumed.is_over and self.total_steps <= resumed.total_steps
         snapshot = resumed.snapshot._replace(arrays=())
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
-
-    def go_back(self, resumed: ResumePoint) -> None:
-        """Goes back to a checkpoint of this run, after a loss; its later steps are made again."""
-        self.restored = resumed.restored
-        counters = self.counters_of(resumed.snapshot)
-        self.adopt(counters._replace(pace=resumed.pace, last=None))
-        self.reported.once(self.first, "start")
 
     # ---- how far it is
 

@@ -1,15 +1,21 @@
 """From which version ranks go on, as a function of what they have told."""
 
-import pytest
+from typing import Any
 
-from nnmpi import Config
+import pytest
+from helpers.runs import rows, small
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import comm_self
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
+from nnmpi.io.output import NullReport
 from nnmpi.io.output.pace import NO_TIME
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.parallel.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
+from nnmpi.run.recovery.run_counters import adopt
 from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.reported import ReportedEvents, event_position
 from nnmpi.run.run_state import Counters
@@ -120,3 +126,21 @@ def test_ranks_that_have_gone_back_to_the_start_begin_again() -> None:
     plan = agreed([after._replace(counters=counters)])
     assert (plan.source, plan.missing) == (None, "")
     assert plan.counters == counters
+
+
+def test_ranks_agree_after_a_loss_on_what_was_measured() -> None:
+    """One that was a step behind has evaluated the step before, which the others are past: else it
+    alone would write the best checkpoint."""
+
+    def trainer(**options: Any) -> Trainer:
+        config = Config(**{"epochs": 2, "batch_size": 16, **options})
+        return Trainer(config, small, rows(), comm_self())
+
+    ahead, behind = trainer(), trainer(epochs=1)
+    behind.fit(NullReport())
+    assert behind.run.measured["test_loss"] > 0
+    kept = behind.run.counters
+    adopt(behind.run, ahead.run.counters)
+    assert behind.run.measured == ahead.run.measured == {}
+    adopt(ahead.run, kept)  # as a rank that was spare
+    assert ahead.run.measured == kept.measured

@@ -337,23 +337,6 @@ def test_a_resumed_log_has_each_step_and_evaluation_once(
     assert [e["step"] for e in found if e["event"] == "evaluation"] == [2, 6]
 
 
-def test_ranks_agree_after_a_loss_on_what_was_measured() -> None:
-    """One that was a step behind has evaluated the step before, which the others are past: else it
-    alone would write the best checkpoint."""
-
-    def trainer(**options: Any) -> Trainer:
-        return Trainer(Config(**{**OPTIONS, **options}), small, rows(), comm_self())
-
-    ahead, behind = trainer(), trainer(epochs=1)
-    behind.fit(Heard())
-    assert behind.run.measured["test_loss"] > 0
-    kept = behind.run.counters
-    behind.run.adopt(ahead.run.counters)
-    assert behind.run.measured == ahead.run.measured == {}
-    ahead.run.adopt(kept)  # as a rank that was spare
-    assert ahead.run.measured == kept.measured
-
-
 class GoesBackOnce:
     """After step 5 to step 2."""
 

@@ -8,6 +8,7 @@ from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.backup import Version
+from nnmpi.run.recovery.run_counters import counters_of
 from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -29,7 +30,7 @@ class KeptVersions:
 
     def keep_snapshot(self, run: RunState, snapshot: Snapshot, number: int) -> None:
         """Keeps a snapshot that the session of this number is made from."""
-        step, counters = snapshot.state.step, run.counters_of(snapshot)
+        step, counters = snapshot.state.step, counters_of(run, snapshot)
         counters = counters._replace(first=step, restored=(*counters.restored, step))
         facts = VersionFacts(snapshot._replace(arrays=()), counters)
         kept = Version(step, snapshot.arrays, facts, session=number)

@@ -30,6 +30,7 @@ from nnmpi.run.recovery.keeper import Keeper
 from nnmpi.run.recovery.kept import KeptVersions
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.recovery.reopening import go_back, nearest_layout, wait
+from nnmpi.run.recovery.run_counters import adopt
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.recovery.versions import spare_transfers
 from nnmpi.run.resume import fitted
@@ -249,7 +250,7 @@ class Recovery:
         run, source, decision = trainer.run, plan.source, plan.decision
         if plan.counters is None:
             return
-        run.adopt(plan.counters)
+        adopt(run, plan.counters)
         if source and decision and source.version > run.state.step:
             run.last = _result(trainer.setup.train, run.state, decision)
             run.count_step(run.last)

@@ -12,6 +12,7 @@ from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
 from nnmpi.parallel.refusals import why_not
 from nnmpi.run import resume
 from nnmpi.run.callbacks import load_states
+from nnmpi.run.recovery.run_counters import adopt_checkpoint
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import UncutModel, fitted
 from nnmpi.run.training import NoSession, Training, open_on, replace_session
@@ -58,7 +59,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
 
     def use(checkpoint: StoredCheckpoint) -> None:
         resumed = open_on(trainer, config, comm, checkpoint)
-        trainer.run.go_back(resumed)
+        adopt_checkpoint(trainer.run, resumed)
         trainer.checkpoints.go_back(trainer.run.state.step)
         if were_spare:
             all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
