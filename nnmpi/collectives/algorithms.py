@@ -4,6 +4,10 @@ p  ranks        r  this rank        t  round        d  distance to the partner
 c  chunk        v  number of a rank in a power of two of ranks
 """
 
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Self, TypeAlias
+
 import numpy as np
 
 from nnmpi.collectives.bruck import all_to_all, bruck, pairwise, pat
@@ -22,6 +26,7 @@ from nnmpi.collectives.double_tree import double_tree
 from nnmpi.collectives.dual_root import dual_root
 from nnmpi.collectives.step import (
     Algorithm,
+    Claim,
     Ranks,
     Step,
     chunk_per_rank,
@@ -252,3 +257,68 @@ ALL_TO_ALLS = {"p2p": pairwise, "bruck": all_to_all}
 # To rank 0, and from rank 0; `rooted` gives them another root.
 REDUCES = {"tree": tree, "ps": server}
 BROADCASTS = {"tree": transpose(tree), "ps": transpose(server)}
+
+
+Starts: TypeAlias = Callable[[int, int], bool]
+Ends: TypeAlias = Callable[[int, int, int], set[int] | None]
+
+
+def _all(r: int, c: int) -> bool:
+    return True
+
+
+def _own(r: int, c: int) -> bool:
+    return r == c
+
+
+def _at_root(r: int, c: int) -> bool:
+    return r == 0
+
+
+def _sums(holds: Starts) -> Ends:
+    """Sums of all ranks, of the chunks that a rank holds at the end."""
+    return lambda r, c, p: {*range(p)} if holds(r, c) else None
+
+
+class Collective(Enum):
+    """The table of collectives, and of messages that are none.
+
+    passes      how the data travel: True for a pass that adds partial sums, False for one that
+                copies
+    algorithms  by name; those of users and of libraries are not among them
+    claim       what each rank has at the start and at the end, from and to root 0
+    """
+
+    passes: tuple[bool, ...]
+    algorithms: Mapping[str, Algorithm]
+    claim: Claim
+
+    ALL_REDUCE = "all_reduce", (True, False), ALGORITHMS, _all, _sums(_all)
+    REDUCE_SCATTER = "reduce_scatter", (True,), REDUCE_SCATTERS, _all, _sums(_own)
+    ALL_GATHER = "all_gather", (False,), ALL_GATHERS, _own, lambda r, c, p: {c}
+    ALL_TO_ALL = "all_to_all", (False,), ALL_TO_ALLS, _all, lambda r, c, p: {(r - c) % p}
+    BROADCAST = "broadcast", (False,), BROADCASTS, _at_root, lambda r, c, p: {0}
+    REDUCE = "reduce", (True,), REDUCES, _all, _sums(_at_root)
+
+    MESSAGE = "message", (False,)  # the buffer of one rank, for another
+    NEIGHBOURS = "neighbours", (False,)  # the buffers of neighbours, for each
+    GATHER_COUNTS = "gather_counts", (False,)  # integers of all, for all
+
+    def __new__(
+        cls,
+        name: str,
+        passes: tuple[bool, ...],
+        algorithms: Mapping[str, Algorithm] = {},
+        starts: Starts = _all,
+        ends: Ends = lambda r, c, p: None,
+    ) -> Self:
+        """Makes the name the value, so that a copy or a pickle of a row is the row itself."""
+        row = object.__new__(cls)
+        row._value_, row.passes, row.algorithms = name, passes, algorithms
+        row.claim = Claim(starts, ends)
+        return row
+
+    @property
+    def text(self) -> str:
+        """The name as it is printed, such as all-reduce."""
+        return str(self.value).replace("_", "-")

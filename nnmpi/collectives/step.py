@@ -7,7 +7,6 @@ one rank (to run the algorithm) or `arange(p)` (to prove, price or draw it).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from functools import lru_cache
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
@@ -36,19 +35,6 @@ _BRANCHES = (
 
 class PlanError(ValueError):
     """The algorithm does not do what its claim says."""
-
-
-class Collective(Enum):
-    """A collective operation or message; its value says what each rank has afterwards."""
-
-    ALL_REDUCE = "sum, for all"
-    REDUCE_SCATTER = "sum, a part for each"
-    ALL_GATHER = "parts of all, for all"
-    GATHER_COUNTS = "integers of all, for all"
-    ALL_TO_ALL = "a part of each for each"
-    BROADCAST = "the buffer of one, for all"
-    MESSAGE = "the buffer of one, for another"
-    NEIGHBOURS = "the buffers of neighbours, for each"
 
 
 class Step(NamedTuple):
@@ -164,6 +150,17 @@ class Algorithm(NamedTuple):
                     f"round {t}{of_rank}: at(t, r, p) returns {quoted(step)}; return a Step"
                 )
             yield step
+
+
+class Claim(NamedTuple):
+    """The specification of a collective: what each rank holds of each chunk.
+
+    starts(rank, chunk)   True if it has its own contribution at the start
+    ends(rank, chunk, p)  the ranks whose contributions it must have at the end; None: anything
+    """
+
+    starts: Callable[[int, int], bool]
+    ends: Callable[[int, int, int], set[int] | None]
 
 
 def levels(p: int) -> int:

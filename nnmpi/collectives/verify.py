@@ -8,12 +8,12 @@ ranks identical bits.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import Algorithm, Pieces, PlanError, Step, per_rank
+from nnmpi.collectives.algorithms import ALGORITHMS, Collective
+from nnmpi.collectives.step import Algorithm, Claim, Pieces, PlanError, Step, per_rank
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
@@ -26,41 +26,6 @@ Held: TypeAlias = list[list[int | None]]
 """The expression of each chunk of each rank, None where it has none."""
 Busy: TypeAlias = tuple[set[int], set[int]]
 """The chunks that a rank sends, and that it receives, on earlier ports of a round."""
-
-
-class Claim(NamedTuple):
-    """The specification of a collective: what each rank holds of each chunk.
-
-    starts(rank, chunk)   True if it has its own contribution at the start
-    ends(rank, chunk, p)  the ranks whose contributions it must have at the end; None: anything
-    """
-
-    starts: Callable[[int, int], bool]
-    ends: Callable[[int, int, int], set[int] | None]
-
-
-def _all(rank: int, chunk: int) -> bool:
-    return True
-
-
-ALL_REDUCE = Claim(_all, lambda r, c, p: set(range(p)))
-REDUCE_SCATTER = Claim(_all, lambda r, c, p: set(range(p)) if r == c else None)
-ALL_GATHER = Claim(lambda r, c: r == c, lambda r, c, p: {c})
-ALL_TO_ALL = Claim(_all, lambda r, c, p: {(r - c) % p})
-"""Chunk c of rank r is for rank r + c at the start, and from rank r - c at the end."""
-
-
-def reduce_to(root: int) -> Claim:
-    """The claim of a reduction: one rank ends with the sum; buffers of others are undefined."""
-    return Claim(_all, lambda r, c, p: set(range(p)) if r == root else None)
-
-
-def broadcast_from(root: int) -> Claim:
-    """The claim of a broadcast: all ranks end with the buffer of one rank."""
-    return Claim(lambda r, c: r == root, lambda r, c, p: {root})
-
-
-REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
 
 
 class Expressions:
@@ -82,7 +47,7 @@ def _ranks(bits: int) -> set[int]:
     return {r for r in range(bits.bit_length()) if bits >> r & 1}
 
 
-def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
+def verify(algorithm: Algorithm, p: int, claim: Claim = Collective.ALL_REDUCE.claim) -> None:
     """Raises PlanError unless the algorithm satisfies the claim for p ranks.
 
     - Each send has a matching receive in the same round: with non-blocking sends, no deadlock.
@@ -296,17 +261,18 @@ def find(name: str) -> Algorithm:
 
 
 def proven(
-    name: str, sizes: Iterable[int], claim: Claim = ALL_REDUCE, operation: str = "all-reduce"
+    name: str, sizes: Iterable[int], collective: Collective = Collective.ALL_REDUCE
 ) -> Algorithm:
-    """Returns the named algorithm, after proving its claim for each number of ranks in `sizes`.
+    """Returns the named algorithm, after proving for each number of ranks in `sizes` that it is
+    such a collective.
 
     Raises PlanError if the proof fails. A single rank is proved last: other numbers give clearer
     errors, for example for an `at` that branches.
     """
     algorithm = find(name)
     for p in sorted(sizes, key=lambda p: (p == 1, p)):
-        with naming(name, operation, p):
-            verify(algorithm, p, claim)
+        with naming(name, collective.text, p):
+            verify(algorithm, p, collective.claim)
     return algorithm
 
 

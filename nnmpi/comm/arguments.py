@@ -1,7 +1,7 @@
 """Checks of user arguments: arrays, lengths, types, parts, ranks, tags and names of algorithms."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 from zlib import crc32
@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS, REDUCES
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS
@@ -21,17 +21,12 @@ Parts: TypeAlias = Sequence[int] | None
 LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 
 
-FAMILIES: Mapping[str, Mapping[str, Algorithm]] = {
-    "broadcast": BROADCASTS,
-    "reduce": REDUCES,
-    "reduce_scatter": REDUCE_SCATTERS,
-    "all_gather": ALL_GATHERS,
-    "agree": ALL_GATHERS,
-    "carry_out": {},  # the user passes an algorithm
-}
-"""The algorithms of each operation, by name."""
-MOVES_ONLY = "broadcast", "all_gather", "agree"
-"""Operations that move elements and add none."""
+def algorithm_of(operation: str, name: str) -> tuple[Algorithm, bool]:
+    """Returns an algorithm of the collective with the name `operation`, and whether it adds."""
+    collective = Collective[operation.upper()]
+    if name not in collective.algorithms:
+        raise unknown_name(name, operation, tuple(collective.algorithms))
+    return collective.algorithms[name], True in collective.passes
 
 
 def unknown_name(name: str, operation: str, names: tuple[str, ...]) -> ValueError:

@@ -1,7 +1,7 @@
 """Collectives of one communicator: logged, compared between ranks if requested, and carried out."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from types import CodeType
@@ -10,27 +10,26 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy import ndarray
 
+from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.collectives.combine import rooted
 from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.dispatch import PreparedSum
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import (
-    FAMILIES,
-    MOVES_ONLY,
     Array,
     Parts,
+    algorithm_of,
     as_integers,
     bounds_of,
     flat,
     parts_text,
     put_back,
-    unknown_name,
 )
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.steps import Copies, Steps
-from nnmpi.comm.transport.base import TAGS, AbortedError, Bytes, OtherRankError, Transport
+from nnmpi.comm.transport.base import TAGS, AbortedError, OtherRankError, Transport
 
 PACKAGE = "nnmpi.comm"  # frames of these modules are not the caller's
 LONGEST_ERROR = 500  # bytes of an error message that other ranks get
@@ -125,36 +124,32 @@ class CallRunner:
         root: int = -1,
         plan: Algorithm | None = None,
     ) -> tuple[Steps, CallRecord]:
-        """The steps and log record of an operation, by `plan` or by an algorithm of its family."""
-        plan = plan or FAMILIES[operation].get(name)
-        if plan is None:
-            raise unknown_name(name, operation, tuple(FAMILIES[operation]))
+        """The steps and log record of an operation: of a Collective by name, or of `plan`."""
+        plan, adds = (plan, True) if plan else algorithm_of(operation, name)
         row, bounds = flat(array, operation), None
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.transport.size, operation)
             name = f"{name}, {parts_text(parts)}"
-        signature = CallSignature(self.comm, operation, name, row.dtype, row.size, root)
-        call = self.record(signature)
-        data = as_integers(row) if operation in MOVES_ONLY else row
+        call = self.record(CallSignature(self.comm, operation, name, row.dtype, row.size, root))
+        data = row if adds else as_integers(row)
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
         # all ranks have the same call number, so the tag needs no agreement
         steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
         return steps if row is array else put_back(steps, row, array), call
 
-    def agree(
-        self, error: BaseException | None, gather: Callable[[Bytes], tuple[Steps, CallRecord]]
-    ) -> None:
+    def agree(self, error: BaseException | None, interpreter: Interpreter) -> None:
         """Raises on all ranks if any rank has an error: there that error, elsewhere OtherRankError.
 
-        `gather` all-gathers equal parts: each rank contributes the text of its error.
+        Each rank gathers the texts of all errors.
         """
         rank, size = self.transport.rank, self.transport.size
         text = "" if error is None else str(error).strip() or type(error).__name__
         texts = np.zeros(size, f"S{LONGEST_ERROR}")
         texts[rank] = text.encode(errors="replace")
+        row, gather = texts.view(np.uint8), ALL_GATHERS["halving"]
         try:
-            self.finish(*gather(texts.view(np.uint8)))
+            self.finish(*self.planned(interpreter, "agree", "halving", row, plan=gather))
         except AbortedError as aborted:  # a rank that had all texts earlier has raised and aborted
             if error is not None:
                 raise error  # noqa: B904

@@ -278,7 +278,7 @@ class Comm:
 
         Collective. So an error of one rank does not leave the others waiting.
         """
-        self._calls.agree(error, partial(self._steps, "agree", "halving"))
+        self._calls.agree(error, self._interpreter)
 
     def free_sums(self) -> None:
         """Frees the shared memory of all-reduces; the next ones allocate it again. Collective."""

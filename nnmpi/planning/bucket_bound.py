@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.layout import AVERAGED

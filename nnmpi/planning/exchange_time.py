@@ -12,12 +12,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS, Gossip
 from nnmpi.collectives.price import Network, price
-from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
+from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.machine import Machine
 from nnmpi.schedules.op import Kind
 
@@ -27,13 +26,10 @@ THROUGH_MEMORY = "shared", "hierarchical"
 IN_PLACE = "shared in place"
 """The name, in a machine file, of sums of gradients in shared memory, which copy nothing."""
 
-HALVES = {Collective.ALL_REDUCE: 2, Collective.REDUCE_SCATTER: 1, Collective.ALL_GATHER: 1}
-"""How often the data go around a ring."""
-
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
     """The key in `Machine.sums` of a collective among this many ranks of a node."""
-    return f"{operation.name.lower()} {algorithm} {ranks}"
+    return f"{operation.value} {algorithm} {ranks}"
 
 
 class ExchangeTimes:
@@ -96,15 +92,13 @@ class ExchangeTimes:
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
             return curve.at(exchange.nbytes if exchange.algorithm in THROUGH_MEMORY else nbytes)
-        if exchange.operation in (Collective.MESSAGE, Collective.ALL_TO_ALL):
+        if exchange.operation is Collective.MESSAGE:
             return _messages_seconds(links, nbytes / (p - 1))
         if exchange.operation is Collective.ALL_REDUCE and exchange.algorithm in THROUGH_MEMORY:
             return _two_level_seconds(links, exchange.nbytes, nbytes)
         if exchange.operation is Collective.NEIGHBOURS:
             return _neighbours_seconds(links, GRAPHS[exchange.algorithm](p), exchange.nbytes)
-        plans = (
-            ALGORITHMS if exchange.operation is Collective.ALL_REDUCE else PLANS[exchange.operation]
-        )
+        plans = exchange.operation.algorithms
         if (
             exchange.algorithm == "ring" or exchange.algorithm not in plans
         ):  # of the library, or a user's
@@ -151,5 +145,5 @@ def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
     p = len(links.nodes)
     ranks, chunk = np.arange(p), nbytes / p
     slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())
-    adds = operation is not Collective.ALL_GATHER
-    return (p - 1) * (HALVES[operation] * slowest + adds * links.gamma * chunk)
+    passes = operation.passes
+    return (p - 1) * (len(passes) * slowest + sum(passes) * links.gamma * chunk)

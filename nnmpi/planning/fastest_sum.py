@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import chain
 
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.layout import AVERAGED

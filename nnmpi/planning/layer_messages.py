@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import prod
 
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -84,7 +84,7 @@ def _by_ring(
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
     how = "activations", message.row.by, "ring", group, numbers, a.dtype, Kind.F
-    sums = a.sums_dtype if message.row.by is Collective.REDUCE_SCATTER else None
+    sums = a.sums_dtype if True in message.row.by.passes else None
     yield Exchange(*how, edges=edges, sums=sums)
 
 

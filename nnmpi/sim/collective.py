@@ -1,5 +1,6 @@
 """Simulates collectives: the algorithms of each operation, and their cost on a network."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from math import prod
 from typing import NamedTuple
@@ -8,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.collectives import algorithms, verify
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm, one_chunk
-from nnmpi.collectives.verify import Claim
 from nnmpi.options import user_code
 from nnmpi.sim import textbook
 from nnmpi.sim.network import Record, check_count, check_number, record
@@ -26,22 +27,16 @@ PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """A collective: its claim, the algorithms that satisfy it, and the formulas of their cost."""
+    """A collective, the algorithms that are priced, and the formulas of their cost."""
 
-    claim: Claim
-    algorithms: dict[str, Algorithm]
+    collective: Collective
+    algorithms: Mapping[str, Algorithm]
     costs: dict[str, Formulas]
 
 
 OPERATIONS = {
-    "all-reduce": Operation(verify.ALL_REDUCE, PRICED, textbook.ALL_REDUCE),
-    "reduce-scatter": Operation(
-        verify.REDUCE_SCATTER, algorithms.REDUCE_SCATTERS, textbook.REDUCE_SCATTER
-    ),
-    "all-gather": Operation(verify.ALL_GATHER, algorithms.ALL_GATHERS, textbook.ALL_GATHER),
-    "all-to-all": Operation(verify.ALL_TO_ALL, algorithms.ALL_TO_ALLS, textbook.ALL_TO_ALL),
-    "broadcast": Operation(verify.BROADCAST, algorithms.BROADCASTS, textbook.BROADCAST),
-    "reduce": Operation(verify.REDUCE, algorithms.REDUCES, textbook.REDUCE),
+    c.text: Operation(c, PRICED if c is Collective.ALL_REDUCE else c.algorithms, costs)
+    for c, costs in textbook.COSTS.items()
 }
 
 
@@ -56,7 +51,7 @@ def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
     A user's algorithm is proved first.
     """
     if user_code.is_named(name):
-        return verify.proven(name, verify.MANY, OPERATIONS[operation].claim, operation)
+        return verify.proven(name, verify.MANY, OPERATIONS[operation].collective)
     if name == "hierarchical" and network.inner is not None:
         return algorithms.hierarchical(network.per_node)
     shape = network.topology.shape if network.topology else ()

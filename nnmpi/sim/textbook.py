@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from math import log2
 from typing import NamedTuple
 
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.combine import factors
 from nnmpi.collectives.double_tree import CHUNKS
 from nnmpi.collectives.dual_root import BLOCKS
@@ -266,3 +267,13 @@ REDUCE = {
     "tree": Formulas(_TREE_TEXTBOOK, "L*a + L*M*(b+g)", _TREE_LEVELS | _TREE_ADDITIONS),
     "ps": Formulas(_SERVER_TEXTBOOK, "(p-1)*a + (p-1)*M*(b+g)", _SERVER_TURNS | _SERVER_ADDITIONS),
 }
+
+COSTS = {
+    Collective.ALL_REDUCE: ALL_REDUCE,
+    Collective.REDUCE_SCATTER: REDUCE_SCATTER,
+    Collective.ALL_GATHER: ALL_GATHER,
+    Collective.ALL_TO_ALL: ALL_TO_ALL,
+    Collective.BROADCAST: BROADCAST,
+    Collective.REDUCE: REDUCE,
+}
+"""The formulas of each collective, by the names of its algorithms."""

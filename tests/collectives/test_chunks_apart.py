@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, Collective
 from nnmpi.collectives.bruck import pat
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import (
@@ -21,7 +21,7 @@ from nnmpi.collectives.step import (
     transpose,
 )
 from nnmpi.collectives.topology import torus
-from nnmpi.collectives.verify import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, verify
+from nnmpi.collectives.verify import verify
 from nnmpi.sim.collective import OPERATIONS
 
 # ---- ranges
@@ -74,7 +74,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 def test_wrong_blocks_are_refused(case: tuple[dict[str, Any], str]) -> None:
     fields, says = case
-    claim = ALL_GATHER._replace(starts=lambda r, c: True, ends=lambda r, c, p: {c % 2})
+    claim = Collective.ALL_GATHER.claim._replace(
+        starts=lambda r, c: True, ends=lambda r, c, p: {c % 2}
+    )
     verify(gathered(), 2, claim)
     with pytest.raises(PlanError) as refused:
         verify(gathered(**fields), 2, claim)
@@ -91,7 +93,9 @@ def test_a_chunk_is_replaced_on_one_port_only() -> None:
 
         return Algorithm(lambda p: len(chunks), lambda p: 4, at)
 
-    anything = ALL_GATHER._replace(starts=lambda r, c: True, ends=lambda r, c, p: None)
+    anything = Collective.ALL_GATHER.claim._replace(
+        starts=lambda r, c: True, ends=lambda r, c, p: None
+    )
     verify(at_once((0, 1), (2, 3)), 2, anything)
     for chunks in (((0, 1), (2, 1)), ((0, 1), (3, 0))):
         says = "rank 0 replaces chunks .*, which another port uses at the same time"
@@ -105,8 +109,8 @@ def test_a_chunk_is_replaced_on_one_port_only() -> None:
 @pytest.mark.parametrize("most", [1, 2, 4, 16, 64])
 def test_pat_is_proved_for_any_number_of_chunks_in_a_message(most: int) -> None:
     for p in (*range(1, 18), 33):
-        verify(pat(most), p, ALL_GATHER)
-        verify(transpose(pat(most)), p, REDUCE_SCATTER)
+        verify(pat(most), p, Collective.ALL_GATHER.claim)
+        verify(transpose(pat(most)), p, Collective.REDUCE_SCATTER.claim)
 
 
 @pytest.mark.parametrize("p", [2, 7, 16, 17, 100, 1000])
@@ -141,7 +145,7 @@ def test_pat_sends_few_chunks_far_and_bruck_many() -> None:
 def test_a_chunk_that_goes_astray_is_named() -> None:
     twice = then(*(OPERATIONS["all-to-all"].algorithms["bruck"],) * 2)
     with pytest.raises(PlanError, match="at the end: rank 0, chunk 1: the contribution of rank 2"):
-        verify(twice, 3, ALL_TO_ALL)
+        verify(twice, 3, Collective.ALL_TO_ALL.claim)
 
 
 def test_an_all_to_all_by_bruck_is_faster_for_short_buffers() -> None:

@@ -9,44 +9,22 @@ import pytest
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
-    ALL_TO_ALLS,
     BROADCASTS,
     REDUCE_SCATTERS,
     REDUCES,
+    Collective,
     hierarchical,
     ring,
     tree,
 )
 from nnmpi.collectives.combine import rooted
-from nnmpi.collectives.step import Algorithm, Step, per_rank, then, transpose
-from nnmpi.collectives.verify import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BROADCAST,
-    REDUCE,
-    REDUCE_SCATTER,
-    Claim,
-    PlanError,
-    broadcast_from,
-    reduce_to,
-    verify,
-)
+from nnmpi.collectives.step import Algorithm, Claim, Step, per_rank, then, transpose
+from nnmpi.collectives.verify import PlanError, verify
 from nnmpi.sim.collective import exchange
 
 SIZES = (*range(1, 18), 32, 64)
-FAMILIES = {
-    "all-reduce": (ALGORITHMS, ALL_REDUCE),
-    "reduce-scatter": (REDUCE_SCATTERS, REDUCE_SCATTER),
-    "all-gather": (ALL_GATHERS, ALL_GATHER),
-    "all-to-all": (ALL_TO_ALLS, ALL_TO_ALL),
-    "reduce": (REDUCES, REDUCE),
-    "broadcast": (BROADCASTS, BROADCAST),
-}
 PLANS = {
-    f"{family}-{name}": (plan, claim)
-    for family, (plans, claim) in FAMILIES.items()
-    for name, plan in plans.items()
+    f"{c.text}-{name}": (plan, c.claim) for c in Collective for name, plan in c.algorithms.items()
 }
 each_plan = pytest.mark.parametrize("case", PLANS.values(), ids=PLANS)
 
@@ -65,6 +43,14 @@ def test_every_algorithm_satisfies_its_claim(case: tuple[Algorithm, Claim], p: i
 @pytest.mark.parametrize("p", SIZES)
 def test_nodes_may_have_any_size(p: int, q: int) -> None:
     verify(hierarchical(q), p)
+
+
+def reduce_to(root: int) -> Claim:
+    return Collective.REDUCE.claim._replace(ends=lambda r, c, p: {*range(p)} if r == root else None)
+
+
+def broadcast_from(root: int) -> Claim:
+    return Claim(lambda r, c: r == root, lambda r, c, p: {root})
 
 
 @pytest.mark.parametrize("p", [1, 2, 5, 8, 13])
@@ -233,10 +219,10 @@ def test_the_error_says_what_is_wrong(case: tuple[Table, int, tuple[str, ...]]) 
 def test_a_rank_cannot_send_or_add_to_what_it_does_not_hold() -> None:
     gather = table(ALL_GATHERS["ring"], 4)
     with pytest.raises(PlanError, match="round 0: rank 3 sends chunk 2, which it does not have"):
-        verify(planned(gather[1:], 4), 4, ALL_GATHER)
+        verify(planned(gather[1:], 4), 4, Collective.ALL_GATHER.claim)
     adding = planned([[s._replace(reduce=True) for s in row] for row in gather], 4)
     with pytest.raises(PlanError, match="round 0: rank 0 adds to chunk 3, which it does not have"):
-        verify(adding, 4, ALL_GATHER)
+        verify(adding, 4, Collective.ALL_GATHER.claim)
 
 
 THREE = Claim(  # ranks 0 and 1 end with the sum of 0, 1 and 2; rank 3 only stores a copy

@@ -19,6 +19,7 @@ from helpers.comm import (
     laws_processes,
     laws_refusals,
     laws_sums,
+    laws_table,
     laws_works,
 )
 from helpers.sample import one_in
@@ -87,7 +88,7 @@ def each(law: Callable[[Comm, str], None], names: Iterable[str]) -> dict[str, La
 
 
 OF_COMM = of(
-    *(laws_sums, laws_works, laws_memory, laws_agree),
+    *(laws_sums, laws_table, laws_works, laws_memory, laws_agree),
     *(laws_halves, laws_narrow, laws_refusals, laws_background),
 )
 OF_SHARDS = {

@@ -4,9 +4,8 @@ links; and curves that were measured."""
 import numpy as np
 import pytest
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.price import Link, Network, price
-from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import IN_PLACE, ExchangeTimes, curve_name
@@ -14,11 +13,6 @@ from nnmpi.planning.machine import TYPICAL, Curve
 from nnmpi.schedules.op import Kind
 
 MACHINE = TYPICAL._replace(near=Link(1e-6, 1e-10), far=Link(3e-5, 7e-10), adding=2e-10)
-PLANS = {
-    Collective.ALL_REDUCE: ALGORITHMS,
-    Collective.REDUCE_SCATTER: REDUCE_SCATTERS,
-    Collective.ALL_GATHER: ALL_GATHERS,
-}
 NUMBERS = 120_120
 OF_NODES = "hierarchical"  # of which each node adds up through its memory, not by messages
 
@@ -34,7 +28,7 @@ def exchange(
 @pytest.mark.parametrize("nodes", [1, 2, 4, 12])
 @pytest.mark.parametrize(
     ("operation", "algorithm"),
-    [(op, name) for op, plans in PLANS.items() for name in plans if name != OF_NODES],
+    [(c, name) for c in Collective for name in c.algorithms if name != OF_NODES],
 )
 def test_a_collective_takes_what_its_plan_is_priced_at(
     operation: Collective, algorithm: str, nodes: int
@@ -44,7 +38,7 @@ def test_a_collective_takes_what_its_plan_is_priced_at(
     network = Network(MACHINE.far, MACHINE.adding, MACHINE.near, per_node)
     one = exchange(operation, algorithm, *range(12))
     found = ExchangeTimes(MACHINE, cluster).seconds(one)
-    expected = price(PLANS[operation][algorithm], 12, one.nbytes, network).seconds
+    expected = price(operation.algorithms[algorithm], 12, one.nbytes, network).seconds
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -107,11 +101,11 @@ def test_what_was_measured_on_a_node_counts_there() -> None:
     assert ExchangeTimes(machine, Cluster.on_paper(4, 2)).seconds(one) < 1e-3
 
 
-def test_all_to_alls_and_messages_are_sent_one_after_the_other() -> None:
+def test_messages_are_sent_one_after_the_other() -> None:
     times = ExchangeTimes(MACHINE, Cluster.on_paper(3, 3))
     message = times.seconds(exchange(Collective.MESSAGE, "", 0, 1))
     assert message == pytest.approx(MACHINE.far.alpha + 4 * NUMBERS * MACHINE.far.beta)
-    both = times.seconds(exchange(Collective.ALL_TO_ALL, "", 0, 1, 2))
+    both = times.seconds(exchange(Collective.MESSAGE, "", 0, 1, 2))
     assert both == pytest.approx(message + MACHINE.far.alpha)
     twice = exchange(Collective.MESSAGE, "", 0, 1)._replace(times=2)
     assert times.seconds(twice) == 2 * message

@@ -12,7 +12,8 @@ from helpers.training.on_paper import PLAIN, arranged, on_one_rank
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
-from nnmpi.collectives.step import Collective, bounds
+from nnmpi.collectives.algorithms import Collective
+from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data.loader import Batch, Load

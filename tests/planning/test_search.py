@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from helpers.planning import SLOW_LINKS, measured, planning
 
-from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.price import Link
-from nnmpi.collectives.step import Collective
 from nnmpi.options.config import Config
 from nnmpi.options.parts.planning import PLANNED
 from nnmpi.parallel.arrangement.cluster import Cluster

@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from nnmpi import simulate
-from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.price import Link, Network
-from nnmpi.collectives.verify import ALL_GATHER
 from nnmpi.options.amounts import duration
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
@@ -134,7 +133,9 @@ def test_the_drawing_follows_the_report(simulator: Any) -> None:
 
 
 def test_the_drawing_of_an_all_gather_starts_with_one_chunk_per_rank() -> None:
-    assert draw(OPERATIONS["all-gather"].algorithms["ring"], 3, ALL_GATHER).splitlines() == [
+    assert draw(
+        OPERATIONS["all-gather"].algorithms["ring"], 3, Collective.ALL_GATHER.claim
+    ).splitlines() == [
         "round  rank 0  rank 1  rank 2",
         "start  1..     .1.     ..1",
         "0      0>1 =2  1>2 =0  2>0 =1",
@@ -151,7 +152,7 @@ def test_a_drawing_has_one_column_per_rank_and_two_lines_per_round(operation: st
     for name, plan in o.algorithms.items():
         if name == "p2p-whole":
             continue
-        picture = draw(plan, p, o.claim)
+        picture = draw(plan, p, o.collective.claim)
         lines = [line for line in picture.splitlines() if not line.startswith("--")]
         assert len(lines) == 2 + 2 * plan.rounds(p)
         assert p > 8 or plan.chunks(p) > p or max(map(len, lines)) <= 120

@@ -17,21 +17,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.collectives import verify
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.gossip import GRAPHS
-from nnmpi.collectives.step import Algorithm, Collective, Pieces, Step, chunk_start, in_rounds
+from nnmpi.collectives.step import Algorithm, Pieces, Step, chunk_start, in_rounds
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)
-
-PLANS = {
-    Collective.REDUCE_SCATTER: REDUCE_SCATTERS,
-    Collective.ALL_GATHER: ALL_GATHERS,
-    Collective.BROADCAST: BROADCASTS,
-}
-"""The algorithms of all collectives except all-reduces, by collective and name."""
 
 
 class Exchange(NamedTuple):
@@ -42,8 +35,8 @@ class Exchange(NamedTuple):
     algorithm  the name of the algorithm that carries out the collective, or of a graph of
                neighbours
     group      the ranks that take part; for a message, the sender and the receivers
-    numbers    the elements in the buffer of a collective; for all-to-alls and messages, the
-               elements that this rank sends
+    numbers    the elements in the buffer of a collective; for messages, the elements that this
+               rank sends
     dtype      of an element
     during     the kind of operation of the program during which it happens
     stage      the stage of that operation; -1 if it belongs to none
@@ -73,11 +66,10 @@ class Exchange(NamedTuple):
 
     @property
     def travelling(self) -> int:
-        """The bytes of the buffer as it travels: partial sums may have a wider dtype, and half of
-        the messages of an all-reduce are partial sums."""
-        partial = self.numbers * (self.sums or self.dtype).itemsize
-        is_whole = self.operation is Collective.REDUCE_SCATTER
-        return partial if is_whole else (partial + self.nbytes) // 2
+        """The bytes of the buffer as it travels, in the mean over passes: partial sums may have a
+        wider dtype."""
+        partial, passes = self.numbers * (self.sums or self.dtype).itemsize, self.operation.passes
+        return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
 
 def agreement(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
@@ -120,8 +112,8 @@ one model."""
 MESSAGE = 1 << 30
 """The bytes of the longest message; longer ones are split."""
 
-RING, RING_SCATTER, RING_GATHER = ALGORITHMS["ring"], REDUCE_SCATTERS["ring"], ALL_GATHERS["ring"]
-PASSES_OF_RINGS = {RING: (True, False), RING_SCATTER: (True,), RING_GATHER: (False,)}
+RING = ALGORITHMS["ring"]
+PASSES_OF_RINGS = {c.algorithms["ring"]: c.passes for c in Collective if "ring" in c.algorithms}
 """The passes of each ring algorithm: True for a pass that adds partial sums, False for one that
 copies complete sums."""
 
@@ -242,45 +234,33 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     """Returns the traffic of a rank in a step for an exchange that it takes part in."""
     if len(exchange.group) == 1:
         return Traffic()
-    return SENT[exchange.operation](a, exchange, rank).times(exchange.times)
+    return SENT.get(exchange.operation, _by_algorithm)(a, exchange, rank).times(exchange.times)
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
     """Returns the bytes of memory, besides the buffer, that a rank needs to receive partial
     sums."""
-    if exchange.operation is Collective.ALL_REDUCE:
-        carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
-    elif exchange.operation is Collective.REDUCE_SCATTER and len(exchange.group) > 1:
-        algorithm = PLANS[exchange.operation].get(exchange.algorithm)
-        carrier = (algorithm, exchange.group) if algorithm else None
-    else:
-        carrier = None
+    adds = True in exchange.operation.passes and len(exchange.group) > 1
+    carrier = _carrier(a, exchange, rank) if adds else None
     numbers = largest_receive(*carrier, rank, exchange.numbers, exchange.edges) if carrier else 0
     return numbers * (exchange.sums or exchange.dtype).itemsize
 
 
-def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
-    return (
-        algorithm_traffic(*carrier, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
-        if carrier
-        else Traffic()
-    )
+def _carrier(
+    a: Arrangement, exchange: Exchange, rank: int
+) -> tuple[Algorithm, Sequence[int]] | None:
+    """Returns the algorithm of a collective and the ranks that run it, as `algorithm_of_sum`."""
+    if exchange.operation is Collective.ALL_REDUCE:
+        return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+    algorithm = exchange.operation.algorithms.get(exchange.algorithm)
+    return (algorithm, exchange.group) if algorithm else None  # None: an algorithm of NCCL
 
 
-def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    algorithm = PLANS[exchange.operation].get(exchange.algorithm)
-    if algorithm is None:  # an algorithm of NCCL
+def _by_algorithm(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
+    carrier, n = _carrier(a, exchange, rank), exchange.numbers
+    if carrier is None:
         return Traffic()
-    return algorithm_traffic(
-        algorithm,
-        exchange.group,
-        rank,
-        exchange.numbers,
-        exchange.dtype,
-        exchange.edges,
-        exchange.sums,
-    )
+    return algorithm_traffic(*carrier, rank, n, exchange.dtype, exchange.edges, exchange.sums)
 
 
 def _to_each(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
@@ -293,9 +273,7 @@ def _to_neighbours(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 
 SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]] = {
-    Collective.ALL_REDUCE: _all_reduced,
-    **dict.fromkeys(PLANS, _in_chunks),
-    Collective.ALL_TO_ALL: _to_each,
     Collective.MESSAGE: _to_each,
     Collective.NEIGHBOURS: _to_neighbours,
 }
+"""Functions that return the traffic of messages; collectives send what their algorithm says."""

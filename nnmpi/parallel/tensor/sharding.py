@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nnmpi.autograd.ops.shape import SUMS
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut

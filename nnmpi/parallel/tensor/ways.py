@@ -48,7 +48,7 @@ from enum import Enum
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds

@@ -11,8 +11,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.price import Link, Network
-from nnmpi.collectives.step import Collective
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import content, parsed
 from nnmpi.planning.exchange_time import curve_name

@@ -16,7 +16,8 @@ import numpy as np
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.meta import is_meta
-from nnmpi.collectives.step import Collective, chunk_start
+from nnmpi.collectives.algorithms import Collective
+from nnmpi.collectives.step import chunk_start
 from nnmpi.comm import NoRoomError, OperatingSystem, Parts
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
@@ -238,9 +239,9 @@ class PaperComm:
     ) -> CompletedWork:
         log, group = self.state.log, group or self.members
         if len(group) > 1:
-            partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+            adds = True in operation.passes and not self.narrow_sums
             # without narrow sums, 16-bit terms are added in float32
-            is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
+            is_wide = adds and types_of(array.dtype).is_mixed
             sums = types_of(array.dtype).sums if is_wide else None
             how = operation, algorithm, group, array.size, array.dtype, Kind.APPLY
             log.note(self.axis, Exchange("", *how, edges=edges, sums=sums), started)

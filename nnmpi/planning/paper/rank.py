@@ -13,8 +13,8 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS
-from nnmpi.collectives.step import Collective
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore

@@ -7,12 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, AxisTraffic, Traffic
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import unreplicated_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
@@ -135,7 +134,7 @@ def _sent_by_place(
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
-        algorithm = (ALGORITHMS | PLANS.get(operation, {})).get(name)
+        algorithm = operation.algorithms.get(name)
         if algorithm is not None:
             rounds = range(algorithm.rounds(p))
             steps = [algorithm.at(t, np.arange(p), p) for t in {*rounds[:FEW], *rounds[-FEW:]}]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import META, Backend
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.module import Module

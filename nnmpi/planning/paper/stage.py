@@ -19,7 +19,7 @@ from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.shapes import axis_order
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass

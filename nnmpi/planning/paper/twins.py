@@ -7,7 +7,7 @@ pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages o
 from collections import Counter
 from collections.abc import Hashable, Iterator
 
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import Exchange

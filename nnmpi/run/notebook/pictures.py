@@ -40,7 +40,7 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
     for operation in CLAIMS:
         try:
             title = f"{operation} {name}".rstrip() + f", {ranks} ranks"
-            return rounds.as_svg({title: a}, ranks, OPERATIONS[operation].claim)
+            return rounds.as_svg({title: a}, ranks, OPERATIONS[operation].collective.claim)
         except PlanError as error:
             wrong = wrong or f"{operation} of {ranks} ranks: {error}"
     return page(16 + 8 * len(wrong), 40, [text(16, 20, wrong, 14)])

@@ -156,11 +156,10 @@ def _exchange_parts(
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:
-            how = f" by {e.algorithm}" if e.algorithm else ""
-            name = e.operation.name.lower().replace("_", "-")
+            how = e.operation.text + f" by {e.algorithm}" * bool(e.algorithm)
             length = f"of {amount(e.nbytes)} over {plural(len(e.group), 'rank')}"
             when = f", every {e.every} steps" * (e.every > 1)
-            rows.append((f"{e.what}: {name}{how} {length}{when}", e.times, times.seconds(e)))
+            rows.append((f"{e.what}: {how} {length}{when}", e.times, times.seconds(e)))
     return _added_up(term, rows)
 
 

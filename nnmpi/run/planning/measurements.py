@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import blas
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm, NoRoomError, comm_self
 from nnmpi.comm.allreduce.autotune import fits
 from nnmpi.options.config import Config

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> Any:
     drawn = _drawn(options, names, network, shows) if shows else {}
     if options.svg:
         plans = {title: plan for title, (plan, _) in drawn.items()}
-        claim = OPERATIONS[options.operation].claim
+        claim = OPERATIONS[options.operation].collective.claim
         options.svg.write_text(as_svg(plans, options.ranks, claim), encoding="utf-8")
     records = [
         collective.simulate(options.operation, name, options.ranks, options.bytes, network)
@@ -96,7 +96,7 @@ def _drawn(
     options: argparse.Namespace, names: list[str], network: Network, option: str
 ) -> dict[str, tuple[Algorithm, str]]:
     """Algorithms and their drawings, by title; raises ValueError for one that cannot be drawn."""
-    drawn, claim = {}, OPERATIONS[options.operation].claim
+    drawn, claim = {}, OPERATIONS[options.operation].collective.claim
     for name in names:
         plan = collective.plan(options.operation, name, options.ranks, network)
         title = f"{options.operation} by {name} on {plural(options.ranks, 'rank')}"

@@ -13,10 +13,13 @@ What arrives is added (a blue arrow) or replaces a chunk (an orange one).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot
 
-from nnmpi.collectives.step import Algorithm, Pieces, Step
-from nnmpi.collectives.verify import ALL_REDUCE, ALL_TO_ALL, Claim, Expressions, Held, rounds
+from nnmpi.collectives.algorithms import Collective
+from nnmpi.collectives.step import Algorithm, Claim, Pieces, Step
+from nnmpi.collectives.verify import Expressions, Held, rounds
 from nnmpi.options.tables import columns
 from nnmpi.sim.drawing.svg import IDLE, INK, QUIET, blend, box, page, text
+
+ALL_REDUCE, ALL_TO_ALL = Collective.ALL_REDUCE.claim, Collective.ALL_TO_ALL.claim
 
 # ---- A plan as a text table: one row per round, one column per rank.
 #

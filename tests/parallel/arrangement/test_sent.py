@@ -6,14 +6,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.parallel.arrangement import exchanges
 from nnmpi.parallel.arrangement.exchanges import Traffic, algorithm_traffic, largest_receive
 
-OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
-OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
+OF_RANKS = {f"{c.text} {name}": a for c in Collective for name, a in c.algorithms.items()}
 
 
 def planned(
