@@ -15,9 +15,8 @@ from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
-from nnmpi.parallel.tensor.choices import cut_of_rows
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.parallel.tensor.ways import OF_SAMPLES, SPATIAL
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, OF_SAMPLES, SPATIAL
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import Curve, Machine, MeasuredModel
 
@@ -218,4 +217,4 @@ def _is_by_rows(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node:
     if node.name in ways:
         return ways[node.name] == SPATIAL.how
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
-    return any(cut and cut == cut_of_rows(edge, sharding.ranks) for cut, edge in cuts)
+    return any(cut and cut == IMAGE_ROWS.cut(edge, sharding.ranks) for cut, edge in cuts)

@@ -6,7 +6,6 @@ from operator import add
 from types import EllipsisType
 from typing import NamedTuple
 
-from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
@@ -158,7 +157,7 @@ class NodeChoices:
         one gathers it."""
         graph, node, ranks = self.graph, self.graph.nodes[k], self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-        rows, out_rows, pooled = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
+        rows, out_rows, pooled = (IMAGE_ROWS.cut(edge, ranks) for edge in (x, y, made_by(graph, k)))
         if rows is None or {*states} != {None if way.input is None else rows}:
             return
         if way.output is not None and pooled is None:
@@ -180,11 +179,12 @@ class NodeChoices:
         graph, ranks = self.graph, self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
         sides = (way.input, x), (way.output, y)
-        if any(isinstance(a, Marker) and cut_by(a, e, ranks) is None for a, e in sides):
+        if any(isinstance(a, Marker) and a.cut(e, ranks) is None for a, e in sides):
             return
         if way.pattern.divides:
             size = channels(graph, node, way)
-            if state != cut_by(way.input, x, ranks) or size < ranks:
+            needed = way.input.cut(x, ranks) if isinstance(way.input, Marker) else None
+            if state != needed or size < ranks:
                 return
             for block in self._blocks(node, size):
                 bounds = even_bounds(size // block, ranks, node.name)
@@ -230,7 +230,7 @@ class NodeChoices:
         variables = _cuts(self.graph, node, way, bounds)
         cost = self._cost(node, *way.pattern.sends)
         if way.output is None or isinstance(way.output, Marker):
-            output = cut_by(way.output, y, self.ranks)
+            output = None if way.output is None else way.output.cut(y, self.ranks)
             yield NodeChoice(way, cost, bounds, False, output, variables)
             return
         output = AxisCut(bounds, _axis(way.output, y, -1 if state is None else state.axis))
@@ -253,33 +253,6 @@ class NodeChoices:
 
     def _cost(self, node: Node, *messages: Message) -> PlanCost:
         return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
-
-
-def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns where an edge is cut along positions, samples or image rows; None if `along` says
-    none of these, or if the edge cannot be cut so."""
-    if along is SAMPLES:
-        return OF_SAMPLES if edge.of_samples and edge.axes[0].size == 1 else None
-    if along is IMAGE_ROWS:
-        return cut_of_rows(edge, ranks)
-    return cut_of_positions(edge, ranks) if along is POSITIONS else None
-
-
-def cut_of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns how the positions (axis 0 of a sample (positions, features)) of a tensor of the graph
-    are divided among ranks; None if samples do not have two axes, or have fewer positions than
-    ranks."""
-    if len(edge.sample) != 2 or edge.sample[0] < ranks:
-        return None
-    return AxisCut(parts_of(edge.sample[0], ranks), 0)
-
-
-def cut_of_rows(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the image rows of each rank as a cut; None if the edge has no images, or images with
-    too few rows."""
-    if len(edge.sample) != 3 or not edge.of_samples or edge.sample[1] < ranks:
-        return None
-    return AxisCut(parts_of(edge.sample[1], ranks), 1)
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:

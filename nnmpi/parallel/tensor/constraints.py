@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
 from nnmpi.options.amounts import plural
-from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
+from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
 from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, SAMPLES, WHOLE, Marker
@@ -149,7 +149,7 @@ def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
     for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):
         if len(edge.sample) != 3:
             raise ValueError(f"{layer} {does} no images that could be cut along rows: leave it out")
-        if cut_of_rows(edge, ranks) is None:
+        if IMAGE_ROWS.cut(edge, ranks) is None:
             size = "x".join(map(str, edge.sample[1:]))
             raise ValueError(
                 f"{layer} {does} images of {size}, whose rows cannot be divided among {ranks} "

@@ -9,7 +9,7 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
-from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_positions
+from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.halo import made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import variables_of
@@ -116,12 +116,12 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
-    if way.input is ... and choice.output == cut_of_positions(y, ranks):
+    if way.input is ... and choice.output == POSITIONS.cut(y, ranks):
         way = way._replace(input=POSITIONS, output=POSITIONS)
     use = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
     if POSITIONS in way.markers:
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
-        along = cut_of_positions(edge, ranks)
+        along = POSITIONS.cut(edge, ranks)
         use = use._replace(position_bounds=along.bounds if along else ())
     return use._replace(sends=tuple(_sent(graph, use)))
 

@@ -38,9 +38,10 @@ layer, and some rows of each image.
     rows       whole      spatial               sum the means of rows
 
 A new way is an entry of `rules.py`, which may name a pattern of its own, and the class of what a
-rank has of the layer. The messages of its pattern determine the cost of a plan (`choices.py`), the
-description of a layer (`sharding.py`), and a bound on their seconds (`planning/layer_messages.py`,
-which has a row for each collective).
+rank has of the layer. If it cuts along something new, that is a row of `Marker`, and `cuts` in
+`constraints.py` says which layouts ask for it. The messages of a pattern determine the cost of a
+plan (`choices.py`), the description of a layer (`sharding.py`), and a bound on their seconds
+(`planning/layer_messages.py`, which has a row for each collective).
 """
 
 from collections.abc import Callable, Mapping
@@ -49,8 +50,9 @@ from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.collectives.algorithms import Collective
+from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn import Module
-from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.schedules.op import Kind
 
@@ -147,24 +149,65 @@ HALO = Message(Collective.MESSAGE, of_row, F, 0, "messages of rows to neighbours
 HALO_GRADIENT = Message(Collective.MESSAGE, of_row, I, 0, "the same of their gradients, back")
 
 
-class Marker(Enum):
-    """A marker that a way may have in place of an axis."""
+class AxisCut(NamedTuple):
+    """A cut of a tensor: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
 
-    POSITIONS = 0
-    SAMPLES = 1
-    IMAGE_ROWS = 2
+    axis  of a sample for activations, of the whole tensor for parameters and buffers
+    """
+
+    bounds: Bounds
+    axis: int
+
+
+TERMS = AxisCut((), 0)
+"""Marks a parameter that is not cut: every rank has it whole, and has a term of its gradient."""
+
+OF_SAMPLES = AxisCut((), -1)
+"""Marks an activation of which each rank has some samples, nearly equally many; which ones depends
+on the size of the micro-batch."""
+
+
+def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
+    """Cuts the positions of a tensor with samples (positions, features)."""
+    fits = len(edge.sample) == 2 and edge.sample[0] >= ranks
+    return AxisCut(parts_of(edge.sample[0], ranks), 0) if fits else None
+
+
+def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
+    """Cuts a tensor with a row for each sample."""
+    return OF_SAMPLES if edge.of_samples and edge.axes[0].size == 1 else None
+
+
+def _of_image_rows(edge: Edge, ranks: int) -> AxisCut | None:
+    """Cuts the rows of images."""
+    fits = len(edge.sample) == 3 and edge.of_samples and edge.sample[1] >= ranks
+    return AxisCut(parts_of(edge.sample[1], ranks), 1) if fits else None
+
+
+class Marker(Enum):
+    """A marker that a way may have in place of an axis of channels, as its input or output.
+
+    cut    a function: where a tensor of the graph is cut so; None if it cannot be
+    words  behind the name of a way that has one side cut so
+    """
+
+    POSITIONS = _of_positions, " of positions"
+    SAMPLES = _of_samples, " of samples"
+    IMAGE_ROWS = _of_image_rows, ""
+
+    def __init__(self, cut: Callable[[Edge, int], AxisCut | None], words: str) -> None:
+        self.cut, self.words = cut, words
 
 
 POSITIONS = Marker.POSITIONS
-"""As the input or output of a way: cut along positions, the first axis of a sample (T, C); only for
-sequence parallelism."""
+"""Along positions, the first axis of a sample (T, C); only for sequence parallelism."""
 
 SAMPLES = Marker.SAMPLES
-"""As the input or output of a way: cut along samples; only for layouts by layers."""
+"""Along samples; only for layouts by layers."""
 
 IMAGE_ROWS = Marker.IMAGE_ROWS
-"""As the input or output of a way: cut along the rows of images, the second axis of a sample (C, H,
-W); only for layouts that ask for it."""
+"""Along the rows of images, the second axis of a sample (C, H, W); only for layouts that ask for
+it."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """The axis along which a way has its input or output cut; None: it is whole."""
@@ -201,24 +244,6 @@ Options = Mapping[str, Any]
 """The plain attributes of a layer."""
 
 NONE: Mapping[str, int] = {}
-
-
-class AxisCut(NamedTuple):
-    """A cut of a tensor: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
-
-    axis  of a sample for activations, of the whole tensor for parameters and buffers
-    """
-
-    bounds: Bounds
-    axis: int
-
-
-TERMS = AxisCut((), 0)
-"""Marks a parameter that is not cut: every rank has it whole, and has a term of its gradient."""
-
-OF_SAMPLES = AxisCut((), -1)
-"""Marks an activation of which each rank has some samples, nearly equally many; which ones depends
-on the size of the micro-batch."""
 
 
 def always(settings: Options) -> bool:
@@ -287,10 +312,10 @@ class Way(NamedTuple):
     def name(self) -> str:
         """The name of its pattern, with " of positions" or " of samples" if only one side is cut
         along them."""
-        how, sides = self.pattern.how, {POSITIONS: " of positions", SAMPLES: " of samples"}
-        if self.input is self.output or how in ("samples", "spatial"):
+        how = self.pattern.how
+        if self.input is self.output or how == "samples":
             return how
-        return how + "".join(sides[m] for m in self.markers)
+        return how + "".join(marker.words for marker in self.markers)
 
     @property
     def rebuilds(self) -> bool:
