@@ -1,5 +1,7 @@
 """Laws over the table of collectives: what they give, what they send, and their transposes."""
 
+from itertools import product
+
 import numpy as np
 from helpers.comm.brought import Array, gathered
 
@@ -39,8 +41,9 @@ def each_collective_does_what_the_table_says(comm: Comm) -> None:
             np.testing.assert_allclose(np.where(np.isnan(want), want, x), want, 1e-12, 1e-12, name)
 
 
-def each_collective_has_a_transpose(comm: Comm) -> None:
-    """<y, f(x)> = <g(y), x> over all ranks, where g is the collective with the transposed claim."""
+def transposes_are_collectives_too(comm: Comm) -> None:
+    """<y, f(x)> = <g(y), x> over all ranks, if the claim of g is the transpose of that of f; each
+    has one, so that gradients can go back."""
     p = comm.size
     xs, ys = np.random.default_rng(1).standard_normal((2, p, p))
 
@@ -55,11 +58,13 @@ def each_collective_has_a_transpose(comm: Comm) -> None:
         brought = (np.nan_to_num(at_start(collective, unit)) for unit in units)
         return np.nan_to_num([at_end(collective, unit).ravel() for unit in brought])
 
-    matrices = {collective: matrix(collective) for collective in TABLE}
-    backwards = np.arange(p) * -1 % p  # an all-to-all with its chunks in this order goes back
-    for f in TABLE:
-        order = backwards if f is Collective.ALL_TO_ALL else np.arange(p)
+    matrices, found = {collective: matrix(collective) for collective in TABLE}, set[Collective]()
+    for f, g in product(TABLE, TABLE):
+        # an all-to-all with its chunks in this order goes back
+        order = np.arange(p) * (-1 if g is Collective.ALL_TO_ALL else 1) % p
         turned = (np.arange(p)[:, None] * p + order).ravel()
-        g = next(g for g, m in matrices.items() if (m[turned][:, turned] == matrices[f].T).all())
-        back = after(g, ys[:, order])[:, order]
-        np.testing.assert_allclose((ys * after(f, xs)).sum(), (back * xs).sum(), 1e-12)
+        if (matrices[g][turned][:, turned] == matrices[f].T).all():
+            back = after(g, ys[:, order])[:, order]
+            np.testing.assert_allclose((ys * after(f, xs)).sum(), (back * xs).sum(), 1e-12)
+            found.add(f)
+    assert found == {*TABLE}
