@@ -10,13 +10,13 @@ import pytest
 from nnmpi.collectives.gossip import GRAPHS, Gossip, on_grid, prove
 from nnmpi.collectives.step import PlanError
 from nnmpi.comm import thread_ranks
-from nnmpi.options import config
+from nnmpi.options.parts import averaging
 
 SIZES = [*range(1, 18), 24, 32, 36, 61]
 
 
 def test_the_names_of_the_command_are_those_of_the_table() -> None:
-    assert tuple(GRAPHS) == config.GRAPHS
+    assert tuple(GRAPHS) == averaging.GRAPHS
 
 
 @pytest.mark.parametrize("name", GRAPHS)
