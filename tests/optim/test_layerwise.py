@@ -111,5 +111,5 @@ def test_a_layout_trains_as_one_rank(name: str, layout: str) -> None:
 
 @pytest.mark.parametrize("other", [{"sync": "asp"}, {"tp": 2, "verify": True}])
 def test_layouts_without_norms_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="with optimizer lamb: (a server|one rank) has"):
+    with pytest.raises(ValueError, match=r"with optimizer lamb: (a server|one rank) has"):
         threads.run(2, lambda comm: Trainer(Config(optimizer="lamb", **other), comm=comm))
