@@ -37,6 +37,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     outputs         an option          the OutputFile that it names
     reports         an option          (outputs, config, report, writes): None; writes at the end
     start_fields    an option          (arrangement, batches): fields of the start event
+    layout_fields   an option          (arrangement): fields of the event of a layout
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
     models          before a colon     a SizedModel, for models whose names begin so
@@ -256,6 +257,7 @@ ADD_ONS = {
             "slowed": dict.fromkeys(
                 ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:slowed"
             ),
+            "layout_fields": {"reproducible": "nnmpi.parallel.checks.slices:layout_fields"},
             "twins": {"verify": "nnmpi.parallel.checks.twin:single_rank"},
             "compared": {"verify": "nnmpi.parallel.checks.verify:verified"},
             "read_every": {"verify": "nnmpi.parallel.checks.verify:read_every"},

@@ -24,7 +24,7 @@ FEW = (
     "tests/project/test_loaded_on_use.py",
     "tests/run/test_trainer.py",
 )
-PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "-p", "left_out")
+PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "-p", "left_out", "-m", "not all_add_ons")
 BRIEF = (
     ("ruff", "check", "--quiet", "nnmpi", "tests"),
     ("lint-imports", "--no-logo"),

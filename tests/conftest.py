@@ -26,6 +26,7 @@ if blas.core() != "unknown":
 
 LONG = "long: runs with --all only"
 ONE_IN = "one_in(n): of the cases of the test one in n runs without --all, and each value of few"
+ALL_ADD_ONS = "all_add_ons: about all add-ons together; scripts/without leaves it out"
 QUICK = "quick: runs with --quick only, in the place of longer tests"
 FIRST = (
     "test_mpi_jobs.py",
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LONG)
     config.addinivalue_line("markers", ONE_IN)
     config.addinivalue_line("markers", QUICK)
+    config.addinivalue_line("markers", ALL_ADD_ONS)
     if config.getoption("--all"):
         os.environ[EVERY_CASE] = "1"  # also of ranks that tests start
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nnmpi.collectives.algorithms import Collective
+from nnmpi.parallel.arrangement.arrange import strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.layout import AVERAGED
@@ -52,7 +53,7 @@ class BucketBounds:
         """The scatters and gathers of each rank along pp in a micro-batch, in the order of a log;
         empty where they are not known."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
-        if plain.sync in AVERAGED or plain.compress or plain.reproducible:
+        if plain.sync in AVERAGED or plain.compress or strategy_of(plain).program:
             return nothing
         try:
             a = self._arranger.arranged(candidate)

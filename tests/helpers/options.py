@@ -22,7 +22,7 @@ TEXTS = {
 def another(option: "Field[Any]") -> Any:
     kind, default, choices = kind_of(option), option.default, option.metadata["choices"]
     if choices:
-        return next(choice for choice in choices if choice != default)
+        return next((choice for choice in choices if choice != default), default)
     if kind is bool:
         return not default
     if kind is str:

@@ -73,6 +73,7 @@ def test_what_needs_another_option_is_refused_without_it(row: Requires) -> None:
         strategies.check(asked(name), 2)
 
 
+@pytest.mark.all_add_ons
 def test_page_of_combinations_is_complete() -> None:
     """Its tables are those that follow from the features: copy them from the assertion."""
     page = (ROOT / "docs/combinations.md").read_text(encoding="utf-8").split("\n")

@@ -20,6 +20,7 @@ OF_OPTIONS = {
     "job_checks",
     "batch_checks",
     "graph_checks",
+    "layout_fields",
     "data_options",
     "serving_ranks",
     "fewer_ranks",

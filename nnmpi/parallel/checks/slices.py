@@ -20,3 +20,8 @@ def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
 
 
 KIND = StrategyKind("reproducible", program=_program, micro_batches=_slices, one_thread=True)
+
+
+def layout_fields(a: Arrangement) -> dict[str, int]:
+    """The number of slices, as a field of the event of a layout."""
+    return {"slices": a.config.slices}

@@ -196,7 +196,7 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     ZeRO 2 and 3 scatter and gather by the order of all.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
-    is_plain = a.steps_together and a.residences is None and not a.config.reproducible
+    is_plain = a.steps_together and a.residences is None and a.strategy.program is None
     if not is_plain or len({*sizes}) > 1 or a.config.sync in AVERAGED or a.config.compress:
         return m, m
     period = pp if stages > pp else 1

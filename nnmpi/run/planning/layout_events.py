@@ -4,6 +4,7 @@ layouts."""
 from collections import Counter
 from itertools import pairwise
 
+from nnmpi import addons
 from nnmpi.io.output.messages import Event
 from nnmpi.nn import Module
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -38,7 +39,8 @@ def layout_event(a: Arrangement) -> Event:
         "dtype": config.dtype,
         "optimizer": config.optimizer,
         "sync": config.sync,
-        "slices": config.slices if config.reproducible else None,
+        "slices": None,
+        **{k: v for f in addons.given("layout_fields", config) for k, v in f(a).items()},
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "backup": a.config.backup,

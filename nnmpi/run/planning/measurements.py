@@ -22,6 +22,7 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm, NoRoomError, comm_self
 from nnmpi.comm.allreduce.autotune import fits
 from nnmpi.options.config import Config
+from nnmpi.options.config import options as fields_of
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.executor import StepState
@@ -97,7 +98,8 @@ class Node(NamedTuple):
 
 def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
     """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
-    plain = {"plan": None, "verify": False, "check_copies": 0, "sync": "bsp", "compress": None}
+    plain = {option.name: option.default for option in fields_of(("sync", "equality"))}
+    plain |= {"plan": None, "check_copies": 0, "compress": None}
     config: Config = replace(setup.config, **{**plain, **options})
     return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 

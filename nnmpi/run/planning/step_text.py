@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from textwrap import fill
 
+from nnmpi import addons
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import ranks_text
 from nnmpi.parallel.step_list.chain import Chain
@@ -35,7 +36,7 @@ def _others(a: Arrangement) -> Iterator[str]:
     """Yields the options of a layout that its list would not show."""
     if a.strategy.name not in ("replicas", "pipeline"):
         yield f"the strategy {a.strategy.name}"
-    if a.config.verify:
+    if addons.chosen("twins", a.config):
         yield "--verify, which makes it twice,"
 
 
