@@ -30,7 +30,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.arrangement import StrategyKind
+from nnmpi.parallel.arrangement.arrangement import StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
@@ -55,7 +55,12 @@ from nnmpi.parallel.strategy import (
 )
 from nnmpi.schedules.lowering import stream
 
-KIND = StrategyKind("pipedream", steps_together=False, is_pipeline=True)
+KIND = StrategyKind(
+    "pipedream",
+    store=StoreKind("versions", buckets=False, scalars=False),
+    steps_together=False,
+    is_pipeline=True,
+)
 
 
 def check(config: Config, ranks: int) -> None:
@@ -105,7 +110,8 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
 
 def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
     parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
-    store = VersionStore(StoreSpec(parameters, dtype, spec.task.on, layout.axis["dp"]))
+    of_rank = spec.arrangement, layout.all.rank
+    store = VersionStore(StoreSpec(*of_rank, parameters, dtype, spec.task.on, layout.axis["dp"]))
     optimizer = spec.optimizer(parameters)
     return store, optimizer, OverlappingSteps(layout, spec, store, optimizer)
 

@@ -86,7 +86,7 @@ def arrange(
     strategy = strategy_of(config)
     copies = mesh.count(*summed_axes(config))
     is_in_window = name == "shared" and shares_values(config, cluster) and copies > 1
-    store = _store(config, strategy.name, copies, is_in_window, is_tied=bool(tied))
+    store = strategy.store or _store(config, copies, is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     arrangement = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
@@ -193,25 +193,15 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     return regions
 
 
-def _store(
-    config: Config, strategy: str, copies: int, is_in_window: bool, is_tied: bool
-) -> StoreKind:
+def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> StoreKind:
     """Returns the kind of store for parameters and gradients.
 
     If ranks of a node sum gradients in a shared window, the window holds the parameters too, unless
     each rank needs its own (`shares_values`).
     """
-    asked = asked_kind(config)
-    for kind in STORE_KINDS.values():
-        if kind.strategy == strategy:
-            return kind
-    if asked.zero and copies > 1 and not is_in_window:
-        return asked
-    if config.compress and copies > 1:
-        return STORE_KINDS["compressed"]
-    if copies == 1 and not is_tied:
-        return STORE_KINDS["local"]
-    return STORE_KINDS["node" if is_in_window else "replica"]
+    if copies == 1:
+        return STORE_KINDS["replica" if is_tied else "local"]
+    return STORE_KINDS["node"] if is_in_window else asked_kind(config)
 
 
 # ---- where gradients are cut into buckets

@@ -65,42 +65,21 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
 `r` along that axis, in place."""
 
 
-class StrategyKind(NamedTuple):
-    """A kind of training strategy; `strategies.py` has the function that builds each strategy.
-
-    steps_together  whether all ranks are between the same two steps at any time; else steps of
-                    several batches, or of several ranks, overlap
-    is_pipeline     whether each rank runs its program of --schedule
-    program         (arrangement, rank, micro-batches): the ops of a step, if it has its own
-    micro_batches   (arrangement, rank, batch): their sizes, if it cuts batches in its own way
-    one_thread      whether BLAS must use one thread, since several add in another order
-    result_steps    (config): how many steps a result of the strategy is about
-    """
-
-    name: str
-    steps_together: bool = True
-    is_pipeline: bool = False
-    program: "Callable[[Arrangement, int, int], list[Op]] | None" = None
-    micro_batches: "Callable[[Arrangement, int, int], list[int]] | None" = None
-    one_thread: bool = False
-    result_steps: Callable[[Config], int] = lambda config: 1
-
-
 def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
     yield 0, a.model_on(rank).length
 
 
 class StoreKind(NamedTuple):
     """A kind of store: where a rank keeps parameters, gradients and optimizer state; a row of
-    `STORE_KINDS`.
+    `STORE_KINDS`, or a store of one strategy.
 
+    where           what makes the store from a StoreSpec, as "module:name"; "" if its strategy does
     updaters        the ranks that share the update of a bucket; each updates a part of it
     owned           the slices of the flat buffer whose optimizer state, with current values, can be
                     read as long as this rank lives
     is_sharded      whether each replica owns different slices; else all own the same
     has_all_values  whether each replica has the values of all parameters, although slices are
                     sharded
-    strategy        the strategy that this kind belongs to, if it belongs to one
     zero            the --zero that asks for it
     buckets         whether gradients are summed bucket by bucket
     scalars         whether scalars travel in front of the gradients
@@ -111,17 +90,40 @@ class StoreKind(NamedTuple):
     """
 
     name: str
+    where: str = ""
     updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
     owned: Callable[["Arrangement", int], Iterable[FlatSlice]] = _whole_buffer
     is_sharded: bool = False
     has_all_values: bool = False
-    strategy: str = ""
     zero: int = 0
     buckets: bool = True
     scalars: bool = True
     scatters: bool = False
     is_readable: bool = True
     has_pages: bool = False
+
+
+class StrategyKind(NamedTuple):
+    """A kind of training strategy; `strategies.py` has the function that builds each strategy.
+
+    store           the kind of its stores, if they are its own
+    steps_together  whether all ranks are between the same two steps at any time; else steps of
+                    several batches, or of several ranks, overlap
+    is_pipeline     whether each rank runs its program of --schedule
+    program         (arrangement, rank, micro-batches): the ops of a step, if it has its own
+    micro_batches   (arrangement, rank, batch): their sizes, if it cuts batches in its own way
+    one_thread      whether BLAS must use one thread, since several add in another order
+    result_steps    (config): how many steps a result of the strategy is about
+    """
+
+    name: str
+    store: StoreKind | None = None
+    steps_together: bool = True
+    is_pipeline: bool = False
+    program: "Callable[[Arrangement, int, int], list[Op]] | None" = None
+    micro_batches: "Callable[[Arrangement, int, int], list[int]] | None" = None
+    one_thread: bool = False
+    result_steps: Callable[[Config], int] = lambda config: 1
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,25 @@
-"""STORE_KINDS: the properties of each kind of store; its memory and traffic come from a step on
-paper."""
+"""STORE_KINDS: what makes each kind of store, and its properties; its memory and traffic come from
+a step on paper.
 
-from collections.abc import Iterator
+Strategies may have stores of their own (`StrategyKind.store`).
+"""
+
 from functools import partial
 
-from nnmpi.collectives.step import chunk_start
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
-from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 
 
 def asked_kind(config: Config) -> StoreKind:
-    """Returns the kind of store that --zero asks for, where several ranks have the same
+    """Returns the kind of store that the options ask for, where several ranks have the same
     parameters."""
+    if config.compress:
+        return STORE_KINDS["compressed"]
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
 
 
-def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
-    """Yields the slice of the flat buffer that a server updates; nothing for a worker, whose copy
-    is older."""
-    n, k = a.model_on(rank).length, rank - a.mesh.size
-    if k >= 0:
-        yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)
-
+_STORES = "nnmpi.parallel.stores"
+_LOCAL = f"{_STORES}.local:LocalStore"
 
 _zero = partial(
     StoreKind,
@@ -32,28 +29,21 @@ _zero = partial(
     scalars=False,
     is_readable=False,
 )
-_of_strategy = partial(StoreKind, buckets=False)
 
 STORE_KINDS: dict[str, StoreKind] = {
     kind.name: kind
     for kind in (
-        StoreKind("replica", has_pages=True),
-        StoreKind("local", has_pages=True),
-        StoreKind("node", updaters=lambda a, rank, _: a.near_replicas(rank)),
-        StoreKind("compressed", scalars=False),
-        _zero("zero 1", zero=1, has_all_values=True),
-        _zero("zero 2", zero=2, scatters=True, has_all_values=True),
-        _zero("zero 3", zero=3, scatters=True),
-        _of_strategy("versions", strategy="pipedream", scalars=False),
-        _of_strategy("slices", strategy="reproducible"),
-        _of_strategy(
-            "served",
-            strategy="server",
-            owned=_slice_of_server,
-            is_sharded=True,
-            scalars=False,
-            is_readable=False,
+        StoreKind("replica", _LOCAL, has_pages=True),
+        StoreKind("local", _LOCAL, has_pages=True),
+        StoreKind(
+            "node",
+            f"{_STORES}.node:NodeStore",
+            updaters=lambda a, rank, _: a.near_replicas(rank),
         ),
+        StoreKind("compressed", f"{_STORES}.compressed:CompressedStore", scalars=False),
+        _zero("zero 1", f"{_STORES}.zero:ZERO_1", zero=1, has_all_values=True),
+        _zero("zero 2", f"{_STORES}.zero:ZERO_2", zero=2, scatters=True, has_all_values=True),
+        _zero("zero 3", f"{_STORES}.zero:ZERO_3", zero=3, scatters=True),
     )
 }
 """The kinds of stores by name."""

@@ -50,7 +50,9 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
-    store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), max_stack_depth(plan))
+    of_rank = spec.arrangement, layout.all.rank
+    made_from = StoreSpec(*of_rank, parameters, dtype, CPU, dp, scalars)
+    store = SliceStore(made_from, max_stack_depth(plan))
     stats = DeferredStats()
     return StrategyParts(
         store=store,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnmpi.data.loader import part_of
-from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.checks.reduction_tree import owners_of
 from nnmpi.schedules.op import Op, slice_by_slice
 
@@ -19,7 +19,13 @@ def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
     return [len(part_of(rows, a.config.slices, v)) for v in slices]
 
 
-KIND = StrategyKind("reproducible", program=_program, micro_batches=_slices, one_thread=True)
+KIND = StrategyKind(
+    "reproducible",
+    store=StoreKind("slices", buckets=False),
+    program=_program,
+    micro_batches=_slices,
+    one_thread=True,
+)
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:

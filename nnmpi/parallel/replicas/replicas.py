@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -31,13 +32,9 @@ from nnmpi.parallel.replicas.gradient_sync import (
     sum_terms,
 )
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step_list.chain import chain_of
-from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.parallel.step_list.op import Kind
-from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
-from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.strategy import AgreedError, Evaluation, StrategyParts, TrainSpec
 from nnmpi.parallel.wire import wire_for, wire_of
 
@@ -129,14 +126,10 @@ def _store_and_sync(
         for p in {*spec.part.parameters} - {*parameters}:  # frozen, so without masters
             p.move(SingleStore(p.data.astype(a.dtype)), 0)
     in_front, apart = held.scalars, dp.size == 1
-    made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
-    made_from = made_from._replace(compress=a.config.compress or "")
-    if a.store.zero:
-        chain = chain_of(a, layout.all.rank)
-        made_from = made_from._replace(value_slots=value_slots(a, chain))
-        if a.store.scatters:
-            made_from = made_from._replace(gradient_slots=gradient_slots(chain))
-    store, at_end = STORES[a.store.name](made_from), dict[Kind, Callable[[], None]]()
+    of_rank = a, layout.all.rank
+    made_from = StoreSpec(*of_rank, parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
+    store: LocalStore = addons.loaded(a.store.where)(made_from)
+    at_end = dict[Kind, Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
         at_end[Kind.TIES] = partial(sum_over_stages, store, wires)

@@ -10,16 +10,40 @@ flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all pa
 bsp, ssp and asp differ in one number: how many steps a worker may be ahead of the slowest one.
 """
 
+from collections.abc import Iterator
+
+from nnmpi.collectives.step import chunk_start
 from nnmpi.options.config import Config
 from nnmpi.options.parts.servers import server_count
-from nnmpi.parallel.arrangement.arrangement import StrategyKind
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer
 from nnmpi.parallel.server.strategy import served
 from nnmpi.parallel.strategy import RankStep, Strategy, TrainSpec, executor_of
 
-KIND = StrategyKind("server", steps_together=False)
+
+def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
+    """Yields the slice of the flat buffer that a server updates; nothing for a worker, whose copy
+    is older."""
+    n, k = a.model_on(rank).length, rank - a.mesh.size
+    if k >= 0:
+        yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)
+
+
+KIND = StrategyKind(
+    "server",
+    store=StoreKind(
+        "served",
+        owned=_slice_of_server,
+        is_sharded=True,
+        buckets=False,
+        scalars=False,
+        is_readable=False,
+    ),
+    steps_together=False,
+)
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:

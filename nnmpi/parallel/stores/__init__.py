@@ -11,7 +11,7 @@ VersionStore         the newest version      this rank's
 SliceStore           a copy on each rank     a stack of buffers, one for each partial sum of slices
 ServedStore          a copy on each rank     a worker's; on a server, those of its slice
 
-`table.py` lists the kinds of stores that an arrangement may name.
+`arrangement/store_kinds.py` lists the kinds of stores that options ask for.
 
 Masters are float32 values that the optimizer updates; the 16-bit parameters are their rounding.
 

@@ -32,7 +32,7 @@ class CompressedStore(LocalStore):
     are."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._codec, self._number = proof.find(spec.compress)
+        self._codec, self._number = proof.find(spec.arrangement.config.compress or "")
         super().__init__(spec)
         self._wire = wire_of(self.dp, self.on)
         self._kept: dict[int, Bucket] = {}  # by bucket, for the next step

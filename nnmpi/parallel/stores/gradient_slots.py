@@ -16,6 +16,8 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
@@ -86,7 +88,8 @@ class GradientSlots:
         lengths = [stop - start for start, stop, _ in self._buckets.all]
         self._chunks = [self._wire.chunk(n) for n in lengths]  # of each bucket
         self._of = self._buckets.of
-        slots = [store.gradient_slots[b] for b in range(len(lengths))]
+        slot_of = gradient_slots(chain_of(store.arrangement, store.rank))
+        slots = [slot_of[b] for b in range(len(lengths))]
         longest = [0] * (1 + max(slots))
         for n, slot in zip(lengths, slots, strict=True):
             longest[slot] = max(longest[slot], n)

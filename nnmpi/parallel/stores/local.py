@@ -20,6 +20,7 @@ from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.wire import Transfer
@@ -28,15 +29,15 @@ from nnmpi.parallel.wire import Transfer
 class StoreSpec(NamedTuple):
     """The arguments of any store.
 
+    rank      the number of this rank in the arrangement
     dp        the ranks that have the same parameters
     scalars   how many scalars have room in front of the gradients; 0: they are summed separately
     apart     True if they are summed separately although they have room: no sum takes them along
     scaler    the loss scale, if parameters have masters
-    compress  the value of --compress
-    gradient_slots  the slot of each bucket, if gradients are scattered
-    value_slots     that of its values, where ranks gather them
     """
 
+    arrangement: Arrangement
+    rank: int
     parameters: Sequence[Parameter]
     dtype: Any
     on: Backend
@@ -45,9 +46,6 @@ class StoreSpec(NamedTuple):
     buckets: Buckets = NO_BUCKETS
     scaler: Scaler | None = None
     apart: bool = False
-    compress: str = ""
-    gradient_slots: Mapping[int, int] = {}
-    value_slots: Mapping[int, int] = {}
 
 
 InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
@@ -75,8 +73,8 @@ class LocalStore(FlatStore):
     factor: float | Array = 1.0
 
     def __init__(self, spec: StoreSpec) -> None:
+        self.arrangement, self.rank = spec.arrangement, spec.rank
         self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
-        self.gradient_slots, self.value_slots = spec.gradient_slots, spec.value_slots
         # scalars that are summed separately are on the host, except for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))

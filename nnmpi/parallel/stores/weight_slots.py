@@ -12,6 +12,8 @@ closed. There all ranks have to read the same values in the same order.
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.recorder import go_on, waiting
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire
@@ -30,7 +32,8 @@ class WeightSlots:
         self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in buckets.all]
-        self._slots = slots = store.value_slots
+        a = store.arrangement
+        self._slots = slots = value_slots(a, chain_of(a, store.rank))
         longest = {
             s: max(n for b, n in enumerate(lengths) if slots[b] == s) for s in slots.values()
         }

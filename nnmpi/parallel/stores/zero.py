@@ -18,6 +18,7 @@ for it. In `gathered` each rank has all values.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn, TypeAlias
 
 import numpy as np
@@ -213,3 +214,8 @@ class ZeroStore(LocalStore):
             f"{self.dp.size} ranks along dp; read or write them in `with "
             "trainer.gathered_parameters():` on every rank"
         )
+
+
+ZERO_1 = partial(ZeroStore, GatheredValues, WholeGradients)
+ZERO_2 = partial(ZeroStore, GatheredValues, GradientSlots)
+ZERO_3 = partial(ZeroStore, WeightSlots, GradientSlots)
