@@ -14,12 +14,14 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
     job_checks      an option          (config, comm): the same for the ranks of the job
     batch_checks    an option          (config, samples): the same for data with so many samples
-    graph_checks    an option          (config, graph): the same for the graph of the model
+    graph_checks    an option          (config, graph, sharding): the same for the model's graph
+                                       and how tp divides it
     model_checks    an option          (config, model): the same for a model
     language_checks an option          (config, dataset): the same for data that are text
     serving_ranks   a feature          (config): how many ranks serve others, and compute nothing
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
+    store_kinds     an option          the StoreKind of ranks that have the same parameters
     strategies      a kind of them     (layout, spec): the Strategy of a rank
     rank_steps      a kind of them     (layout, spec): the RankStep of a rank on paper
     parts           a kind of them     (layout, spec): the StrategyParts of synchronous ranks
@@ -38,6 +40,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     reports         an option          (outputs, config, report, writes): None; writes at the end
     start_fields    an option          (arrangement, batches): fields of the start event
     layout_fields   an option          (arrangement): fields of the event of a layout
+    phrases         a field of these   (event): yields phrases on how ranks are used
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
     models          before a colon     a SizedModel, for models whose names begin so
@@ -72,14 +75,24 @@ class AddOn(NamedTuple):
 
 
 ADD_ONS = {
-    "simulator": AddOn(modules=("nnmpi.sim",)),
+    "simulator": AddOn(modules=("nnmpi.sim",), uses=("compression",)),
+    "compression": AddOn(
+        modules=("nnmpi.parallel.compression", "nnmpi.collectives.compressed"),
+        rows={
+            "checks": {"compress": "nnmpi.parallel.compression.proof:check"},
+            "graph_checks": {"compress": "nnmpi.parallel.compression.store:check_terms"},
+            "store_kinds": {"compress": "nnmpi.parallel.compression.store:KIND"},
+            "start_fields": {"compress": "nnmpi.parallel.compression.store:start_fields"},
+            "phrases": {"compress": "nnmpi.parallel.compression.store:phrases"},
+        },
+    ),
     "planning": AddOn(
         modules=(
             "nnmpi.options.parts.planning",
             *("nnmpi.planning", "nnmpi.run.planning"),
             *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
         ),
-        uses=("simulator",),
+        uses=("simulator", "compression"),
         rows={
             "options": {"planning": "nnmpi.options.parts.planning:PART"},
             "names": {"machines": "nnmpi.planning.described:machines"},
@@ -221,6 +234,7 @@ ADD_ONS = {
     ),
     "averaging": AddOn(
         modules=("nnmpi.options.parts.averaging", "nnmpi.parallel.averaging"),
+        uses=("compression",),
         rows={
             "options": {"averaging": "nnmpi.options.parts.averaging:PART"},
             "graph_checks": dict.fromkeys(

@@ -25,6 +25,7 @@ OF_OPTIONS = {
     "serving_ranks",
     "fewer_ranks",
     "strategy_kinds",
+    "store_kinds",
     "twins",
     "compared",
     "fitted",

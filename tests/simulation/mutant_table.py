@@ -315,7 +315,7 @@ MUTANTS = (
     ),
     Mutant(
         "residual written at once",
-        ("nnmpi.parallel.stores.compressed", "CompressedStore._phases"),
+        ("nnmpi.parallel.compression.store", "CompressedStore._phases"),
         "self._kept[b] = bucket",
         (
             "self._kept[b] = bucket\n"
@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     Mutant(
         "stale residual",
-        ("nnmpi.parallel.stores.compressed", "CompressedStore.commit"),
+        ("nnmpi.parallel.compression.store", "CompressedStore.commit"),
         "state[RESIDUAL][self._places[i]] = bucket.row[part]",
         "pass",
         ("topk", "topk of all"),

@@ -159,8 +159,9 @@ def ranks_used(e: Event) -> Iterator[str]:
             yield f"{cut} cut over {plural(e[axis], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
-    if "compress" in e:
-        yield f"gradients compressed by {e['compress']}"
+    for field in addons.table("phrases"):
+        if field in e:
+            yield from addons.row("phrases", field)(e)
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
     if e.get("reproducible"):

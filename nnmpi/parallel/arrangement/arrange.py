@@ -71,10 +71,9 @@ def arrange(
     division = division or divide(graph, units(graph), (), (0,))
     recomputed_paths(graph, config.recompute)  # refuses what the model lacks
     for check in addons.given("graph_checks", config):
-        check(config, graph)
+        check(config, graph, sharding)
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
-    _check_terms(config, graph, sharding)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
     for at, kind in kinds.items():  # large jobs have few kinds
         if kind not in models:
@@ -166,17 +165,6 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
                 f"stage {s} begins with {graph.nodes[stage.nodes.start].name}, in the middle of "
                 "layers that --layout computes by samples: use a --cut before or after them"
             )
-
-
-def _check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError if gradients are compressed of which ranks along tp have terms."""
-    if config.compress and sharding.terms:
-        path = graph.variables[min(sharding.terms)].path
-        raise ValueError(
-            f"compress {config.compress}: each of the {config.tp} ranks along tp has a term of the "
-            f"gradient of {path}, and what they keep would differ: leave out --sequence-parallel, "
-            "and terms of --layout that cut samples, positions or rows, or --compress"
-        )
 
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:

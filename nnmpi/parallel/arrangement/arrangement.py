@@ -84,6 +84,8 @@ class StoreKind(NamedTuple):
     buckets         whether gradients are summed bucket by bucket
     scalars         whether scalars travel in front of the gradients
     scatters        whether each backward pass scatters gradients among the replicas
+    packs           whether gradients are packed for messages, which neither memory of a node nor
+                    NCCL can add up
     is_readable     whether one rank alone can read all of its parameters between steps
     has_pages       whether values and optimizer state may be on disk while unused, since they are
                     in private memory of the rank
@@ -99,6 +101,7 @@ class StoreKind(NamedTuple):
     buckets: bool = True
     scalars: bool = True
     scatters: bool = False
+    packs: bool = False
     is_readable: bool = True
     has_pages: bool = False
 

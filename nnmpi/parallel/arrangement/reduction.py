@@ -38,7 +38,7 @@ def algorithm(
         a parameter is in several stages                      ring
         every rank has a GPU of its own, and finds NCCL       nccl, unless ranks may be lost
         ZeRO 2 or 3, or ZeRO where ranks may be lost          ring
-        gradients are compressed, for messages                ring
+        gradients are packed for messages                     ring
         ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
@@ -54,9 +54,9 @@ def algorithm(
         return config.allreduce
     if config.allreduce == "auto" and not tied and _suits_nccl(config, cluster, mesh):
         return "nccl"
-    divides = asked_kind(config).scatters and config.allreduce == "auto"
-    divides |= config.compress is not None
-    if tied or cluster.has_devices or divides or (config.zero and cluster.survives):
+    kind = asked_kind(config)
+    by_messages = (kind.scatters or kind.packs) and config.allreduce == "auto"
+    if tied or cluster.has_devices or by_messages or (config.zero and cluster.survives):
         return "ring"
     groups = mesh.groups(*REPLICAS)
     longest = {at: power_of_two(n) for at, n in lengths.items()}
@@ -104,7 +104,7 @@ def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
     together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
     can = (
         cluster.has_nccl
-        and not config.compress
+        and not asked_kind(config).packs
         and not cluster.survives
         and cluster.shared_gpu is None
     )

@@ -1,11 +1,14 @@
 """STORE_KINDS: what makes each kind of store, and its properties; its memory and traffic come from
 a step on paper.
 
-Strategies may have stores of their own (`StrategyKind.store`).
+Add-ons add kinds for their options, and strategies may have stores of their own
+(`StrategyKind.store`).
 """
 
 from functools import partial
+from typing import cast
 
+from nnmpi import addons
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 
@@ -13,8 +16,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 def asked_kind(config: Config) -> StoreKind:
     """Returns the kind of store that the options ask for, where several ranks have the same
     parameters."""
-    if config.compress:
-        return STORE_KINDS["compressed"]
+    if kind := addons.chosen("store_kinds", config):
+        return cast(StoreKind, kind)
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
 
 
@@ -40,7 +43,6 @@ STORE_KINDS: dict[str, StoreKind] = {
             f"{_STORES}.node:NodeStore",
             updaters=lambda a, rank, _: a.near_replicas(rank),
         ),
-        StoreKind("compressed", f"{_STORES}.compressed:CompressedStore", scalars=False),
         _zero("zero 1", f"{_STORES}.zero:ZERO_1", zero=1, has_all_values=True),
         _zero("zero 2", f"{_STORES}.zero:ZERO_2", zero=2, scatters=True, has_all_values=True),
         _zero("zero 3", f"{_STORES}.zero:ZERO_3", zero=3, scatters=True),

@@ -10,6 +10,7 @@ The names are those of the whole model, so all ranks agree, whatever part of it 
 
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.local_steps import LocalSteps
 
 
@@ -26,7 +27,7 @@ def fragments(graph: Graph, count: int) -> dict[str, int]:
     return {path: layers[layer_of(path)] % count for path in paths}
 
 
-def check_fragments(config: Config, graph: Graph) -> None:
+def check_fragments(config: Config, graph: Graph, sharding: Sharding) -> None:
     """Raises ValueError unless a run with local steps can exchange so many fragments."""
     if config.sync == "local":
         layers = {layer_of(v.path) for v in graph.variables if v.is_trained}

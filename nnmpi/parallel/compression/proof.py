@@ -21,6 +21,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.collectives.compressed import Shape
 from nnmpi.collectives.step import bounds
 from nnmpi.options import terms, user_code
+from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel.compression.codecs import CODECS, Bucket, Codec
 
@@ -55,6 +56,11 @@ def find(spec: str) -> tuple[Codec, float]:
     except Exception as error:
         raise CodecError(f"compress {quoted(name)}: {user_code.reason_of(error)}") from error
     return codec, number
+
+
+def check(config: Config, ranks: int) -> None:
+    """Raises ValueError unless --compress names a codec, which is proved if it is the user's."""
+    find(config.compress or "")
 
 
 @lru_cache

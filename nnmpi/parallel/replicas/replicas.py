@@ -55,8 +55,6 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
-    if config.compress:
-        facts["compress"] = config.compress
     return StrategyParts(
         store=store,
         cut=cut,

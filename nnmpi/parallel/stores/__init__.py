@@ -4,7 +4,6 @@
 LocalStore           a copy on each rank     this rank's; the sums over dp replace it
 NodeStore            shared by the node      this rank's segment; the sums are shared by the node,
                                              and each rank updates the part that it has summed
-CompressedStore      a copy on each rank     this rank's; sums of compressed ones replace it
 ZeroStore            a copy on each rank,    this rank's, or the shards that it updates
                      or its shards
 VersionStore         the newest version      this rank's

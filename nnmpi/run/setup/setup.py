@@ -38,7 +38,6 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import common_backend, discover
-from nnmpi.parallel.compression.proof import find as find_codec
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.stage_cut import measured_stages
@@ -179,8 +178,6 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
         check_outputs(config)
     strategies.check(config, ranks)
     proof.find(config.schedule)
-    if config.compress:
-        find_codec(config.compress)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
     if config.allreduce == "nccl":

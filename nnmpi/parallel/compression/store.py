@@ -7,21 +7,30 @@ Residuals are optimizer state, with other values on each replica. A step that is
 because a rank was lost, leaves them as they were: they are written when the step is made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
+from typing import Any
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import cast, cast_loop
 from nnmpi.collectives.compressed import Shape
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import Bucket
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.wire import Transfer, wire_of
+
+KIND = StoreKind(
+    "compressed", "nnmpi.parallel.compression.store:CompressedStore", scalars=False, packs=True
+)
 
 FACTOR = "compress_factor"
 """The name of optimizer state: factors of the last step."""
@@ -110,3 +119,24 @@ def _shape(p: Parameter) -> Shape:
     """The parameter as a matrix: its first axis in memory, and the others; a vector is one row."""
     rows = p.shape[p.memory_axes[0]] if len(p.shape) > 1 else 1
     return rows, prod(p.shape) // rows
+
+
+def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
+    """Raises ValueError if ranks along tp have terms of gradients."""
+    if sharding.terms:
+        path = graph.variables[min(sharding.terms)].path
+        raise ValueError(
+            f"compress {config.compress}: each of the {config.tp} ranks along tp has a term of the "
+            f"gradient of {path}, and what they keep would differ: leave out --sequence-parallel, "
+            "and terms of --layout that cut samples, positions or rows, or --compress"
+        )
+
+
+def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
+    """The field of the start event, if gradients are sent at all."""
+    return {"compress": a.config.compress} if a.store.packs else {}
+
+
+def phrases(event: dict[str, Any]) -> Iterator[str]:
+    """A phrase on that field."""
+    yield f"gradients compressed by {event['compress']}"
