@@ -22,9 +22,6 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
     store_kinds     an option          the StoreKind of ranks that have the same parameters
-    strategies      a kind of them     (layout, spec): the Strategy of a rank
-    rank_steps      a kind of them     (layout, spec): the RankStep of a rank on paper
-    parts           a kind of them     (layout, spec): the StrategyParts of synchronous ranks
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
     twins           an option          (arrangement): that of a second model, trained beside it
     compared        the same           (strategy, twin's, spec): the Strategy that compares both
@@ -228,8 +225,6 @@ ADD_ONS = {
             "serving_ranks": {"servers": "nnmpi.options.parts.servers:server_count"},
             "fewer_ranks": {"servers": "nnmpi.options.parts.servers:with_fewer"},
             "strategy_kinds": {"servers": "nnmpi.parallel.server:KIND"},
-            "strategies": {"server": "nnmpi.parallel.server:make"},
-            "rank_steps": {"server": "nnmpi.parallel.server:rank_step"},
         },
     ),
     "averaging": AddOn(
@@ -242,8 +237,6 @@ ADD_ONS = {
                 "nnmpi.parallel.averaging.fragments:check_fragments",
             ),
             "strategy_kinds": {"averaging": "nnmpi.parallel.averaging:KIND"},
-            "strategies": {"averaging": "nnmpi.parallel.averaging:make"},
-            "rank_steps": {"averaging": "nnmpi.parallel.averaging:rank_step"},
         },
     ),
     "pipedream": AddOn(
@@ -252,8 +245,6 @@ ADD_ONS = {
             "options": {"pipedream": "nnmpi.options.parts.pipedream:PART"},
             "checks": {"pipedream": "nnmpi.parallel.pipedream:check"},
             "strategy_kinds": {"pipedream": "nnmpi.parallel.pipedream:KIND"},
-            "strategies": {"pipedream": "nnmpi.parallel.pipedream:pipedream"},
-            "rank_steps": {"pipedream": "nnmpi.parallel.pipedream:rank_step"},
         },
     ),
     "checks": AddOn(
@@ -267,7 +258,6 @@ ADD_ONS = {
             },
             "batch_checks": {"reproducible": "nnmpi.parallel.checks.reproducible:check_batch"},
             "strategy_kinds": {"reproducible": "nnmpi.parallel.checks.slices:KIND"},
-            "parts": {"reproducible": "nnmpi.parallel.checks.reproducible:reproducible"},
             "slowed": dict.fromkeys(
                 ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:slowed"
             ),

@@ -57,6 +57,8 @@ from nnmpi.schedules.lowering import stream
 
 KIND = StrategyKind(
     "pipedream",
+    make="nnmpi.parallel.pipedream:pipedream",
+    rank_step="nnmpi.parallel.pipedream:rank_step",
     store=StoreKind("versions", buckets=False, scalars=False),
     steps_together=False,
     is_pipeline=True,

@@ -1,9 +1,8 @@
-"""Builds the strategy of each rank from an arrangement: those here, and those of add-ons.
+"""Builds the strategy of each rank from an arrangement.
 
 `run/` takes all of it from here.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import cast
 
@@ -13,7 +12,6 @@ from nnmpi.parallel import nccl, refusals
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
-from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.strategy import (
     RankStep,
     Strategy,
@@ -25,25 +23,14 @@ from nnmpi.parallel.strategy import (
     synchronous,
 )
 
-PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
-    "pipeline": pipelined,
-    "replicas": replicas,
-}
-"""The functions that make the parts of strategies whose ranks make every step together, by the
-names of `StrategyKind`. Those of others are rows of add-ons."""
-
 
 def rank_step_of(layout: Layout, spec: TrainSpec) -> RankStep:
     """Returns the step of one rank, built without asking other ranks."""
-    name = spec.arrangement.strategy.name
-    if make := addons.row("rank_steps", name):
-        made: RankStep = make(layout, spec)
+    kind = spec.arrangement.strategy
+    if kind.rank_step:
+        made: RankStep = addons.loaded(kind.rank_step)(layout, spec)
         return made
-    return rank_step(_parts(name)(layout, spec), layout, spec)
-
-
-def _parts(name: str) -> Callable[[Layout, TrainSpec], StrategyParts]:
-    return PARTS.get(name) or addons.row("parts", name)
+    return rank_step(addons.loaded(kind.parts)(layout, spec), layout, spec)
 
 
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
@@ -51,7 +38,7 @@ def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
     one."""
     swapper = swapper_of(layout, spec)
     with swapper.allocating_model() if swapper else nullcontext():
-        parts = _parts(spec.arrangement.strategy.name)(layout, spec)
+        parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec, swapper)
@@ -74,10 +61,10 @@ def check_batch(config: Config, samples: int) -> None:
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy of the arrangement. Every rank calls it; an error on one rank is raised
     on all."""
-    algorithm, name = spec.arrangement.algorithm, spec.arrangement.strategy.name
+    algorithm, kind = spec.arrangement.algorithm, spec.arrangement.strategy
     if algorithm == nccl.NCCL:
         nccl.connect(layout, spec.task.on)
-    make = addons.row("strategies", name) or _synchronous
+    make = addons.loaded(kind.make) if kind.make else _synchronous
     strategy: Strategy = make(layout, spec)
     if spec.twin is None:
         return strategy

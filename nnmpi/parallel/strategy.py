@@ -5,8 +5,8 @@ Rules:
 
 - Every rank calls the methods of its strategy in the same order. Facts that only one rank knows
   must not decide whether a method is called, or how often a generator of steps is resumed.
-- Differences between strategies are fields of StrategyParts, filled by the functions that
-  `strategies.py` lists. Nothing here has an `if` about them: a new store or sync changes neither
+- Differences between strategies are fields of StrategyParts, filled by the functions that their
+  `StrategyKind` names. Nothing here has an `if` about them: a new store or sync changes neither
   this file nor the executor.
 - An error that all ranks find in the same step is an AgreedError, and all leave alike. Any other
   error ends the job from the rank that raises it, because the others may be in the middle of a

@@ -107,8 +107,12 @@ class StoreKind(NamedTuple):
 
 
 class StrategyKind(NamedTuple):
-    """A kind of training strategy; `strategies.py` has the function that builds each strategy.
+    """A kind of training strategy: what builds it, and its properties.
 
+    parts           (layout, spec), as "module:name": the StrategyParts of ranks that make every
+                    step together
+    make            the same for the Strategy of a rank, where it is not made from these
+    rank_step       and for the RankStep of a rank on paper
     store           the kind of its stores, if they are its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
@@ -120,6 +124,9 @@ class StrategyKind(NamedTuple):
     """
 
     name: str
+    parts: str = ""
+    make: str = ""
+    rank_step: str = ""
     store: StoreKind | None = None
     steps_together: bool = True
     is_pipeline: bool = False

@@ -38,7 +38,12 @@ from nnmpi.parallel.strategy import (
     update_of,
 )
 
-KIND = StrategyKind("averaging", result_steps=lambda config: config.every)
+KIND = StrategyKind(
+    "averaging",
+    make="nnmpi.parallel.averaging:make",
+    rank_step="nnmpi.parallel.averaging:rank_step",
+    result_steps=lambda config: config.every,
+)
 """A result is about a round of steps."""
 
 

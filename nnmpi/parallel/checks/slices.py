@@ -21,6 +21,7 @@ def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
 
 KIND = StrategyKind(
     "reproducible",
+    parts="nnmpi.parallel.checks.reproducible:reproducible",
     store=StoreKind("slices", buckets=False),
     program=_program,
     micro_batches=_slices,

@@ -34,6 +34,8 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
 
 KIND = StrategyKind(
     "server",
+    make="nnmpi.parallel.server:make",
+    rank_step="nnmpi.parallel.server:rank_step",
     store=StoreKind(
         "served",
         owned=_slice_of_server,

@@ -10,7 +10,7 @@ import nnmpi
 from nnmpi import Config, addons, nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tracing import trace
-from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrange import PIPELINE, REPLICATED, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
@@ -70,6 +70,13 @@ def test_the_all_reduce_of_auto(
 
 def test_each_kind_of_store_has_what_makes_it() -> None:
     assert all(callable(addons.loaded(kind.where)) for kind in STORE_KINDS.values())
+
+
+def test_each_kind_of_strategy_has_what_makes_it() -> None:
+    for kind in (REPLICATED, PIPELINE, *addons.rows("strategy_kinds")):
+        functions = [where for where in (kind.parts, kind.make, kind.rank_step) if where]
+        assert len(functions) == (1 if kind.parts else 2)
+        assert all(callable(addons.loaded(where)) for where in functions)
 
 
 def test_what_was_measured_enters_as_a_value() -> None:
