@@ -37,7 +37,8 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     reports         an option          (outputs, config, report, writes): None; writes at the end
     start_fields    an option          (arrangement, batches): fields of the start event
     layout_fields   an option          (arrangement): fields of the event of a layout
-    phrases         a field of these   (event): yields phrases on how ranks are used
+    start_lines     a field of these   (event): a line of its text
+    phrases         the same           (event): yields phrases on how ranks are used
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
     models          before a colon     a SizedModel, for models whose names begin so
@@ -48,7 +49,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     tokenizers      one of datasets    (config): the tokenizer of its text, or None
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -83,13 +84,20 @@ ADD_ONS = {
             "phrases": {"compress": "nnmpi.parallel.compression.store:phrases"},
         },
     ),
+    "swapping": AddOn(
+        modules=("nnmpi.parallel.swapping", "nnmpi.io.output.residences"),
+        rows={
+            "start_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
+            "start_lines": {"residences": "nnmpi.io.output.residences:beyond_memory"},
+        },
+    ),
     "planning": AddOn(
         modules=(
             "nnmpi.options.parts.planning",
             *("nnmpi.planning", "nnmpi.run.planning"),
             *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
         ),
-        uses=("simulator", "compression"),
+        uses=("simulator", "compression", "swapping"),
         rows={
             "options": {"planning": "nnmpi.options.parts.planning:PART"},
             "names": {"machines": "nnmpi.planning.described:machines"},
@@ -339,6 +347,11 @@ def chosen(name: str, options: object) -> Any:
 def _features() -> dict[str, Any]:
     """The features of add-ons by name."""
     return {f.name: f for part in rows("options") for f in part.features}
+
+
+def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
+    """Yields the rows of a table whose keys are among these fields."""
+    return (loaded(where) for key, where in table(name).items() if key in fields)
 
 
 def loaded(where: str) -> Any:

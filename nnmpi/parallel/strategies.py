@@ -3,7 +3,6 @@
 `run/` takes all of it from here.
 """
 
-from contextlib import nullcontext
 from typing import cast
 
 from nnmpi import addons
@@ -19,7 +18,6 @@ from nnmpi.parallel.strategy import (
     TrainSpec,
     rank_step,
     slowed,
-    swapper_of,
     synchronous,
 )
 
@@ -36,12 +34,10 @@ def rank_step_of(layout: Layout, spec: TrainSpec) -> RankStep:
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy of ranks that make every step together, at the pace of the slowest
     one."""
-    swapper = swapper_of(layout, spec)
-    with swapper.allocating_model() if swapper else nullcontext():
-        parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
+    parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
-    return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec, swapper)
+    return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec)
 
 
 def check(config: Config, ranks: int) -> None:

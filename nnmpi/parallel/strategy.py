@@ -32,7 +32,6 @@ from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
-from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
@@ -59,8 +58,6 @@ from nnmpi.parallel.step.update import Norms, Outcome, Update
 from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.step_list.runs import evaluation_ops, stage_units, step_ops
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
-from nnmpi.parallel.swapping.swapper import Swapper
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
@@ -204,12 +201,11 @@ class ExecutorStrategy:
         layout: Layout,
         spec: TrainSpec,
         last: Undoable | None = None,
-        close: Callable[[], None] | None = None,
     ) -> None:
         self.layout, self.optimizer, self.last = layout, optimizer, last
         self.full_state = whole_model(spec.part, layout.all)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
-        self._fields, self._close = spec.part.fields, close
+        self._fields = spec.part.fields
         self._checks = [parts.check] if row_norm_names(spec.task.model) else []
         self.traffic = StepTraffic(layout, spec.arrangement, parts.store.wait)
 
@@ -240,8 +236,7 @@ class ExecutorStrategy:
         return self._parts.outcome()
 
     def leave(self) -> None:
-        if self._close is not None:
-            self._close()
+        """Does nothing: a rank has nothing of its own to end."""
 
     def close(self) -> None:
         self.leave()
@@ -251,20 +246,14 @@ class ExecutorStrategy:
         self.layout.free()
 
 
-def synchronous(
-    parts: StrategyParts, layout: Layout, spec: TrainSpec, swapper: Swapper | None
-) -> ExecutorStrategy:
+def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """Returns the strategy of ranks that make every step together."""
-    part = spec.part
-    if swapper:
-        swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
-    with swapper.allocating_state() if swapper else nullcontext():
-        optimizer = spec.optimizer(parts.store.parameters)
+    optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
-    last = LastStep(update, part.model) if layout.all.fault_tolerant else None
+    last = LastStep(update, spec.part.model) if layout.all.fault_tolerant else None
     deferred, clip_norm = None, spec.arrangement.config.clip_norm
-    if not (swapper or last) and can_defer(spec.arrangement, parts.store, optimizer):
+    if not last and can_defer(spec.arrangement, parts.store, optimizer):
         deferred = DeferredSteps(parts.store, optimizer, clip_norm, update, spec.control)
     executor = executor_of(
         layout,
@@ -272,12 +261,10 @@ def synchronous(
         parts.sync,
         deferred.ends if deferred else update.ends,
         parts.batch_stats,
-        swapper.channels if swapper else None,
-        swapper.op_hooks if swapper else deferred.op_hooks if deferred else (),
+        op_hooks=deferred.op_hooks if deferred else (),
     )
     run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
-    close = swapper.close if swapper else None
-    return ExecutorStrategy(parts, *run, optimizer, layout, spec, last, close)
+    return ExecutorStrategy(parts, *run, optimizer, layout, spec, last)
 
 
 def slowed(
@@ -305,18 +292,8 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     ends = update_of(parts.store, optimizer, layout, spec).ends
-    channels, op_hooks = on_one_rank(spec)
-    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels, op_hooks)
+    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats)
     return RankStep(parts.store, optimizer, executor.run)
-
-
-def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, OpHooks]:
-    """Returns the channels and op hooks of a rank that has all stages itself; (None, ())
-    elsewhere."""
-    if (plan := spec.arrangement.residences) is None:
-        return None, ()
-    channels = LocalChannels(stage_boundaries(plan, _takes(spec)))
-    return channels, [(Kind.F, channels.forward)]
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
@@ -338,21 +315,6 @@ def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: Tra
         norms,
         [p for p, _ in spec.part.tied],
     )
-
-
-def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
-    """Returns the swapper of activations; None if the arrangement swaps nothing."""
-    a = spec.arrangement
-    if a.residences is None:
-        return None
-    residences = a.residences
-    return all_or_none(layout.all, lambda: Swapper(residences, _takes(spec)))
-
-
-def _takes(spec: TrainSpec) -> list[bool]:
-    """Returns, for each border between stages on one rank, whether the tensor that crosses it
-    requires a gradient."""
-    return [edge.requires_grad for (edge,) in spec.part.boundaries]
 
 
 def executor_of(

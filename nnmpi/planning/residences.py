@@ -23,7 +23,9 @@ from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import Memory
-from nnmpi.parallel.arrangement.residence import (
+from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
+from nnmpi.parallel.swapping import arena
+from nnmpi.parallel.swapping.residence import (
     PIECE,
     PIECES_AT_A_TIME,
     Disk,
@@ -33,8 +35,7 @@ from nnmpi.parallel.arrangement.residence import (
     choose,
     least_memory,
 )
-from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
-from nnmpi.parallel.swapping import arena
+from nnmpi.parallel.swapping.strategy import kind
 from nnmpi.parallel.swapping.swapper import file_bytes
 from nnmpi.parallel.unit_costs import profile
 from nnmpi.planning.paper.activations import activations, kept_by_units, pass_bytes
@@ -99,7 +100,10 @@ def within_memory(
         best = min(fitting, key=lambda r: r.seconds)
         division = divide(a.graph, units, range(1, len(units)), [0] * len(units))
         rearranged = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
-        return replace(rearranged, residences=best)
+        store = rearranged.store
+        if best.model:
+            store = store._replace(where="nnmpi.parallel.swapping.paged_store:PagedStore")
+        return replace(rearranged, strategy=kind(best), store=store)
 
     return all_or_none(comm, cut)
 
@@ -152,12 +156,13 @@ def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     held = memory(a, rank, a.config.batch_size)
     # with masters, or where ranks may be lost, optimizer state must stay in memory
     may_move = not (a.is_mixed or a.cluster.survives)
+    is_private = a.store.name in ("local", "replica")  # in memory that no other rank has
     values = _values(a, rank, units)
     return StepBytes(
         held.total + pass_bytes(a, rank, 0, samples).enters,
         held.optimizer * may_move,
         tuple(kept),
-        _model(a, rank, held, values) if may_move and a.store.has_pages else None,
+        _model(a, rank, held, values) if may_move and is_private else None,
         values,
     )
 

@@ -12,7 +12,6 @@ from nnmpi.io.checkpoints.differences import versions
 from nnmpi.io.output.messages import Event
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.mesh import CUTS
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
@@ -25,37 +24,6 @@ from nnmpi.run.setup.setup import Setup
 def devices(a: Arrangement) -> Event:
     """The GPU of each rank, by its number on the node; empty on the CPU."""
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
-
-
-def residences(a: Arrangement) -> Event:
-    """Where the activations of each unit are kept (memory, disk, recomputed) if --memory has no
-    room for all; empty if there is room."""
-    return {} if a.residences is None else _residences(a, a.residences)
-
-
-def _residences(a: Arrangement, known: Residences) -> Event:
-    units = zip(known.names, known.choice, known.loads, strict=True)
-    return {
-        "residences": {
-            "memory": a.config.memory,
-            "for_activations": round(known.memory),
-            "swapped_state": round(known.state),
-            "model_on_disk": round(known.model.nbytes) if known.model else 0,
-            "disk_write": round(known.disk.write),
-            "disk_read": round(known.disk.read),
-            "seconds": known.seconds,
-            "seconds_kept": known.seconds_kept,
-            "units": [
-                {
-                    "unit": name,
-                    "residence": how.value,
-                    "bytes": round(load.nbytes),
-                    "seconds": load.forward + load.backward,
-                }
-                for name, how, load in units
-            ],
-        }
-    }
 
 
 def start_event(session: Session, run: RunState) -> Event:
@@ -89,7 +57,6 @@ def start_event(session: Session, run: RunState) -> Event:
         },
         "epochs": -(-left // len(setup.train)),
         **devices(a),
-        **residences(a),
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
         **({"plan": run.plan.event()} if run.plan else {}),
         **({"warning": session.warning} if session.warning else {}),

@@ -6,7 +6,6 @@ B   its backward pass: gradients add up  APPLY  the sums are complete: parameter
     1f1b on one rank    F0 B0 F1 B1 F2 NOTE B2 APPLY
     slice_by_slice(2)   F0 B0 NOTE F1 B1 NOTE APPLY
     evaluation          F0 F1
-    stage_by_stage      of 2 stages   F0 F0 NOTE B0 B0 APPLY
 
 Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
 
@@ -20,7 +19,6 @@ of one. These files depend on `Kind` and change with it: `lowering.py` (the orde
 (which activations are alive), and the executor.
 """
 
-from collections.abc import Sequence
 from enum import Enum
 from itertools import chain
 from typing import NamedTuple
@@ -75,16 +73,3 @@ def slice_by_slice(slices: int) -> list[Op]:
     """A program of ops that sums the gradient of each slice after its own backward pass."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.APPLY)]
-
-
-def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
-    """A program of one rank that holds all stages; `recomputed` marks stages that run forward
-    twice.
-    """
-    ops = list[Op]()
-    for m in range(micro):
-        ops += [Op(Kind.F, m, s) for s in range(len(recomputed))]
-        ops += [Op(Kind.NOTE)] * (m == micro - 1)
-        for s in reversed(range(len(recomputed))):
-            ops += [Op(Kind.RECOMPUTE, m, s)] * recomputed[s] + [Op(Kind.B, m, s)]
-    return [*ops, Op(Kind.APPLY)]

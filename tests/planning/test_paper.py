@@ -21,8 +21,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.swapping.residence import Residence
 from nnmpi.parallel.tensor.experts import Routing, lengths
 from nnmpi.planning.paper import recording
 from nnmpi.planning.paper.rank import PaperRank, built, exchanges, traffic

@@ -1,13 +1,12 @@
 """Events of a run as text: one function for each kind of event."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.options.amounts import amount, duration, plural
+from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import printable
 from nnmpi.options.tables import columns
 from nnmpi.parallel.mesh import CUTS
@@ -22,7 +21,7 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(ranks_used(e))}",
         e["note"] or "",
-        beyond_memory(e["residences"]) if "residences" in e else "",
+        *(line(e) for line in addons.of_fields("start_lines", e)),
         _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
         *(_planned(e["plan"]) if "plan" in e else ()),
@@ -78,25 +77,6 @@ def _waited(e: Event, which: str = "") -> str:
 def _complete(e: Event) -> str:
     run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
     return "\n".join([*e["notes"], run])
-
-
-def beyond_memory(e: Event) -> str:
-    """A line on where activations are kept if a step does not fit into --memory."""
-    of = Counter(unit["residence"] for unit in e["units"])
-    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
-    state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
-    state += f", the model ({size(e['model_on_disk'])}) on disk too" * bool(e["model_on_disk"])
-    return (
-        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
-        f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
-        f"read), {of['recompute']} recomputed{state}; predicted: a micro-batch takes "
-        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}"
-    )
-
-
-def size(nbytes: int) -> str:
-    """Bytes as text, in kB or MB."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
 
 
 def gpus(e: Event) -> Iterator[str]:
@@ -159,9 +139,8 @@ def ranks_used(e: Event) -> Iterator[str]:
             yield f"{cut} cut over {plural(e[axis], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
-    for field in addons.table("phrases"):
-        if field in e:
-            yield from addons.row("phrases", field)(e)
+    for phrases in addons.of_fields("phrases", e):
+        yield from phrases(e)
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
     if e.get("reproducible"):

@@ -25,7 +25,6 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
-from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.layout import summed_axes
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -87,8 +86,6 @@ class StoreKind(NamedTuple):
     packs           whether gradients are packed for messages, which neither memory of a node nor
                     NCCL can add up
     is_readable     whether one rank alone can read all of its parameters between steps
-    has_pages       whether values and optimizer state may be on disk while unused, since they are
-                    in private memory of the rank
     """
 
     name: str
@@ -103,7 +100,6 @@ class StoreKind(NamedTuple):
     scatters: bool = False
     packs: bool = False
     is_readable: bool = True
-    has_pages: bool = False
 
 
 class StrategyKind(NamedTuple):
@@ -119,6 +115,12 @@ class StrategyKind(NamedTuple):
     is_pipeline     whether each rank runs its program of --schedule
     program         (arrangement, rank, micro-batches): the ops of a step, if it has its own
     micro_batches   (arrangement, rank, batch): their sizes, if it cuts batches in its own way
+    recomputes      whether its program has forward passes that run again
+    of_stages       whether each stage is one unit of lists, whatever its buckets
+    extended        (ops, chain): the list of a step with operations of its own, if it has any
+    walk            (step list): a function that takes one operation after the other, and returns
+                    what is wrong with it as to those of its own, or ""
+    chosen          what it has chosen for the model
     one_thread      whether BLAS must use one thread, since several add in another order
     result_steps    (config): how many steps a result of the strategy is about
     """
@@ -132,6 +134,11 @@ class StrategyKind(NamedTuple):
     is_pipeline: bool = False
     program: "Callable[[Arrangement, int, int], list[Op]] | None" = None
     micro_batches: "Callable[[Arrangement, int, int], list[int]] | None" = None
+    recomputes: bool = False
+    of_stages: bool = False
+    extended: Callable[[Iterable[Any], Any], Iterator[Any]] | None = None
+    walk: Callable[[Any], Callable[[Any], str]] | None = None
+    chosen: Any = None
     one_thread: bool = False
     result_steps: Callable[[Config], int] = lambda config: 1
 
@@ -147,8 +154,6 @@ class Arrangement:
     algorithm    the all-reduce of gradients
     progress     how each rank progresses messages during a backward pass: "poll" or "thread"
     measured     earlier measurements, as the log shows them
-    residences   where activations of each unit are kept, if they exceed --memory; then one rank has
-                 all stages
     cache        results of `cached` functions
     """
 
@@ -165,7 +170,6 @@ class Arrangement:
     algorithm: str
     progress: tuple[str, ...]
     measured: Mapping[str, Any]
-    residences: Residences | None = None
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -293,8 +297,7 @@ class Arrangement:
     @property
     def recomputes(self) -> bool:
         """True if some forward passes run again for backward passes."""
-        by_memory = self.residences is not None and self.residences.recomputes
-        return self.config.recompute != "none" or by_memory
+        return self.config.recompute != "none" or self.strategy.recomputes
 
     @property
     def steps_together(self) -> bool:

@@ -7,11 +7,10 @@ import numpy as np
 from nnmpi.data.loader import BatchSplit
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
-from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.parallel.mesh import BATCH
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import forward_programs, programs
-from nnmpi.schedules.op import Kind, Op, stage_by_stage
+from nnmpi.schedules.op import Op
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
@@ -22,8 +21,6 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """
     if a.strategy.program:
         return a.strategy.program(a, rank, micro)
-    if a.residences is not None:
-        return stage_by_stage(micro, [how is Residence.RECOMPUTE for how in a.residences.choice])
     return _programs(a, micro)[a.mesh.coordinates(rank)["pp"]]
 
 
@@ -36,8 +33,6 @@ def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
 
 def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """Returns the program of a rank that evaluates a batch in `micro` micro-batches."""
-    if a.residences is not None:
-        return [op for op in ops(a, rank, micro) if op.kind is Kind.F]
     return forward_programs(a.division.place, micro)[a.mesh.coordinates(rank)["pp"]]
 
 

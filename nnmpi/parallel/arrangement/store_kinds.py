@@ -36,8 +36,8 @@ _zero = partial(
 STORE_KINDS: dict[str, StoreKind] = {
     kind.name: kind
     for kind in (
-        StoreKind("replica", _LOCAL, has_pages=True),
-        StoreKind("local", _LOCAL, has_pages=True),
+        StoreKind("replica", _LOCAL),
+        StoreKind("local", _LOCAL),
         StoreKind(
             "node",
             f"{_STORES}.node:NodeStore",

@@ -2,9 +2,9 @@
 
     arrangement ──► chain    units (segments of the model) and buckets of this rank
                       │
-    schedule ─────────┴──► units_of ─► with_messages ─► with_sums ─► with_gathers ─► with_swaps
-                                                                                         │
-                                                                               proof ◄─ list
+    schedule ─────────┴──► units_of ─► with_messages ─► with_sums ─► with_gathers
+                                                                           │
+                                                                 proof ◄─ list
 
 Nothing here runs a list or knows arrays. `op.py` has the vocabulary.
 """

@@ -121,7 +121,7 @@ def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
     """Returns the variables of each unit of a stage."""
-    if a.residences is not None:  # stages are small already
+    if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
         return [segment.variables for segment in _segments(a, part.nodes, bucket_of)]

@@ -11,8 +11,8 @@ OPEN           from here on the gradients of bucket `at` are written to a slot
 SUM FINISH     starts to sum the gradients of bucket `at`, which are final; waits for the sum, and
                frees the slot
 TIES TERMS     sums shards of tied parameters over stages; terms of gradients over tp
-WRITE READ     with --memory: starts to write to disk the activations of unit `at`, or the optimizer
-               state; to read them back, and what needs them waits for that
+WRITE READ     of `swapping/`: starts to write the activations of unit `at`, or the optimizer state,
+               to disk; to read them back, and what needs them waits for that
 AGREE APPLY    all ranks agree on what decides the update (norm, request); the update
 
     two units, one rank of two, ZeRO 0    F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0

@@ -4,11 +4,9 @@ a schedule's    F0 (stage 2)                 B0 (stage 2)
 units           F3.0 F4.0                    B4.0 B3.0
 with messages   RECV_F2.0  F3.0 F4.0  B4.0 B3.0  SEND_B2.0
 with a note     RECV_F2.0  F3.0 F4.0  NOTE  B4.0 B3.0  SEND_B2.0
-with swaps      F0.0 WRITE0.0 F1.0 READ0.0 NOTE READ B1.0 B0.0 AGREE APPLY WRITE
-                (with --memory: unit 0 of 2 and the optimizer state are on disk in between)
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain as joined
 from itertools import groupby
 
@@ -95,23 +93,3 @@ def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
         kind = Kind.SEND_B if sends else Kind.RECV_B
     peer = chain.place[boundary if away > 0 else boundary - 1]
     return Op(kind, boundary, op.micro, peer=peer, stage=op.stage)
-
-
-def with_swaps(ops: Iterable[Op], swapped: Collection[int], chain: Chain) -> Iterator[Op]:
-    """Yields a list in which activations and optimizer state go to disk and come back: units in the
-    order of their backward passes, the state when the last forward pass is over.
-
-    The disk does one thing at a time, in this order, and begins to read when there is room.
-    """
-    for op in ops:
-        yield op
-        if op.kind is Kind.F:
-            if op.at in swapped:
-                yield op._replace(kind=Kind.WRITE)
-            if op.at == len(chain.units) - 1:
-                for u in sorted(swapped, reverse=True):
-                    yield Op(Kind.READ, u, op.micro, stage=chain.units[u].stage)
-        elif op.kind is Kind.NOTE:
-            yield Op(Kind.READ)
-        elif op.kind is Kind.APPLY:
-            yield Op(Kind.WRITE)

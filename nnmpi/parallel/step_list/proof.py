@@ -5,8 +5,7 @@ passes       those of the schedule, in its order; each has what it needs: the un
 values       each pass finds its buckets in their slots, gathered since the last update
 gradients    each pass adds to open slots; a bucket is summed once, after the last pass that adds to
              it, and its slot is given away after that
-disk         what was written is read before it is needed, and no read or pass waits for room that
-             only operations behind it make
+strategy     operations that only its strategy has are where that says
 update       all sums are complete; the list ends as it begins
 messages     sends and receives are in one order at both ends of a boundary
 collectives  ranks with the same parameters start the same ones in the same order

@@ -1,6 +1,6 @@
 """The list of a rank's step, from the arrangement alone; ranks along dp have equal lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnmpi.parallel.arrangement import program
@@ -14,7 +14,6 @@ from nnmpi.parallel.step_list.passes import (
     with_messages,
     with_note,
     with_recomputed,
-    with_swaps,
 )
 from nnmpi.parallel.step_list.values import first_buckets, value_slots, with_gathers
 from nnmpi.schedules import op as schedules
@@ -34,8 +33,7 @@ class StepList:
     scatters  whether each backward pass of a stage sums its buckets
     room      the number of slots for gradients, where they are scattered
     totals    the sums over other axes that have to come before the update
-    swapped   the units whose activations are on disk between their passes; None where a step
-              fits into memory
+    walk      that of the strategy, if it has operations of its own
     """
 
     chain: Chain
@@ -46,7 +44,7 @@ class StepList:
     room: int
     totals: tuple[Kind, ...]
     ops: tuple[Op, ...]
-    swapped: frozenset[int] | None = None
+    walk: Callable[["StepList"], Callable[[Op], str]] | None = None
 
 
 def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
@@ -63,11 +61,12 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
     room = 1 + max((op.slot for op in ops if op.kind is Kind.OPEN), default=NONE)
-    slots, swapped = value_slots(a, chain), a.residences.swapped if a.residences else None
+    slots, strategy = value_slots(a, chain), a.strategy
     ops = [*with_gathers(ops, chain, slots)] if slots else ops
-    ops = ops if swapped is None else [*with_swaps(ops, swapped, chain)]
+    ops = [*strategy.extended(ops, chain)] if strategy.extended else ops
     begins = first_buckets(chain, slots) if slots else ()
-    return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,), swapped)
+    made = (*passes,), slots, begins, scatters, room, totals, (*ops,)
+    return StepList(chain, *made, strategy.walk)
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
@@ -81,7 +80,7 @@ def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
 @cached
 def _schedule(a: Arrangement, micro: int) -> Sequence[Sequence[schedules.Op]]:
     """Returns the passes of the stages of all ranks along pp."""
-    if a.residences is not None:
+    if a.strategy.program:
         return [[op for op in program.ops(a, 0, micro) if op.kind in COMPUTE]]
     pp = a.mesh.axes["pp"]
     return proof.find(a.config.schedule).compute(pp, micro, len(a.stages) // pp)

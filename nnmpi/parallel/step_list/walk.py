@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 
-from nnmpi.parallel.step_list.on_disk import OPTIMIZER_STATE, OnDisk
 from nnmpi.parallel.step_list.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.passes import message_of
 from nnmpi.parallel.step_list.step import StepList
@@ -36,7 +35,7 @@ class Walk:
         self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
         self._is_noted, self._losses = False, sum(op.kind is Kind.F for op in step.passes)
         self._messages = _messages_of(step)
-        self._on_disk = OnDisk(step.swapped, len(self._chain.units), self._losses)
+        self._of_strategy = step.walk(step) if step.walk else None
         if not step.scatters:
             self._opened = dict.fromkeys(((b, NONE) for b in range(len(self._chain.buckets))), NONE)
         self._check: dict[Kind, Callable[[Op], str]] = {
@@ -51,8 +50,6 @@ class Walk:
             Kind.FINISH: self._finish,
             Kind.TIES: self._end,
             Kind.TERMS: self._end,
-            Kind.WRITE: lambda op: self._on_disk.write(op, self._ended[-1:] == [Kind.APPLY]),
-            Kind.READ: lambda op: self._on_disk.read(op, bool(self._ended)),
             Kind.AGREE: self._agree,
             Kind.APPLY: self._apply,
         }
@@ -60,7 +57,7 @@ class Walk:
     def run(self) -> None:
         """Walks to the end of the list."""
         for k, op in enumerate(self._step.ops):
-            if wrong := self._check[op.kind](op):
+            if wrong := self._wrong(op):
                 raise ScheduleError(f"{self._where}, operation {k}, {op}: {wrong}")
         passes = tuple(op for op in self._step.ops if op.kind in PASSES)
         if passes != self._step.passes:
@@ -69,10 +66,16 @@ class Walk:
             raise ScheduleError(f"{self._where}: the step does not end with an update")
         if self._moving != {*self._step.begins} or self._arrived:
             raise ScheduleError(f"{self._where}: the next step begins with other gathers")
-        if self._step.swapped is not None and self._on_disk.has_read(OPTIMIZER_STATE):
-            raise ScheduleError(f"{self._where}: the optimizer state is not written")
         if due := self._messages - self._sent - self._posted:
             raise ScheduleError(f"{self._where}: {', '.join(map(str, due))} is missing")
+
+    def _wrong(self, op: Op) -> str:
+        """Returns what is wrong with an operation, or ""; the strategy may have others than those
+        that are known here."""
+        check = self._check.get(op.kind)
+        if self._of_strategy is None:
+            return check(op) if check else "is no operation of this list"
+        return (check(op) if check else "") or self._of_strategy(op)
 
     # ---- passes
 
@@ -94,12 +97,9 @@ class Walk:
         key = op.at, op.micro
         if key in self._state:
             return "runs twice"
-        if waiting := self._on_disk.unwritten:
-            return f"needs the room of unit {min(waiting)[0]}, which is not written"
         if wrong := self._takes(op, -1, self._outputs, "the output of unit"):
             return wrong
         self._state[key] = Kind.F
-        self._on_disk.forward(key)
         self._outputs.add(key)
         return ""
 
@@ -122,8 +122,6 @@ class Walk:
         needed = {Kind.I} if op.kind is Kind.W else FORWARD
         if last not in needed:
             return f"comes after {last.value if last else 'nothing'}"
-        if not self._on_disk.has_read(key):
-            return "its activations were not read"
         self._state[key] = op.kind
         if op.kind is Kind.W:
             return ""
@@ -235,8 +233,6 @@ class Walk:
     def _agree(self, op: Op) -> str:
         if tuple(self._ended) != self._step.totals or not self._is_noted:
             return "the loss, or other sums, have to come before"
-        if not self._on_disk.has_read(OPTIMIZER_STATE):
-            return "the optimizer state was not read"
         return self._end(op)
 
     def _apply(self, op: Op) -> str:

@@ -4,9 +4,9 @@ The first elements of the gradient buffer are scalars that are summed together w
 (`arrangement/flat_buffer.py`); or there are none, and scalars are summed separately.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, MixedStep, squares_loop
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
-from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
+from nnmpi.nn.store import FlatStore, Shard, shards_of, within
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -48,11 +48,6 @@ class StoreSpec(NamedTuple):
     apart: bool = False
 
 
-InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
-"""Takes arrays of equal length, and yields the same piece of each, one piece after the other. The
-caller is done with a piece when it asks for the next one."""
-
-
 _HAS_GRAD = attrgetter("has_grad")
 
 
@@ -64,11 +59,8 @@ class LocalStore(FlatStore):
                 rank's shards; None where it updates the parameters
     factor      what gradients are multiplied by when they are read: 1 without masters; in a step
                 that the device decides, an array with its decision
-    in_pieces   brings the arrays of an update to memory piece by piece, if they are on disk
-                (`swapping/model_pages.py`)
     """
 
-    in_pieces: InPieces | None = None
     masters: Array | None = None
     factor: float | Array = 1.0
 
@@ -182,8 +174,12 @@ class LocalStore(FlatStore):
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
-                terms.append(squares(self.shard_gradient(shard), self.in_pieces, self.factor))
+                terms.append(self.squares_of(self.shard_gradient(shard)))
         return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
+
+    def squares_of(self, gradient: Array) -> Array:
+        """The sum of squares of the gradient of a shard, as an update reads it."""
+        return squares(gradient, self.factor)
 
     # ---- a step
 
@@ -233,16 +229,6 @@ class LocalStore(FlatStore):
                 values = self.masters[shard.packed]
             yield values, self.shard_gradient(shard), MixedStep(beside, self.factor)
 
-    def updates(
-        self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
-    ) -> Iterator[Operands]:
-        operands = super().updates(start, end, state, at, t)
-        return operands if self.in_pieces is None else _pieces(operands, self.in_pieces)
-
-    def scale(self, array: Array, factor: float) -> None:
-        for (piece,) in [(array,)] if self.in_pieces is None else self.in_pieces(array):
-            super().scale(piece, factor)
-
     def scale_gradients(self, factor: float) -> None:
         """Multiplies all summed gradients that this rank updates by `factor`; with masters, when
         they are read."""
@@ -275,29 +261,22 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def _pieces(operands: Iterator[Operands], in_pieces: InPieces) -> Iterator[Operands]:
-    """Yields the operands of updates in pieces that are brought to memory one after the other."""
-    for x in operands:
-        beside = [] if x.mixed.values is None else [x.mixed.values]
-        for values, grads, *rest in in_pieces(x.values, x.grads, *x.sums.values(), *beside):
-            mixed = x.mixed._replace(values=rest.pop() if beside else None)
-            state = dict(zip(x.sums, rest, strict=True))
-            yield Operands(values, grads, state, x.t, mixed)
-
-
-def squares(g: Array, in_pieces: InPieces | None = None, factor: float | Array = 1.0) -> Array:
+def squares(g: Array, factor: float | Array = 1.0) -> Array:
     """The float64 sum of squares of factor * g, summed block by block, so that BLAS threads do not
     change its bits."""
-    dtype, on = types_of(g.dtype).sums, backend.of(g)
+    on = backend.of(g)
     if on is backend.META:
         return np.array(1.0)  # on paper any finite number will do
     if not on.is_host:
-        sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), dtype)
+        sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), types_of(g.dtype).sums)
         squares_loop(g, factor, sums)
         return sums.sum(dtype=np.float64)
-    terms: list[float] = []
-    for (piece,) in [(g,)] if in_pieces is None else in_pieces(g):
-        sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
-        squares_loop(piece, factor, sums)
-        terms += sums.tolist()
-    return np.array(sum(terms))
+    return np.array(sum(block_sums(g, factor)))
+
+
+def block_sums(g: Array, factor: float | Array) -> list[float]:
+    """The sum of squares of factor * g in each block, on the host."""
+    sums = np.empty(-(-len(g) // BLOCK_OF_SQUARES), types_of(g.dtype).sums)
+    squares_loop(g, factor, sums)
+    values: list[float] = sums.tolist()
+    return values

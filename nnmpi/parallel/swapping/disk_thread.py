@@ -8,8 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from nnmpi.parallel.arrangement.residence import STATE, Residences, reserved
 from nnmpi.parallel.swapping.arena import Arena
+from nnmpi.parallel.swapping.residence import STATE, Residences, reserved
 
 
 class DiskThread:

@@ -14,9 +14,9 @@ from itertools import chain, pairwise
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.arrangement.residence import MODEL, PIECE, SUMMED
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena, Blocks
+from nnmpi.parallel.swapping.residence import MODEL, PIECE, SUMMED
 
 
 class ModelPages:

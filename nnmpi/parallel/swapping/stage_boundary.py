@@ -18,11 +18,11 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
 from nnmpi.data import Load
-from nnmpi.parallel.arrangement.residence import Residence, Residences
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
 from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.swapping.residence import Residence, Residences
 
 
 def placeholder(array: Array) -> Array:

@@ -4,7 +4,7 @@ and has passes make their arrays where they can be moved.
     computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
     thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
 
-It waits for memory and for the disk by the same rules as the clocks in `arrangement/residence.py`.
+It waits for memory and for the disk by the same rules as the clocks in `residence.py`.
 """
 
 import weakref
@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.arrangement.residence import (
+from nnmpi.parallel.step.executor import OpHooks
+from nnmpi.parallel.step_list.op import NONE, Kind, Op
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.swapping.arena import Arena
+from nnmpi.parallel.swapping.disk_thread import DiskThread
+from nnmpi.parallel.swapping.model_pages import ModelPages
+from nnmpi.parallel.swapping.paged_store import PagedStore
+from nnmpi.parallel.swapping.residence import (
     MODEL,
     STATE,
     Residence,
@@ -20,12 +27,6 @@ from nnmpi.parallel.arrangement.residence import (
     extra_bytes,
     kept_bytes,
 )
-from nnmpi.parallel.step.executor import OpHooks
-from nnmpi.parallel.step_list.op import NONE, Kind, Op
-from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.swapping.arena import Arena
-from nnmpi.parallel.swapping.disk_thread import DiskThread
-from nnmpi.parallel.swapping.model_pages import ModelPages
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 
 ROOM = 2
@@ -82,8 +83,9 @@ class Swapper:
     def take(self, store: LocalStore, stages: Iterable[Sequence[Parameter]]) -> None:
         """Takes the store, with the parameters of each stage."""
         if self._plan.model:
+            assert isinstance(store, PagedStore)
             self._pages = ModelPages(self._arena, store, [*stages], self._plan.model.gradients > 0)
-            store.in_pieces = self._pages.in_pieces
+            store.pages = self._pages
 
     @contextmanager
     def allocating_state(self) -> Iterator[None]:

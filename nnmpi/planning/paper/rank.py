@@ -36,6 +36,7 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategies import rank_step_of
 from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.swapping.residence import residences_of
 from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
 from nnmpi.planning.paper.log import Entry
 from nnmpi.planning.paper.recording import passes
@@ -196,7 +197,7 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     ZeRO 2 and 3 scatter and gather by the order of all.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
-    is_plain = a.steps_together and a.residences is None and a.strategy.program is None
+    is_plain = a.steps_together and not a.strategy.program
     if not is_plain or len({*sizes}) > 1 or a.config.sync in AVERAGED or a.config.compress:
         return m, m
     period = pp if stages > pp else 1
@@ -265,7 +266,7 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     for x in untrained_on_paper(a, rank):
         sizes[not x.may_differ] += x.nbytes
     of_trained = step(a, rank, batch).held
-    if a.residences is not None and (model := a.residences.model) is not None:
+    if (plan := residences_of(a)) is not None and (model := plan.model) is not None:
         of_trained = of_trained._replace(
             parameters=round(model.window),
             gradients=0 if model.gradients else of_trained.gradients,

@@ -14,8 +14,9 @@ from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_pa
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.model.mover import Mover
 from nnmpi.parallel.model.moves import MovePlan
+from nnmpi.parallel.swapping.residence import residence_fields
 from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
-from nnmpi.run.start_events import devices, residences
+from nnmpi.run.start_events import devices
 
 
 def layout_event(a: Arrangement) -> Event:
@@ -45,7 +46,7 @@ def layout_event(a: Arrangement) -> Event:
         "cut": ",".join(map(str, a.division.begins)) or None,
         "backup": a.config.backup,
         "notes": list(graph.notes),
-        **residences(a),
+        **residence_fields(a),
         **rank_fields(a),
         "sharded_layers": [
             {

@@ -3,7 +3,8 @@ layout`."""
 
 from collections.abc import Iterator
 
-from nnmpi.io.output.messages import Event, beyond_memory, gpus, size
+from nnmpi.io.output.messages import Event, gpus
+from nnmpi.io.output.residences import beyond_memory, size
 from nnmpi.options.amounts import duration, plural
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
@@ -51,7 +52,7 @@ def _parts(e: Event) -> Iterator[str]:
         yield "\n".join(_backups(e))
     if "residences" in e:
         rows = columns([*_units(e["residences"])])
-        yield f"{beyond_memory(e['residences'])}\n{rows}"
+        yield f"{beyond_memory(e)}\n{rows}"
     if e["sharded_layers"]:
         yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])

@@ -11,7 +11,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
+from nnmpi.parallel.swapping.residence import Disk, Residence, Residences
+from nnmpi.parallel.swapping.strategy import kind
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.cutting import uncut
@@ -40,4 +41,4 @@ def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
     division = divide(a.graph, every, ends, [0] * len(every))
     whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
     names = tuple(map(str, range(len(choice))))
-    return replace(whole, residences=Residences(names, choice, (), 0.0, Disk(1.0, 1.0)))
+    return replace(whole, strategy=kind(Residences(names, choice, (), 0.0, Disk(1.0, 1.0))))

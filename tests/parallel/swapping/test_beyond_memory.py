@@ -20,8 +20,15 @@ from nnmpi import Config, Trainer
 from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
 from nnmpi.parallel.swapping import arena
+from nnmpi.parallel.swapping.residence import (
+    Choice,
+    Disk,
+    Residence,
+    UnitLoad,
+    residences_of,
+    seconds,
+)
 from nnmpi.planning import residences
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
@@ -80,7 +87,7 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
     limit = needed(plain) * share
     wanted = trained(plain)
     less = Trainer(Config(**QUICK, **how, memory=f"{limit:.0f}B"), build, comm=comm)
-    found = less.arrangement.residences
+    found = residences_of(less.arrangement)
     assert found is not None
     assert prove_lists(less.arrangement)
     assert needed(less) <= limit * 1.001
@@ -119,7 +126,7 @@ def test_optimizer_state_is_on_disk_between_updates(tmp_path: Path) -> None:
         Trainer(Config(**QUICK, **case, memory="1MB"))
     least = str(caught.value).partition("use --memory ")[2].partition(" ")[0]
     with Trainer(Config(**QUICK, **case, memory=least)) as trainer:
-        found = trainer.arrangement.residences
+        found = residences_of(trainer.arrangement)
         assert found is not None
         assert found.in_file > 0
 
@@ -157,7 +164,7 @@ def test_over_mpi() -> None:
 
 def test_enough_memory_changes_nothing() -> None:
     with Trainer(Config(**QUICK, memory="1GB")) as trainer:
-        assert trainer.arrangement.residences is None
+        assert residences_of(trainer.arrangement) is None
         assert len(trainer.arrangement.stages) == 1
 
 
@@ -166,7 +173,7 @@ def test_too_little_memory_says_what_works() -> None:
         Trainer(Config(**QUICK, memory="1MB", batch_size=256))
     least = str(caught.value).partition("use --memory ")[2].partition(" ")[0]
     with Trainer(Config(**QUICK, memory=least, batch_size=256)) as trainer:
-        assert trainer.arrangement.residences is not None
+        assert residences_of(trainer.arrangement) is not None
 
 
 def test_a_folder_of_tmpdir_that_is_not_there_is_refused(
@@ -182,6 +189,7 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
+from nnmpi.parallel.swapping.residence import residences_of
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 
@@ -195,7 +203,8 @@ data = "synthetic:3x32x32:10:1024"
 trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=512, steps=2, **how))
 a = trainer.arrangement
 fixed = memory(a, 0, 512).total
-there = fixed - (a.residences.state if a.residences else 0)
+plan = residences_of(a)
+there = fixed - (plan.state if plan else 0)
 before = status("VmRSS") - there
 Path("/proc/self/clear_refs").write_text("5")
 for step in trainer.strategy.steps(trainer.train, trainer.state):

@@ -11,6 +11,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, Trainer, nn
 from nnmpi.arrays import native
 from nnmpi.parallel.swapping.arena import Arena
+from nnmpi.parallel.swapping.residence import residences_of
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -58,5 +59,5 @@ def test_a_batch_norm_that_is_used_twice_is_in_one_unit() -> None:
 
     how: Any = {"batch_size": 1024, "steps": 1, "memory": "3.5MB"}
     with Trainer(Config(**how), build) as trainer:
-        assert trainer.arrangement.residences is not None
+        assert residences_of(trainer.arrangement) is not None
         trainer.fit()

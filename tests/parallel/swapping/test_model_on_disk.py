@@ -13,6 +13,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
+from nnmpi.parallel.swapping.residence import residences_of
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 
@@ -52,8 +53,9 @@ def within(share: float, comm: Comm | None = None, **how: Any) -> tuple[str, Tra
         limit = needed(plain) * share
         digest = trained(plain)
     less = Trainer(Config(**GPT, **how, memory=f"{limit:.0f}B"), comm=comm)
-    assert less.arrangement.residences is not None
-    assert less.arrangement.residences.model is not None
+    found = residences_of(less.arrangement)
+    assert found is not None
+    assert found.model is not None
     assert needed(less) <= limit * 1.001
     return digest, less
 

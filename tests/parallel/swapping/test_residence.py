@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnmpi.parallel.arrangement.residence import (
+from nnmpi.parallel.swapping.residence import (
     Disk,
     Residence,
     UnitLoad,

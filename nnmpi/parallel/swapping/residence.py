@@ -6,7 +6,7 @@
       recompute   dropped except for the input, from which the forward pass runs again
 
 The time of a choice comes from a simulation with two clocks, of computing and of the disk. Runs
-follow the same rules (`parallel/swapping/swapper.py`): a pass begins when there is room for its
+follow the same rules (`swapper.py`): a pass begins when there is room for its
 unit, and the disk does one thing at a time, in order, and reads as far ahead as there is room.
 
 All functions here are pure. KARMA (2020) has the idea, and chooses with a solver.
@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import combinations, pairwise, product
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
 class Residence(Enum):
@@ -161,6 +163,39 @@ class Residences(NamedTuple):
     def seconds_kept(self) -> float:
         """The seconds that a micro-batch would take with memory for all activations."""
         return sum(unit.forward + unit.backward for unit in self.loads)
+
+
+def residences_of(a: Arrangement) -> Residences | None:
+    """Returns the residences of an arrangement; None if a step fits into memory."""
+    return a.strategy.chosen if isinstance(a.strategy.chosen, Residences) else None
+
+
+def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
+    """The field of the start event about residences: none if a step fits into memory."""
+    if (known := residences_of(a)) is None:
+        return {}
+    units = zip(known.names, known.choice, known.loads, strict=True)
+    return {
+        "residences": {
+            "memory": a.config.memory,
+            "for_activations": round(known.memory),
+            "swapped_state": round(known.state),
+            "model_on_disk": round(known.model.nbytes) if known.model else 0,
+            "disk_write": round(known.disk.write),
+            "disk_read": round(known.disk.read),
+            "seconds": known.seconds,
+            "seconds_kept": known.seconds_kept,
+            "units": [
+                {
+                    "unit": name,
+                    "residence": how.value,
+                    "bytes": round(load.nbytes),
+                    "seconds": load.forward + load.backward,
+                }
+                for name, how, load in units
+            ],
+        }
+    }
 
 
 def kept_bytes(unit: UnitLoad, how: Residence) -> float:

@@ -9,10 +9,10 @@ import pytest
 from helpers.training.on_paper import arranged, on_one_rank
 
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.parallel.step_list.op import Kind, Op, as_text
 from nnmpi.parallel.step_list.proof import prove
 from nnmpi.parallel.step_list.step import StepList, step_list
+from nnmpi.parallel.swapping.residence import Residence
 from nnmpi.schedules.proof import ScheduleError
 
 KEEP, SWAP, RECOMPUTE = Residence

@@ -1,0 +1,26 @@
+"""The text on where activations are kept if a step does not fit into --memory."""
+
+from collections import Counter
+from typing import Any
+
+from nnmpi.options.amounts import duration, plural
+
+
+def beyond_memory(event: dict[str, Any]) -> str:
+    """A line on where activations are kept if a step does not fit into --memory."""
+    e = event["residences"]
+    of = Counter(unit["residence"] for unit in e["units"])
+    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
+    state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
+    state += f", the model ({size(e['model_on_disk'])}) on disk too" * bool(e["model_on_disk"])
+    return (
+        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
+        f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
+        f"read), {of['recompute']} recomputed{state}; predicted: a micro-batch takes "
+        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}"
+    )
+
+
+def size(nbytes: int) -> str:
+    """Bytes as text, in kB or MB."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"

@@ -1,0 +1,115 @@
+"""What goes to disk and comes back in the list of a step, and the proof of it: what was written is
+read before it is needed, and no read or pass waits for room that only operations behind it make.
+
+    F0.0 WRITE0.0 F1.0 READ0.0 NOTE READ B1.0 B0.0 AGREE APPLY WRITE
+
+Unit 0 of 2 and the optimizer state are on disk in between. The disk does one thing at a time, in
+the order of the list, and begins to read when there is room. So units are read in the order of
+their backward passes, after all have been written.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from nnmpi.parallel.step_list.chain import Chain
+from nnmpi.parallel.step_list.op import NONE, Kind, Op
+from nnmpi.parallel.step_list.step import StepList
+
+OPTIMIZER_STATE = NONE, NONE
+"""The unit and micro-batch that stand for the optimizer state."""
+
+ENDS = (Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY)
+"""The operations after which the sums of a step are complete."""
+
+
+def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
+    """Yields a list in which the activations of the units `swapped`, and the optimizer state, go to
+    disk and come back: units in the order of their backward passes, the state when the last forward
+    pass is over."""
+    for op in ops:
+        yield op
+        if op.kind is Kind.F:
+            if op.at in swapped:
+                yield op._replace(kind=Kind.WRITE)
+            if op.at == len(chain.units) - 1:
+                for u in sorted(swapped, reverse=True):
+                    yield Op(Kind.READ, u, op.micro, stage=chain.units[u].stage)
+        elif op.kind is Kind.NOTE:
+            yield Op(Kind.READ)
+        elif op.kind is Kind.APPLY:
+            yield Op(Kind.WRITE)
+
+
+class OnDisk:
+    """The writes and reads of a list so far, and what the rest of it needs of them.
+
+    swapped    the units whose activations are written
+    """
+
+    def __init__(self, swapped: Collection[int], step: StepList) -> None:
+        self._swapped, self._left = swapped, len(step.ops)
+        self._units = len(step.chain.units)
+        self._forwards = sum(op.kind is Kind.F for op in step.passes)
+        # units and micro-batches with a forward pass, and those of them that are to be written
+        self._made, self._unwritten = set[tuple[int, int]](), set[tuple[int, int]]()
+        self._moved = {OPTIMIZER_STATE: Kind.WRITE}
+        self._ended: Kind | None = None
+
+    def __call__(self, op: Op) -> str:
+        """Notes the next operation of the list; returns what is wrong with it, or ""."""
+        wrong, key = "", (op.at, op.micro)
+        if op.kind is Kind.F:
+            wrong = self._forward(key)
+        elif op.kind in (Kind.B, Kind.I, Kind.W) and not self._has_read(key):
+            wrong = "its activations were not read"
+        elif op.kind is Kind.AGREE and not self._has_read(OPTIMIZER_STATE):
+            wrong = "the optimizer state was not read"
+        elif op.kind is Kind.WRITE:
+            wrong = self._write(key)
+        elif op.kind is Kind.READ:
+            wrong = self._read(key)
+        self._ended = op.kind if op.kind in ENDS else self._ended
+        self._left -= 1
+        if not self._left and self._has_read(OPTIMIZER_STATE):
+            wrong = wrong or "the optimizer state is not written"
+        return wrong
+
+    def _has_read(self, key: tuple[int, int]) -> bool:
+        """Returns True if a unit's activations of a micro-batch, or the optimizer state, are in
+        memory, or are being read."""
+        is_moved = key[0] in self._swapped or key in self._moved
+        return not is_moved or self._moved.get(key) is Kind.READ
+
+    def _forward(self, key: tuple[int, int]) -> str:
+        if self._unwritten:
+            return f"needs the room of unit {min(self._unwritten)[0]}, which is not written"
+        self._made.add(key)
+        if key[0] in self._swapped:
+            self._unwritten.add(key)
+        return ""
+
+    def _write(self, key: tuple[int, int]) -> str:
+        if key == OPTIMIZER_STATE:
+            if self._ended is not Kind.APPLY or self._moved.get(key) is not Kind.READ:
+                return "the update has not been made, or it is written"
+        elif key not in self._unwritten:
+            return "there are no activations to be written"
+        self._unwritten.discard(key)
+        self._moved[key] = Kind.WRITE
+        return ""
+
+    def _read(self, key: tuple[int, int]) -> str:
+        if self._moved.get(key) is not Kind.WRITE:
+            return "it was not written, or is read already"
+        of_state = key == OPTIMIZER_STATE
+        if of_state and self._ended:
+            return "the sums of the step are complete"
+        made = sum(of_state or micro == key[1] for _, micro in self._made)
+        if made < (self._forwards if of_state else self._units):
+            return "forward passes have to come before"
+        if self._unwritten:
+            return "writes have to come before"
+        written = {k for k, kind in self._moved.items() if kind is Kind.WRITE}
+        if any(k > key or of_state for k in written - {key, OPTIMIZER_STATE}):
+            return "other activations are needed earlier"
+        self._moved[key] = Kind.READ
+        return ""

@@ -1,0 +1,113 @@
+"""The strategy of ranks that do not have enough memory for a step: each has all units as stages of
+its own, and carries them out one by one."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.replicas.replicas import replicas
+from nnmpi.parallel.step.last_step import LastStep
+from nnmpi.parallel.step_list.op import Kind
+from nnmpi.parallel.strategy import (
+    ExecutorStrategy,
+    RankStep,
+    TrainSpec,
+    executor_of,
+    slowed,
+    update_of,
+)
+from nnmpi.parallel.swapping.on_disk import OnDisk, with_swaps
+from nnmpi.parallel.swapping.residence import Residence, Residences, residences_of
+from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
+from nnmpi.parallel.swapping.swapper import Swapper
+from nnmpi.schedules import op as schedules
+
+
+def kind(plan: Residences) -> StrategyKind:
+    """The kind of a strategy that keeps activations where a plan says."""
+    return StrategyKind(
+        "replicas",
+        make="nnmpi.parallel.swapping.strategy:make",
+        rank_step="nnmpi.parallel.swapping.strategy:rank_step",
+        program=partial(_program, plan),
+        recomputes=plan.recomputes,
+        of_stages=True,
+        extended=partial(with_swaps, plan.swapped),
+        walk=partial(OnDisk, plan.swapped),
+        chosen=plan,
+    )
+
+
+def _program(plan: Residences, a: Arrangement, rank: int, micro: int) -> list[schedules.Op]:
+    return stage_by_stage(micro, [how is Residence.RECOMPUTE for how in plan.choice])
+
+
+def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]:
+    """A program of one rank that holds all stages; `recomputed` marks stages that run forward
+    twice. For 2 stages: F0 F0 NOTE B0 B0 APPLY."""
+    ops, n = list[schedules.Op](), len(recomputed)
+    for m in range(micro):
+        ops += [schedules.Op(Kind.F, m, s) for s in range(n)]
+        ops += [schedules.Op(Kind.NOTE)] * (m == micro - 1)
+        for s in reversed(range(n)):
+            ops += [schedules.Op(Kind.RECOMPUTE, m, s)] * recomputed[s]
+            ops.append(schedules.Op(Kind.B, m, s))
+    return [*ops, schedules.Op(Kind.APPLY)]
+
+
+class SwappingStrategy(ExecutorStrategy):
+    """A strategy with a thread that writes to disk and reads."""
+
+    swapper: Swapper
+
+    def leave(self) -> None:
+        self.swapper.close()
+
+
+def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
+    """The strategy of a rank; every rank calls it."""
+    plan, dp = _plan(spec), layout.axis["dp"]
+    swapper = all_or_none(layout.all, lambda: Swapper(plan, _takes(spec)))
+    with swapper.allocating_model():
+        parts = replicas(layout, spec)
+    config = spec.arrangement.config
+    sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
+    swapper.take(parts.store, [[*stage.parameters()] for stage in spec.part.stages.values()])
+    with swapper.allocating_state():
+        optimizer = spec.optimizer(parts.store.parameters)
+    parts.store.keep_state(optimizer)
+    update = update_of(parts.store, optimizer, layout, spec)
+    last = LastStep(update, spec.part.model) if layout.all.fault_tolerant else None
+    executor = executor_of(
+        layout, spec, sync, update.ends, stats, swapper.channels, swapper.op_hooks
+    )
+    run = executor.steps, executor.evaluate
+    made = SwappingStrategy(parts, *run, optimizer, layout, spec, last)
+    made.swapper = swapper
+    return made
+
+
+def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+    """The step of a rank on paper, without a disk."""
+    parts = replicas(layout, spec)
+    store, optimizer = parts.store, spec.optimizer(parts.store.parameters)
+    store.keep_state(optimizer)
+    ends = update_of(store, optimizer, layout, spec).ends
+    channels = LocalChannels(stage_boundaries(_plan(spec), _takes(spec)))
+    op_hooks = [(Kind.F, channels.forward)]
+    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels, op_hooks)
+    return RankStep(store, optimizer, executor.run)
+
+
+def _plan(spec: TrainSpec) -> Residences:
+    plan = residences_of(spec.arrangement)
+    assert plan is not None
+    return plan
+
+
+def _takes(spec: TrainSpec) -> list[bool]:
+    """Returns, for each border between stages, whether the tensor that crosses it requires a
+    gradient."""
+    return [edge.requires_grad for (edge,) in spec.part.boundaries]
