@@ -75,8 +75,12 @@ class AddOn(NamedTuple):
 ADD_ONS = {
     "simulator": AddOn(modules=("nnmpi.sim",), uses=("compression",)),
     "compression": AddOn(
-        modules=("nnmpi.parallel.compression", "nnmpi.collectives.compressed"),
+        modules=(
+            "nnmpi.options.parts.compression",
+            *("nnmpi.parallel.compression", "nnmpi.collectives.compressed"),
+        ),
         rows={
+            "options": {"compression": "nnmpi.options.parts.compression:PART"},
             "checks": {"compress": "nnmpi.parallel.compression.proof:check"},
             "graph_checks": {"compress": "nnmpi.parallel.compression.store:check_terms"},
             "store_kinds": {"compress": "nnmpi.parallel.compression.store:KIND"},
@@ -85,8 +89,12 @@ ADD_ONS = {
         },
     ),
     "swapping": AddOn(
-        modules=("nnmpi.parallel.swapping", "nnmpi.io.output.residences"),
+        modules=(
+            "nnmpi.options.parts.swapping",
+            *("nnmpi.parallel.swapping", "nnmpi.io.output.residences"),
+        ),
         rows={
+            "options": {"swapping": "nnmpi.options.parts.swapping:PART"},
             "start_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
             "start_lines": {"residences": "nnmpi.io.output.residences:beyond_memory"},
         },

@@ -235,14 +235,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
         "float32 or that of --dtype, which is rounded after each addition and sends fewer bytes",
         choices=("float32", *dtypes.HALVES),
     )
-    compress: str | None = reduce_option(
-        None,
-        "send less of gradients, and the rest in later steps: topk:FRACTION of the entries, "
-        "sign (1 bit), powersgd:RANK (factors of matrices), int8 or package.module:CODEC",
-        custom=True,
-        form=terms.compression,
-        resume=rules.OTHER_REST,
-    )
     bucket_mb: float | None = reduce_option(
         None, "gradients per all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
     )
@@ -326,11 +318,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
     )
     mtbf: str = checkpoints_option(
         "24h", "mean time between failures of the job, for --backup", form=terms.duration
-    )
-    memory: str | None = other_option(
-        None,
-        "memory limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or recomputed",
-        form=terms.size,
     )
     evaluate_every: int | None = other_option(
         None, "evaluate every so many steps too, not only after each epoch", FROM_1

@@ -34,7 +34,6 @@ OTHER_STATE = ResumeRule(
     "the saved state of the optimizer fits only the rule and type of that run",
 )
 OTHER_STEPS = ResumeRule(ResumeEffect.WARNED, "the steps from here on differ")
-OTHER_REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from here on")
 OTHER_LENGTH = ResumeRule(
     ResumeEffect.WARNED,
     "a schedule over all steps, such as cosine, has other rates from here on",

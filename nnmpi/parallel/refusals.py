@@ -176,29 +176,8 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         "tf32", requires={"device cuda": "a CPU does not round the factors of float32 products"}
     ),
-    # compressed gradients
-    Feature(
-        "compress",
-        relies_on=(EXACT_SUMS, ALL_REDUCE, WHOLE_STATE),
-        breaks={EXACT_SUMS: "each rank keeps a part of its gradient for later steps"},
-        conflicts={
-            "dtype float16": "what is kept would have the loss scale of its step",
-            "allreduce in memory": "sums in memory of a node send nothing",
-            "nccl": "NCCL adds up numbers, and compressed gradients are bytes",
-        },
-    ),
     # evaluations while it is trained
     Feature("evaluate_every", relies_on=(STEPS_TOGETHER,)),
-    # beyond memory
-    Feature(
-        "memory",
-        relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES, HOST_MEMORY),
-        breaks={WHOLE_MATRICES: "pieces are updated"},
-        conflicts={
-            "zero 2 or 3": "its slots of gradients and parameters cannot be swapped",
-            "recompute": "--memory chooses by cost which units are recomputed",
-        },
-    ),
     # files and backups
     Feature("load_partial", requires={"load": "it says how much of that file must match"}),
     Feature("append", requires={"log": "it says what to do with that file"}),

@@ -9,13 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CAN_GO = ("notebook", "course", "sklearn", "loggers", "trace")
+CAN_GO = (
+    *("notebook", "course", "sklearn", "loggers", "trace"),
+    *("pipedream", "averaging", "servers", "checks"),
+)
 """The add-ons that no test of others needs."""
 
 
-def test_without_one_of_them() -> None:
-    name = random.choice(CAN_GO)
-    without(name, "--brief")
+def test_without_two_of_them() -> None:
+    for name in random.sample(CAN_GO, 2):
+        without(name, "--brief")
 
 
 @pytest.mark.long
