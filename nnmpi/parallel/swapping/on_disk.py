@@ -1,5 +1,5 @@
-"""What goes to disk and comes back in the list of a step, and the proof of it: what was written is
-read before it is needed, and no read or pass waits for room that only operations behind it make.
+"""Operations that move values to disk and back in the list of a step, and their proof: values are
+read before they are needed, and no read or pass waits for room that only operations behind it make.
 
     F0.0 WRITE0.0 F1.0 READ0.0 NOTE READ B1.0 B0.0 AGREE APPLY WRITE
 
