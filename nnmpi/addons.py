@@ -22,6 +22,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
     store_kinds     an option          the StoreKind of ranks that have the same parameters
+    library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
     twins           an option          (arrangement): that of a second model, trained beside it
     compared        the same           (strategy, twin's, spec): the Strategy that compares both
@@ -98,6 +99,10 @@ ADD_ONS = {
             "start_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
             "start_lines": {"residences": "nnmpi.io.output.residences:beyond_memory"},
         },
+    ),
+    "nccl": AddOn(
+        modules=("nnmpi.parallel.nccl",),
+        rows={"library_sums": {"nccl": "nnmpi.parallel.nccl:SUMS"}},
     ),
     "planning": AddOn(
         modules=(

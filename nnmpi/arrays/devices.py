@@ -8,8 +8,6 @@ Only `HostCopy.wait` waits. The interface is CuPy's; any module with this part o
 """
 
 import tracemalloc
-import warnings
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,25 +20,6 @@ def used_memory(on: Backend) -> int:
     if on.is_host:
         return tracemalloc.get_traced_memory()[0]
     return int(on.xp.get_default_memory_pool().used_bytes())
-
-
-def has_nccl(on: Backend) -> bool:
-    """True if the array library finds NCCL. CuPy's warning is suppressed, since ranks do without
-    NCCL."""
-    if on.is_host:
-        return False
-    with warnings.catch_warnings(action="ignore"):
-        return bool(import_module(f"{on.xp.__name__}.cuda.nccl").available)
-
-
-def nccl(on: Backend) -> Any:
-    """Returns the NCCL module of the array library; raises ValueError if there is none."""
-    if not has_nccl(on):
-        raise ValueError(
-            f"allreduce nccl: {on.xp.__name__} finds no NCCL: install the package "
-            "nvidia-nccl-cu12 (or cu13, as CuPy), or use --allreduce ring"
-        )
-    return import_module(f"{on.xp.__name__}.cuda.nccl")
 
 
 def address(on: Backend) -> str | None:

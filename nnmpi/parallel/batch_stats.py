@@ -11,7 +11,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm
 from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.wire import StagedComm, Wire, wire_for
+from nnmpi.parallel.wire import Wire, is_in_order, wire_for
 
 WireFor: TypeAlias = Callable[[Comm, Array], Wire]
 
@@ -39,8 +39,8 @@ class Synced:
         """
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)
-            in_order = isinstance(wire, StagedComm) and wire.in_order
-            of_batch = like(local, self._summed(local) if in_order else self._gathered(local))
+            sums = self._summed if is_in_order(wire) else self._gathered
+            of_batch = like(local, sums(local))
         track(of_batch)
         return of_batch
 

@@ -14,22 +14,64 @@ call that, on another rank, waits for this one. Messages, and gathers that a ran
 has time, go through host memory as they do without NCCL.
 """
 
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
+from typing import Any
 
-from nnmpi.arrays import backend, devices
+from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.devices import SideStream
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm, Parts
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.reduction import LibrarySums
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.wire import WIRE, StagedComm, Wire, one_row, wire_of
 
 NCCL = "nccl"
 """The name of the all-reduce."""
+
+
+def is_found(on: Backend) -> bool:
+    """True if the array library of a device finds NCCL. CuPy's warning is suppressed, since ranks
+    do without NCCL."""
+    if on.is_host:
+        return False
+    with warnings.catch_warnings(action="ignore"):
+        return bool(import_module(f"{on.xp.__name__}.cuda.nccl").available)
+
+
+def module(on: Backend) -> Any:
+    """Returns the NCCL module of the array library; raises ValueError if there is none."""
+    if not is_found(on):
+        raise ValueError(
+            f"allreduce nccl: {on.xp.__name__} finds no NCCL: install the package "
+            "nvidia-nccl-cu12 (or cu13, as CuPy), or use --allreduce ring"
+        )
+    return import_module(f"{on.xp.__name__}.cuda.nccl")
+
+
+def _suits(cluster: Cluster) -> bool:
+    """True if every rank has a GPU of its own, and no rank may be lost."""
+    return not cluster.survives and cluster.shared_gpu is None
+
+
+def _refuse(cluster: Cluster) -> None:
+    """Raises ValueError if two ranks share a GPU."""
+    if cluster.shared_gpu is not None:
+        first, second = cluster.shared_gpu
+        per_node = max(Counter(cluster.nodes).values())
+        raise ValueError(
+            f"allreduce nccl: ranks {first} and {second} share GPU {cluster.devices[first]} of a "
+            f"node with {per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks "
+            "on a node as it has GPUs, or use --allreduce ring"
+        )
 
 
 def connect(layout: Layout, on: Backend) -> None:
@@ -83,7 +125,7 @@ class NcclComm(StagedComm):
         self, comm: Comm, on: Backend, stream: SideStream | None = None, narrow: bool = False
     ) -> None:
         super().__init__(comm, on)
-        self._nccl = devices.nccl(on)
+        self._nccl = module(on)
         # only rank 0 asks for an id: NCCL has a thread that listens until all ranks have joined it
         uid = gather_objects(comm, self._nccl.get_unique_id() if comm.rank == 0 else None)[0]
         self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
@@ -165,3 +207,6 @@ class NcclComm(StagedComm):
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
         """Returns the address and length of this rank's part; None if parts differ in length."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
+
+
+SUMS = LibrarySums(is_found, module, _suits, _refuse, connect, wire_beside)

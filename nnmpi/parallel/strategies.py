@@ -7,7 +7,7 @@ from typing import cast
 
 from nnmpi import addons
 from nnmpi.options.config import Config
-from nnmpi.parallel import nccl, refusals
+from nnmpi.parallel import refusals
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
@@ -57,9 +57,9 @@ def check_batch(config: Config, samples: int) -> None:
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy of the arrangement. Every rank calls it; an error on one rank is raised
     on all."""
-    algorithm, kind = spec.arrangement.algorithm, spec.arrangement.strategy
-    if algorithm == nccl.NCCL:
-        nccl.connect(layout, spec.task.on)
+    kind = spec.arrangement.strategy
+    if of_library := addons.row("library_sums", spec.arrangement.algorithm):
+        of_library.connect(layout, spec.task.on)
     make = addons.loaded(kind.make) if kind.make else _synchronous
     strategy: Strategy = make(layout, spec)
     if spec.twin is None:

@@ -272,6 +272,11 @@ Wire: TypeAlias = Comm | StagedComm
 """The collectives and messages of a Comm, for arrays of one backend."""
 
 
+def is_in_order(wire: Wire) -> bool:
+    """Returns True if sums and gathers are in order on a device, so that the host never waits."""
+    return isinstance(wire, StagedComm) and wire.in_order
+
+
 def _one(pieces: list[Piece]) -> Transfer:
     works = [work for _, work in pieces]
     return works[0] if len(works) == 1 else Transfers(works)

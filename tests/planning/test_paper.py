@@ -190,7 +190,7 @@ def test_ranks_that_may_be_lost_have_parameters_of_their_own(more: dict[str, Any
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
-    cluster = Cluster.on_paper(4, 2, "cuda")._replace(has_nccl=True)
+    cluster = Cluster.on_paper(4, 2, "cuda")._replace(libraries=("nccl",))
     options = MLP | {"allreduce": "nccl", "zero": zero, "dtype": "bfloat16"}
     a = arranged(cluster, **options)
     one = after_steps(a, 1, 2)

@@ -182,7 +182,7 @@ def test_no_other_all_reduce_by_messages_is_faster() -> None:
 
 
 def test_sums_by_nccl_stay() -> None:
-    cluster = Cluster.on_paper(4, device="cuda")._replace(has_nccl=True)
+    cluster = Cluster.on_paper(4, device="cuda")._replace(libraries=("nccl",))
     config = replace(MODELS["cnn"], device="cuda", dp=4)
     a = on_paper(uncut_of(config)[1], cluster)
     assert a.algorithm == "nccl"
@@ -192,7 +192,7 @@ def test_sums_by_nccl_stay() -> None:
 
 @pytest.mark.parametrize("zero", [0, 1])
 def test_the_copy_in_float32_of_sums_by_nccl_counts(zero: int) -> None:
-    cluster = Cluster.on_paper(4, device="cuda")._replace(has_nccl=True)
+    cluster = Cluster.on_paper(4, device="cuda")._replace(libraries=("nccl",))
     config = replace(MODELS["cnn"], device="cuda", dp=4, dtype="bfloat16", zero=zero)
     wide, narrow = (
         on_paper(uncut_of(replace(config, reduce_dtype=dtype))[1], cluster)

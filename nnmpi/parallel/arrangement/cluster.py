@@ -1,11 +1,12 @@
 """Cluster: the facts about the ranks of a job that decide what each of them does."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import devices
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.arrays.blas import cores, threads
@@ -25,7 +26,7 @@ class Cluster(NamedTuple):
     any_thread   whether any thread may call MPI (MPI_THREAD_MULTIPLE)
     devices      the index of its GPU on its node, which several ranks may share; None: the CPU
     survives     whether other ranks continue if one is lost
-    has_nccl     whether all ranks found NCCL
+    libraries    the all-reduces of libraries, between GPUs, that all ranks found
     """
 
     nodes: tuple[int, ...]
@@ -34,7 +35,7 @@ class Cluster(NamedTuple):
     any_thread: bool
     devices: tuple[int | None, ...]
     survives: bool = False
-    has_nccl: bool = False
+    libraries: tuple[str, ...] = ()
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
@@ -109,17 +110,23 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     """Returns the cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
-    nccl = comm.size > 1 and devices.has_nccl(on)
+    found = [*_libraries(on)] if comm.size > 1 and not on.is_host else []
     # one exchange for all facts: each gather is two collectives
-    facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), nccl
-    nodes, free, cores_left, any_thread, addresses, nccls = zip(
+    facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), found
+    nodes, free, cores_left, any_thread, addresses, libraries = zip(
         *gather_objects(comm, facts), strict=True
     )
     threads_of_mpi = all(any_thread)
     used = gpu_indices(nodes, addresses)
-    return Cluster(
-        *(nodes, free, cores_left, threads_of_mpi, used), comm.fault_tolerant, all(nccls)
-    )
+    common = tuple(name for name in found if all(name in of_rank for of_rank in libraries))
+    return Cluster(*(nodes, free, cores_left, threads_of_mpi, used), comm.fault_tolerant, common)
+
+
+def _libraries(on: Backend) -> Iterator[str]:
+    """Yields the all-reduces of libraries that this rank finds for its GPU."""
+    for name in addons.table("library_sums"):
+        if addons.row("library_sums", name).is_found(on):
+            yield name
 
 
 def gpu_indices(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:

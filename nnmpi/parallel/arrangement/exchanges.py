@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.gossip import GRAPHS
@@ -206,9 +207,9 @@ def algorithm_of_sum(
     """Returns the algorithm of an all-reduce and the ranks that run it.
 
     Returns None for a rank that is not among them, and where no algorithm of this project sends
-    anything: "mpi" and "nccl" use their own.
+    anything: MPI and other libraries use their own.
     """
-    if len(group) == 1 or name in ("mpi", "nccl"):  # libraries with algorithms of their own
+    if len(group) == 1 or name == "mpi" or name in addons.table("library_sums"):
         return None
     first = [*node_leaders(a, tuple(group)).values()]
     # within a node shared memory sends nothing; the leaders of nodes run a ring
@@ -253,7 +254,7 @@ def _carrier(
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)
-    return (algorithm, exchange.group) if algorithm else None  # None: an algorithm of NCCL
+    return (algorithm, exchange.group) if algorithm else None  # None: an algorithm of a library
 
 
 def _by_algorithm(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:

@@ -2,19 +2,44 @@
 rules of `auto`."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi import addons
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.options.config import OF_MATRICES, Config
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
-from nnmpi.parallel.layout import server_count
+from nnmpi.parallel.layout import Layout, server_count
 from nnmpi.parallel.mesh import REPLICAS, Mesh
+from nnmpi.parallel.wire import Wire
+
+
+class LibrarySums(NamedTuple):
+    """An all-reduce of a library, between GPUs.
+
+    is_found  (backend): whether this rank finds the library
+    check     (backend): None; raises ValueError if it does not
+    suits     (cluster): whether `auto` takes it for ranks that found it
+    refuse    (cluster): None; raises ValueError where it cannot be used
+    connect   (layout, backend): makes it the wire of the replicas and of the tp axis
+    wire      (comm, array): a wire for calls that come between those of other Comms
+    """
+
+    is_found: Callable[[Backend], bool]
+    check: Callable[[Backend], object]
+    suits: Callable[[Cluster], bool]
+    refuse: Callable[[Cluster], None]
+    connect: Callable[[Layout, Backend], None]
+    wire: Callable[[Comm, Array], Wire]
+
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """The all-reduces whose order of additions depends on which ranks share a node."""
@@ -36,7 +61,7 @@ def algorithm(
     `auto` follows a rule, so that the same layout gives the same bits:
 
         a parameter is in several stages                      ring
-        every rank has a GPU of its own, and finds NCCL       nccl, unless ranks may be lost
+        all ranks find a library that suits their GPUs        that one, such as nccl
         ZeRO 2 or 3, or ZeRO where ranks may be lost          ring
         gradients are packed for messages                     ring
         ranks compute on GPUs, which share no memory          ring
@@ -52,8 +77,8 @@ def algorithm(
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
         return config.allreduce
-    if config.allreduce == "auto" and not tied and _suits_nccl(config, cluster, mesh):
-        return "nccl"
+    if config.allreduce == "auto" and not tied and (of_library := _library(config, cluster, mesh)):
+        return of_library
     kind = asked_kind(config)
     by_messages = (kind.scatters or kind.packs) and config.allreduce == "auto"
     if tied or cluster.has_devices or by_messages or (config.zero and cluster.survives):
@@ -80,15 +105,16 @@ def algorithm(
 def _refuse(
     config: Config, cluster: Cluster, mesh: Mesh, tied: Mapping[str, tuple[int, ...]]
 ) -> None:
+    of_library: LibrarySums | None = addons.row("library_sums", config.allreduce)
     for path, ranks in tied.items():
         where = f"{path} is in stages on ranks {', '.join(map(str, ranks))} along pp"
-        if config.allreduce in ("shared", "nccl"):
+        if config.allreduce == "shared" or of_library:
             raise ValueError(
                 f"allreduce {config.allreduce} sums over the ranks of one stage, but {where}; use "
                 "--allreduce ring"
             )
-    if config.allreduce == "nccl":
-        _refuse_shared_gpus(cluster)
+    if of_library:
+        of_library.refuse(cluster)
     if config.allreduce in BY_NODES and is_cut_unlike(cluster, mesh):
         raise ValueError(
             f"allreduce {config.allreduce} adds up node by node, but nodes divide the ranks along "
@@ -98,29 +124,15 @@ def _refuse(
         )
 
 
-def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
-    """Returns True if ranks that step together sum gradients and nothing rules out NCCL."""
+def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
+    """Returns the all-reduce of a library that suits ranks which step together and sum gradients;
+    None if there is none."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
-    can = (
-        cluster.has_nccl
-        and not asked_kind(config).packs
-        and not cluster.survives
-        and cluster.shared_gpu is None
-    )
-    return can and sums and together
-
-
-def _refuse_shared_gpus(cluster: Cluster) -> None:
-    """Raises ValueError if two ranks share a GPU."""
-    if cluster.shared_gpu is not None:
-        first, second = cluster.shared_gpu
-        per_node = max(Counter(cluster.nodes).values())
-        raise ValueError(
-            f"allreduce nccl: ranks {first} and {second} share GPU {cluster.devices[first]} of a "
-            f"node with {per_node} ranks, and NCCL needs a GPU for each rank: start as many ranks "
-            "on a node as it has GPUs, or use --allreduce ring"
-        )
+    if not (cluster.libraries and sums and together) or asked_kind(config).packs:
+        return None
+    suits = (name for name in cluster.libraries if addons.row("library_sums", name).suits(cluster))
+    return next(suits, None)
 
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:

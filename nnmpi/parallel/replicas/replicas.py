@@ -24,7 +24,6 @@ from nnmpi.options.user_code import is_named
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
-from nnmpi.parallel.nccl import NCCL, wire_beside
 from nnmpi.parallel.replicas.gradient_sync import (
     BucketSums,
     ScatteredSums,
@@ -51,7 +50,8 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     except NoRoomError as error:  # raised on all ranks
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(replicas)] if p > 1 else []
-    wire = wire_beside if arrangement.algorithm == NCCL else wire_for
+    of_library = addons.row("library_sums", arrangement.algorithm)
+    wire = of_library.wire if of_library else wire_for
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero

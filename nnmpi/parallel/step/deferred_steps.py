@@ -8,7 +8,7 @@ that for the loss scale and the number of the next update: it waits after it has
 next step, which the device computes meanwhile. If something else reads the model or the outcome
 after a step, that step is made as on the host.
 
-Ranks that have whole copies and sum gradients by NCCL do the same. NCCL sums their losses; their
+Ranks that have whole copies, and sum gradients and losses on their devices, do the same. Their
 hosts agree on requests and on which parameters have a gradient, without waiting for devices.
 """
 
@@ -25,14 +25,13 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
 from nnmpi.parallel.mesh import REPLICAS
-from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.wire import wire_of
+from nnmpi.parallel.wire import is_in_order, wire_of
 
 UNREAD = Outcome(0.0, 0.0, True)
 """A placeholder for the outcome of a step until the host has read it."""
@@ -146,7 +145,8 @@ class DeferredSteps:
 
 def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
     """True if the host may read outcomes one step late: this rank has a GPU and all parameters, and
-    gradients are summed by NCCL or on no other rank."""
-    has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
-    copies = a.store.name in ("local", "replica")
-    return not store.on.is_host and has_all and copies and optimizer.takes_mixed
+    gradients are summed on the device or on no other rank."""
+    copies = a.store.name in ("local", "replica") and a.ranks == a.mesh.count(*REPLICAS)
+    if store.on.is_host or not copies or not optimizer.takes_mixed:
+        return False
+    return a.ranks == 1 or is_in_order(wire_of(store.dp, store.on))

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.meta import is_meta
@@ -26,7 +27,6 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.layout import Layout, summed_axes
 from nnmpi.parallel.mesh import AXES, BATCH, MODEL
-from nnmpi.parallel.nccl import NCCL
 from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
@@ -51,7 +51,7 @@ class RankState:
 
     narrow      True if sums of 16-bit values travel in 16 bits
     windows     bytes of shared memory of the node that sums take, by group, length and type
-    wide_terms  bytes of the longest float32 copy of 16-bit terms that NCCL sums
+    wide_terms  bytes of the longest float32 copy of 16-bit terms that a library sums
     sums_by     returns how long sums over a group travel ("shared": through memory of the node)
     near        returns which members of a group are on the node of this rank, by their places
     """
@@ -205,7 +205,8 @@ class PaperComm:
     def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
         """Counts this rank's part of the shared memory through which its node sums n elements by
         the algorithm `name`."""
-        if name == NCCL and types_of(dtype).is_mixed and not self.narrow_sums:
+        of_library = name in addons.table("library_sums")
+        if of_library and types_of(dtype).is_mixed and not self.narrow_sums:
             terms = n * types_of(dtype).sums.itemsize
             self.state.wide_terms = max(self.state.wide_terms, terms)
         spans_nodes = len(self.node()) < self.size

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.arrays import backend, devices, native
+from nnmpi.arrays import backend, native
 from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
@@ -180,8 +180,8 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     proof.find(config.schedule)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
-    if config.allreduce == "nccl":
-        devices.nccl(on)  # on every rank, or on none
+    if of_library := addons.row("library_sums", config.allreduce):
+        of_library.check(on)  # it is there on every rank, or on none
     return on
 
 
