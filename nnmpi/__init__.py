@@ -28,7 +28,6 @@ with _gc_paused():
     from nnmpi import optim as optim
     from nnmpi import utils as utils
     from nnmpi.arrays import blas as blas
-    from nnmpi.arrays import cuda as cuda
     from nnmpi.arrays.backend import device as device
     from nnmpi.autograd import Tensor as Tensor
     from nnmpi.autograd import no_grad as no_grad
@@ -71,6 +70,7 @@ library."""
 
 if _TYPE_CHECKING:
     from nnmpi import data as data
+    from nnmpi.arrays import cuda as cuda
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
     from nnmpi.planning.described import machines as machines

@@ -22,6 +22,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
     store_kinds     an option          the StoreKind of ranks that have the same parameters
+    device_kernels  a device           the DeviceKernels for its arrays
     library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
     twins           an option          (arrangement): that of a second model, trained beside it
@@ -103,6 +104,13 @@ ADD_ONS = {
     "nccl": AddOn(
         modules=("nnmpi.parallel.nccl",),
         rows={"library_sums": {"nccl": "nnmpi.parallel.nccl:SUMS"}},
+    ),
+    "cuda": AddOn(
+        modules=("nnmpi.arrays.cuda",),
+        rows={
+            "names": {"cuda": "nnmpi.arrays.cuda"},
+            "device_kernels": {"cuda": "nnmpi.arrays.cuda:KERNELS"},
+        },
     ),
     "planning": AddOn(
         modules=(

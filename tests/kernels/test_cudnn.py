@@ -12,8 +12,8 @@ import nnmpi
 from nnmpi import nn, optim
 from nnmpi.arrays import backend
 from nnmpi.arrays.cuda import cudnn
+from nnmpi.arrays.cuda.conv import Cudnn
 from nnmpi.arrays.kernels import conv
-from nnmpi.arrays.kernels.conv import Cudnn
 from nnmpi.autograd.ops.conv import conv2d
 
 pytestmark = needs_device

@@ -21,10 +21,15 @@ Rules:
 from typing import TYPE_CHECKING, NoReturn
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda import kernels, products
+from nnmpi.arrays.cuda import conv, kernels, products, sdpa
+from nnmpi.arrays.native.table import DeviceKernels
 
-KERNELS = {**kernels.KERNELS, "products_loop": products.products_loop}
-"""The CUDA kernels by their names in the table."""
+KERNELS = DeviceKernels(
+    {**kernels.KERNELS, "products_loop": products.products_loop},
+    sdpa.attention,
+    sdpa.gradients,
+    conv.Cudnn.of,
+)
 
 
 def is_available() -> bool:

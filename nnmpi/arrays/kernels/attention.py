@@ -23,7 +23,6 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.cuda import sdpa
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.kernels.linear import matmul
@@ -37,7 +36,7 @@ from nnmpi.arrays.kernels.softmax import (
 )
 from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.meta.log import call_log
-from nnmpi.arrays.native.table import InOut, Out, kernel
+from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
 
 FEWEST_ROWS = 64
 """The least number of queries whose scores are computed at once: fewer make slow products."""
@@ -126,7 +125,8 @@ def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Arra
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
-    if options.is_plain and sdpa.attention(q, k, v, options.scale, options.causal, y, lse):
+    by_device = device_kernels(q)
+    if options.is_plain and by_device.attention(q, k, v, options.scale, options.causal, y, lse):
         return
     for tile in _tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
@@ -156,7 +156,8 @@ def attention_gradients(
     for d in (dq, dk, dv) if not T or not S else ():
         d[...] = 0
     arrays, derivatives = (q, k, v, y, lse), (dy, dq, dk, dv)
-    if options.is_plain and sdpa.gradients(arrays, options.scale, options.causal, derivatives):
+    plain = arrays, options.scale, options.causal, derivatives
+    if options.is_plain and device_kernels(q).attention_gradients(*plain):
         return
     for tile in _tiles(q, k, options.causal):
         samples, heads, queries, keys = tile

@@ -1,4 +1,5 @@
-"""Convolution by Winograd, im2col or cuDNN, in chunks of images, with the epilogue in cache.
+"""Convolution by Winograd, im2col or a method of the device, in chunks of images, with the epilogue
+in cache.
 
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
@@ -9,7 +10,7 @@
                whichever needs fewer products for the size of the image: 36 products of small
                matrices for 16 output pixels, or 16 for 4. In float64 only if `--convolution`
                names one.
-    Cudnn      on a GPU, all images at once, if cuDNN is installed and has an engine
+    of GPUs    all images at once, if there is one (`cuda/conv.py`)
     Depthwise  one channel a group: a weighted sum of shifted images
     Direct     images with at most 4 channels, if that kernel is compiled
     Im2col     everything else
@@ -20,10 +21,9 @@ rounded; sums and transforms are in float32.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.cuda import cudnn
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.arrays.kernels.depthwise import Depthwise
@@ -32,99 +32,7 @@ from nnmpi.arrays.kernels.im2col import Direct, Im2col
 from nnmpi.arrays.kernels.precision import cast, float32_on_host
 from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.arrays.kernels.winograd import Winograd, grid
-
-
-class Cudnn:
-    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) by cuDNN, pooled or not."""
-
-    def __init__(
-        self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, spec: cudnn.Convolution
-    ) -> None:
-        self.xp, self.spec, self.f = xp_of(x), spec, 2 if pool else 1
-        self.w, self.windows, self.groups = w, windows, groups
-        self.x = self.xp.ascontiguousarray(x)
-        self.filter = self.xp.ascontiguousarray(w.transpose(3, 0, 1, 2))
-        _, h, v, _ = spec.y
-        self.covers = (h // self.f, v // self.f)
-        self.kept = dict[int, Array]()
-
-    @classmethod
-    def of(
-        cls, x: Array, w: Array, windows: Windows, groups: int, pool: bool, keep: bool
-    ) -> "Cudnn | None":
-        """Makes the convolution; None if cuDNN is not installed or has no engine for it.
-
-        It does not ask for an engine for the gradient of x, which samples do not need; `gradients`
-        does.
-        """
-        h, v = (f.outputs(size) for f, size in zip(windows, x.shape[1:3], strict=True))
-        spec, ops = cudnn.convolution(x, w, windows, (h, v), groups), (cudnn.FORWARD, cudnn.WEIGHTS)
-        if spec is None or not all(cudnn.can(spec.doing(op), xp_of(x)) for op in ops[: 1 + keep]):
-            return None
-        return cls(x, w, windows, groups, pool, spec)
-
-    def _run(self, op: cudnn.CudnnOp, *arrays: Array) -> None:
-        """Runs a cuDNN operation on contiguous arrays in its order; it writes the last one."""
-        *inputs, output = arrays
-        aligned = [a if a.data.ptr % cudnn.ALIGNED == 0 else a.copy() for a in inputs]
-        cudnn.run(self.spec.doing(op), [*aligned, output])
-
-    def _windows(self, z: Array) -> Array:
-        """Returns raw outputs z (N, h, v, O) by pooling windows, (2, 2, N, h / 2, v / 2, O): a
-        view."""
-        (h, v), f = self.covers, self.f
-        covered = z[:, : f * h, : f * v]
-        return covered.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
-
-    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y (N, h, v, O) of all images, after bias, ReLU and pooling."""
-        z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
-        self._run(cudnn.FORWARD, self.x, self.filter, z)
-        if self.f == 1:
-            epilogue.bias_relu(y, rows)
-        else:
-            epilogue.outputs(self._windows(z), y, largest, rows, self.covers)
-
-    def gradients(
-        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
-    ) -> None:
-        """Writes dx, dw and db, from the gradient g of y; each may be None in `shared`."""
-        dz = epilogue.masked(g, y, None)
-        if shared.db is not None:
-            column_sum(dz.reshape(-1, dz.shape[3]), shared.db)
-        if self.f > 1:
-            is_covered = tuple(self.f * size for size in self.covers) == self.spec.y[1:3]
-            make = self.xp.empty if is_covered else self.xp.zeros
-            dy = make(self.spec.y, g.dtype)
-            epilogue.spread(dz, largest, self._windows(dy), self.covers)
-            dz = dy
-        progress_hook.get()()
-        if shared.dx is not None:
-            self._data_gradient(dz, shared.dx)
-        if shared.dw is not None:
-            self._run(cudnn.WEIGHTS, self.x, dz, shared.dw)
-
-    def _data_gradient(self, dz: Array, dx: Array) -> None:
-        if cudnn.can(self.spec.doing(cudnn.DATA), self.xp):
-            self._run(cudnn.DATA, dz, self.filter, dx)
-        else:
-            method = Im2col(self.x, self.w, self.windows, self.groups, False, len(dx))
-            method.backward(slice(0, len(dx)), dz.reshape(-1, dz.shape[3]), dx, None)
-
-    def new_dw(self) -> Array:
-        """Allocates the gradient of w, in the order of cuDNN's filters."""
-        return self.xp.empty_like(self.filter)
-
-    def finish_dw(self, dw: Array) -> Array:
-        """Returns the gradient of w as (kh, kw, C / groups, O): a view."""
-        return dw.transpose(1, 2, 3, 0)
-
-    def begin_backward(self, needs_dx: bool) -> None:
-        """Does nothing; other convolution methods prepare their weights here."""
-
-    def release(self) -> None:
-        """Does nothing; other convolution methods free memory here."""
-
+from nnmpi.arrays.native.table import device_kernels
 
 CONVOLUTIONS = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,), "im2col": ()}
 """For each `--convolution`, the sides m of Winograd's output tiles that it chooses from.
@@ -134,9 +42,6 @@ installed, except with "im2col". "auto" takes float64 as a wish for exact result
 """
 
 MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
-
-
-ConvMethod = Winograd | Im2col | Cudnn
 
 
 class ConvShape(NamedTuple):
@@ -156,6 +61,38 @@ class ConvShape(NamedTuple):
         """Returns the height and width of the result for images of this size."""
         (rows, columns), f = self.windows, 2 if self.pool else 1
         return rows.outputs(height) // f, columns.outputs(width) // f
+
+
+class ConvMethod(Protocol):
+    """A method for a convolution of x by w, in chunks of images.
+
+    kept      arrays that the backward pass of a chunk needs
+    adds_db   whether it adds to the gradient of b, rather than to overwrite it
+    """
+
+    x: Array
+    kept: dict[int, Array]
+    adds_db: bool
+
+    def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
+        """Writes the outputs y of images x[s], after bias, ReLU and pooling."""
+
+    def gradients(
+        self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
+    ) -> None:
+        """Computes the gradients in `shared` that are not None, from the gradient g of y."""
+
+    def new_dw(self) -> Array:
+        """Allocates the gradient of w."""
+
+    def finish_dw(self, dw: Array) -> Array:
+        """Returns the gradient of w as (kh, kw, C / groups, O)."""
+
+    def begin_backward(self, needs_dx: bool) -> None:
+        """Prepares a backward pass."""
+
+    def release(self) -> None:
+        """Frees memory behind a pass."""
 
 
 def tile_sides(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
@@ -182,11 +119,8 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
         tiles = C * x.itemsize + O * types_of(x.dtype).sums.itemsize
         chunk = _chunk(N, q.products * tiles, budget)
         return Winograd(x, w, q, chunk), chunk
-    if f.algorithm != "im2col" and not of(x).is_host:
-        by_cudnn = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)
-        if by_cudnn is not None:
-            return by_cudnn, N
-    return im2col(x, w, f)
+    by_device = device_kernels(x).convolution(x, w, f) if f.algorithm != "im2col" else None
+    return im2col(x, w, f) if by_device is None else (by_device, N)
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
@@ -290,8 +224,7 @@ def _gradients(
 ) -> epilogue.Gradients:
     """Allocates the gradients that are needed: of x with this shape (N, H, W, C), of w and of b."""
     xp, dtype = xp_of(method.x), method.x.dtype
-    # cuDNN overwrites db, other methods add to it
-    sums = xp.empty if isinstance(method, Cudnn) else xp.zeros
+    sums = xp.zeros if method.adds_db else xp.empty
     return epilogue.Gradients(
         xp.empty(shape, dtype) if needs[0] else None,
         method.new_dw() if needs[1] else None,

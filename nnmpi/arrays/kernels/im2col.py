@@ -47,9 +47,10 @@ def overlap_loop(places: InOut, columns: Array) -> None:
 
 
 class Im2col:
-    """Convolution by im2col, in chunks of images; the interface is that of `Winograd`."""
+    """Convolution by im2col, in chunks of images; the interface is that of `ConvMethod`."""
 
     narrow_up_to = NARROW
+    adds_db = True
 
     def __init__(
         self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int

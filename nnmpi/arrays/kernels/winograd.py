@@ -257,6 +257,8 @@ def _by_tile(X: np.ndarray) -> np.ndarray:
 class Winograd:
     """Convolution by Winograd, in chunks of images."""
 
+    adds_db = True
+
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
         """Takes x (N, H, W, C) with any strides and w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q = x, w, q

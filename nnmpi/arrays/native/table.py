@@ -1,8 +1,8 @@
-"""The table of kernels: each inner loop by its name, in NumPy, compiled, and in CUDA.
+"""The table of kernels: each inner loop by its name, in NumPy, compiled, and for a device.
 
     @kernel                      an entry of KERNELS: this function, which computes on any backend;
     def add(a, b, y: Out)        native's of that name for NumPy's arrays, if it was built;
-                                 cuda's for CuPy's, if there is one
+                                 an add-on's for those of a device, if there is one
 
 Callers do not know which of them computes. On arrays in 16 bits each entry computes in float32 and
 rounds its results once: compiled kernels do so a block at a time in cache (`native/halves.c`), CUDA
@@ -11,13 +11,15 @@ copies. Annotations say which arrays are copied back, as types do in C. On a dev
 gets 16-bit arrays as they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import chain, repeat
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 
-from nnmpi.arrays import cuda, native
+from nnmpi import addons
+from nnmpi.arrays import native
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
 from nnmpi.arrays.meta import is_meta
@@ -39,23 +41,54 @@ def _mark(annotation: Any) -> Any:
     return next((mark for mark in map(_mark, inside) if mark), None)
 
 
+class DeviceKernels(NamedTuple):
+    """Kernels for arrays of a device.
+
+    loops                those of the table, by name; each returns NotImplemented, having written
+                         nothing, for arrays that it is not made for
+    attention            (q, k, v, scale, causal, y, lse): whether it has written y and lse
+    attention_gradients  ((q, k, v, y, lse), scale, causal, (dy, dq, dk, dv)): the same for the
+                         gradients of q, k and v
+    convolution          (x, w, shape): the method of a convolution; None if it has none for these
+    """
+
+    loops: Mapping[str, Callable[..., Any]] = {}
+    attention: Callable[..., bool] = lambda *args: False
+    attention_gradients: Callable[..., bool] = lambda *args: False
+    convolution: Callable[..., Any] = lambda *args: None
+
+
+NO_KERNELS = DeviceKernels()
+
+
+def device_kernels(array: Any) -> DeviceKernels:
+    """Returns the kernels for the device of an array; none for the host, and for arrays without
+    data."""
+    return NO_KERNELS if isinstance(array, np.ndarray) else _of_device()
+
+
+@cache
+def _of_device() -> DeviceKernels:
+    return addons.row("device_kernels", "cuda") or NO_KERNELS
+
+
 class Kernel:
-    """A loop over arrays that writes into some of them, in up to three forms: NumPy, C and CUDA.
+    """A loop over arrays that writes into some of them, in up to three forms: NumPy, C and one for
+    the device.
 
     All arrays of a call are on one backend, which the first one tells.
     """
 
-    __slots__ = ("compiled", "composed", "cuda", "marks", "narrow", "reference")
+    __slots__ = ("compiled", "composed", "marks", "name", "narrow", "reference")
 
     def __init__(
         self,
         reference: Callable[..., None],
         compiled: Callable[..., Any] | None,
-        cuda: Callable[..., Any] | None,
         composed: bool = False,
         narrow: bool = False,
     ) -> None:
-        self.reference, self.compiled, self.cuda = reference, compiled, cuda
+        self.reference, self.compiled, self.name = reference, compiled, reference.__name__
         self.composed, self.narrow = composed, narrow
         *arguments, _ = reference.__annotations__.values()
         self.marks = [*map(_mark, arguments)]
@@ -64,8 +97,8 @@ class Kernel:
         # compiled first, without a look at the arrays: on the host a microsecond counts
         if self.compiled is not None and self.compiled(*args) is not NotImplemented:
             return
-        is_on_host = isinstance(args[0], np.ndarray)
-        if self.cuda and not is_on_host and self.cuda(*args) is not NotImplemented:
+        by_device = device_kernels(args[0]).loops.get(self.name)
+        if by_device is not None and by_device(*args) is not NotImplemented:
             return
         if is_meta(*args):  # without data there is nothing to compute
             log_call(self, *args)
@@ -110,12 +143,11 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
-    """Enters a loop into the table of kernels, with its compiled and CUDA forms, if there are any.
+    """Enters a loop into the table of kernels, with its compiled form, if there is one.
 
     composed    the loop, or the kernels that it calls, take 16-bit arrays themselves
     narrow      on a device the loop takes 16-bit arrays: products and sums are in float32 there
     """
     name = reference.__name__
-    compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
-    KERNELS[name] = entry = Kernel(reference, compiled, on_gpu, composed, narrow)
+    KERNELS[name] = entry = Kernel(reference, native.kernel(name), composed, narrow)
     return entry
