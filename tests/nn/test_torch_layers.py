@@ -284,7 +284,7 @@ def positional(make: Any) -> list[str]:
     return [p.name for p in parameters if p.kind is kind and p.name != "self"]
 
 
-CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
+CLASSES = {name for name in nn.__all__ if isinstance(getattr(nn, name), type)}
 OWN = {"Branches", "ChannelsFirst", "GPT", "MixtureOfExperts", "PositionalEmbedding"}
 OWN |= {"Llama", "RotaryPositionalEmbeddings", "SelfAttention", "SwiGLU"}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})

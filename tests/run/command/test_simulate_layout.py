@@ -108,7 +108,7 @@ def test_all_strategies_have_an_answer(options: str) -> None:
         (f"--ranks {MOST_RANKS + 1}", ("must be from 1 to 1,048,576",)),
         ("--ranks 3 --nodes 5", ("nodes 5 must be from 1 to 3",)),
         ("--ranks 100 --dp 7", ("dp 7 does not fit 100 ranks",)),
-        ("--ranks 2 --device cuda --allreduce shared", ("device cuda with allreduce shared",)),
+        ("--ranks 2 --device cuda --allreduce shared", ("allreduce shared with device cuda",)),
         ("--ranks 2 --data none.npz", ("none.npz is not a file",)),
         ("--ranks 2 --model nothing", ("nothing",)),
     ],
