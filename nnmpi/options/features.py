@@ -21,13 +21,13 @@ class Property(NamedTuple):
     words: str
 
 
-EXACT_SUMS = Property("each step to use the exact sum of all gradients")
+EXACT_SUMS = Property("ranks that update by the exact sum of all gradients in each step")
 STEPS_TOGETHER = Property("all ranks to make each step together")
 WHOLE_MODEL = Property("the whole model on each rank that computes")
 PLAIN_PASSES = Property("a forward pass and then a backward pass of the whole model")
 ALL_REDUCE = Property("gradients that are summed by an all-reduce")
 WHOLE_STATE = Property("all of a replica's state on one rank")
-WHOLE_MATRICES = Property("whole matrices where parameters are updated")
+WHOLE_MATRICES = Property("updates of whole matrices")
 HOST_MEMORY = Property("arrays in the memory of the host")
 
 
@@ -96,7 +96,8 @@ def given(config: Any, option: str) -> str:
     value, field = getattr(config, option), type(config).__dataclass_fields__[option]
     if value == field.default:
         return ""
-    return option if value in (True, field.metadata["bare"]) else f"{option} {shown(value)}"
+    is_bare = value is True or value == field.metadata["bare"]
+    return option if is_bare else f"{option} {shown(value)}"
 
 
 def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
@@ -105,12 +106,17 @@ def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
     for feature in features:
         for other, reason in feature.conflicts.items():
             if beside := by_name.get(other):  # it may belong to an add-on that is left out
-                yield Refusal(feature, beside, reason, beside.remedy)
+                yield Refusal(feature, beside, reason, _remedy(feature, beside))
         for beside in features:
             broken = next((p for p in feature.relies_on if p in beside.breaks), None)
             if broken and beside is not feature:
                 reason = f"it needs {broken.words}, and {beside.breaks[broken]}"
-                yield Refusal(feature, beside, reason, beside.remedy)
+                yield Refusal(feature, beside, reason, _remedy(feature, beside))
+
+
+def _remedy(*features: Feature) -> str:
+    """How to do without one of two features."""
+    return ", or ".join(f.remedy for f in features if f.remedy != LEAVE_ONE) or LEAVE_ONE
 
 
 def requirements(features: Sequence[Feature]) -> list[Requires]:

@@ -171,7 +171,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         "device",
         breaks={HOST_MEMORY: "those of a GPU are in its own"},
-        remedy="use --device cpu, or leave the other option out",
+        remedy="use --device cpu",
     ),
     Feature(
         "tf32", requires={"device cuda": "a CPU does not round the factors of float32 products"}

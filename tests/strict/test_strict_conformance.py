@@ -28,5 +28,5 @@ def test_a_layout_trains_on_a_device_as_one_rank_on_the_cpu(row: Row) -> None:
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("row", REFUSED)
 def test_sums_in_memory_that_ranks_share_are_refused(row: Row) -> None:
-    with on_device(), refused("allreduce", "with device cuda", "leave the other option out"):
+    with on_device(), refused("with device cuda", "use --allreduce ring, or use --device cpu"):
         threads.run(row.ranks, row.trains_as_one_rank)

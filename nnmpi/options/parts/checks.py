@@ -6,7 +6,6 @@ from nnmpi.options import resume_rules as rules
 from nnmpi.options.features import (
     ALL_REDUCE,
     EXACT_SUMS,
-    HOST_MEMORY,
     PLAIN_PASSES,
     WHOLE_MODEL,
     WHOLE_STATE,
@@ -18,7 +17,7 @@ from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
 from nnmpi.options.terms import FROM_1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options that check a run."""
 
@@ -48,9 +47,10 @@ class Options:
 FEATURES = (
     Feature(
         "reproducible",
-        relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES, WHOLE_STATE, HOST_MEMORY),
+        relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES, WHOLE_STATE),
         breaks={ALL_REDUCE: "those of slices are added up along a tree"},
         conflicts={
+            "device": "the same bits are guaranteed only on the CPU",
             "micro_batches": "slices are micro-batches already",
             "16 bits": "the tree over slices adds up only float32 and float64",
             "memory": "one rank computes a slice, forward and back, before the next one",

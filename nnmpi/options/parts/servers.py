@@ -18,7 +18,7 @@ from nnmpi.options.groups import sync_option
 from nnmpi.options.terms import FROM_0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of parameter servers."""
 
@@ -60,13 +60,14 @@ FEATURES = (
         _servers,
         relies_on=(EXACT_SUMS, WHOLE_MODEL, PLAIN_PASSES),
         breaks={
-            EXACT_SUMS: "servers update whenever a worker reports its gradients",
+            EXACT_SUMS: "servers update in their place",
             STEPS_TOGETHER: "workers go on at their own pace",
             ALL_REDUCE: "servers add them up",
             WHOLE_MATRICES: "each server updates a slice",
         },
         conflicts={
             "16 bits": "servers keep and send parameters of one type",
+            "averaging": "replicas exchange their parameters themselves",
             "layerwise": "a server has parts of parameters, whose norms it needs",
         },
         remedy="leave it out, or use --sync bsp --servers 0",
