@@ -3,13 +3,13 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from nnmpi import addons
 from nnmpi.arrays import blas, native
 from nnmpi.data.loader import padding
 from nnmpi.io.checkpoints.differences import versions
 from nnmpi.io.output.messages import Event
+from nnmpi.options.config import options
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import CUTS
@@ -101,7 +101,7 @@ def environment(session: Session) -> Event:
     facts = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, number)}
     ranks = gather_objects(comm, cores.cores_here())
     return {
-        "options": asdict(session.config),
+        "options": {o.name: getattr(session.config, o.name) for o in options()},
         "versions": versions(),
         "blas": facts,
         "native": native.INSTRUCTIONS,

@@ -12,6 +12,7 @@ from helpers.datafiles import refused
 from helpers.options import another
 
 from nnmpi import train
+from nnmpi.options import features
 from nnmpi.options.cli import from_toml
 from nnmpi.options.config import Config, options
 from nnmpi.options.option import kind_of
@@ -246,3 +247,14 @@ def test_bfloat16_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with refused("dtype bfloat16 needs the package ml_dtypes", "pip install", "or use float16"):
         Config(dtype="bfloat16")
+
+
+def test_only_options_of_core_are_given_by_position() -> None:
+    assert Config("iris-mlp").model == "iris-mlp"
+    with pytest.raises(TypeError):
+        Config("iris-mlp", model="mlp:4-3")
+
+
+def test_a_value_of_one_is_said() -> None:
+    assert features.given(Config(zero=1), "zero") == "zero 1"
+    assert features.given(Config(verify=True), "verify") == "verify"

@@ -20,7 +20,7 @@ _option = partial(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of replicas that are averaged."""
 

@@ -10,7 +10,7 @@ from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
 REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from here on")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of compressed gradients."""
 

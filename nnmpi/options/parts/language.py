@@ -8,7 +8,7 @@ from nnmpi.options.groups import data_option, model_option, other_option
 from nnmpi.options.terms import FROM_0_BELOW_1, FROM_1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of language models."""
 

@@ -6,7 +6,7 @@ from nnmpi.options.features import EXACT_SUMS, STEPS_TOGETHER, WHOLE_MODEL, Feat
 from nnmpi.options.groups import pipeline_option
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of PipeDream."""
 

@@ -8,7 +8,7 @@ from nnmpi.options.groups import layout_option, other_option
 from nnmpi.options.terms import FROM_1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of layouts that are searched for, or predicted."""
 

@@ -15,7 +15,7 @@ from nnmpi.options.features import (
 from nnmpi.options.groups import other_option
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of runs that need more memory than there is."""
 

@@ -6,7 +6,7 @@ from nnmpi.options.features import Part
 from nnmpi.options.groups import files_option
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of traces."""
 
