@@ -177,8 +177,13 @@ def test_dropout_is_an_option_of_gpt_models() -> None:
     for options in ({"model": "mlp:6-4-17"}, {}):
         with refused("dropout 0.1 is", "an option of gpt models"):
             trainer(dropout=0.1, **options)
-    with refused("model make", "dropout 0.1 is an option of gpt models"):
-        Trainer(Config(dropout=0.1), build=make, data=tokens(), comm=comm_self())
+    for build in (make, gpt):
+        with refused(f"model {build.__name__}", "dropout 0.1 is an option of gpt models"):
+            Trainer(Config(dropout=0.1), build=build, data=tokens(), comm=comm_self())
+
+
+def gpt() -> nn.Module:
+    return nn.GPT(1, 2, 4, 17, 6)
 
 
 def make() -> nn.Module:

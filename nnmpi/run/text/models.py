@@ -84,8 +84,7 @@ class LanguageFacts(ModelFacts):
 
 def check_dropout(config: Config, model: Module) -> None:
     """Raises ValueError for a model that --dropout has no effect on."""
-    kind = config.model.partition(":")[0]
-    if not (isinstance(model, gpt.GPT) and kind in ("gpt", "gpt2")):  # others are built without it
+    if not (isinstance(model, gpt.GPT) and model.drop.p == config.dropout):
         raise ValueError(
             f"dropout {config.dropout} is an option of gpt models, others have nn.Dropout layers; "
             "leave it out"
