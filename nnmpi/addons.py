@@ -180,6 +180,7 @@ ADD_ONS = {
                     for name in (
                         *("nn.gpt", "nn.gpt2", "nn.llama", "nn.llama_folder", "nn.language"),
                         *("data.text", "data.windows", "data.tokenizer", "data.bpe"),
+                        "data.pieces",
                     )
                 },
             },

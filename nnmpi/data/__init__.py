@@ -146,6 +146,9 @@ DATASETS = {
 
 if not TYPE_CHECKING:  # so that type checkers still know which names there are
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *addons.names_of(__name__)})
+
     def __getattr__(name: str) -> Any:
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)

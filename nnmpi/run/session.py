@@ -67,7 +67,7 @@ class Session:
 
     footprint  measures how this process grows while the session lives
     kept       what the Supervisor of the run keeps of this session
-    shared     what that shares with other ranks, freed before the strategy
+    shared     closes what `kept` shares with other ranks, before the strategy
     """
 
     kept: Any = None

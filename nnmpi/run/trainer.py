@@ -98,7 +98,9 @@ class Trainer:
     loaded = read(lambda t: t.run.loaded, "What was loaded from the file of --load.")
     resumed = read(lambda t: t.run.resumed, "The checkpoint that the run goes on from, if any.")
     is_first = read(lambda t: t.comm.rank == 0, "True on rank 0, which prints and saves.")
-    is_spare = read(lambda t: t.supervisor.is_spare, "True if the layout has no place for it.")
+    is_spare = read(
+        lambda t: t.supervisor.is_spare, "True on a rank that the layout has no place for."
+    )
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from nnmpi.run.session import Session
 class Keeper:
     """The versions of the state that a rank has in a session; the session has it as `kept`.
 
-    Every rank makes one. A Keeper does not keep the session, which its methods get as an argument.
+    Every rank makes one. Its methods get the session as an argument.
 
     number   of the session; equal on all ranks
     """

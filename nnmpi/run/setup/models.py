@@ -18,7 +18,7 @@ from nnmpi.options.quoting import quoted
 class SizedModel(NamedTuple):
     """A kind of model that is built by the sizes in its name, or by those of the data.
 
-    form: its name on the command line; the text before a colon is its key in SIZED
+    form: its name on the command line; the text before a colon is its key
     build: makes the model that `config.model` names, for a data set
     """
 
@@ -82,7 +82,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
 
 
 def _sized(spec: str) -> SizedModel | None:
-    """The kind of a model that has sizes; None for others."""
+    """The kind of model whose name begins so; None if there is none."""
     name = spec.partition(":")[0]
     sized: SizedModel | None = SIZED.get(name) or addons.row("models", name)
     return sized
