@@ -25,7 +25,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels.steps import PLAIN, MixedStep, scale_loop
+from nnmpi.arrays.kernels.steps import PLAIN, MixedStep
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 
@@ -146,10 +146,6 @@ class FlatStore(Store):
                 state_part[name] = array[at : at + n]
             yield Operands(values, grads, state_part, t, mixed)
             at += n
-
-    def scale(self, array: Array, factor: float) -> None:
-        """Multiplies gradients or optimizer state by a factor, in place."""
-        scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """Returns the shards within elements start..end-1 that this rank updates."""

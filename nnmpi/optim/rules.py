@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
-from nnmpi.nn.store import Operands, flatten
-from nnmpi.optim.flat_state import store_of
+from nnmpi.nn.store import Operands
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.layerwise import LAMB, LARS
 from nnmpi.optim.muon import Muon
@@ -90,10 +89,9 @@ class Adam(Optimizer):
             start, end = end, end + self._groups.count(k)
             if not self._changed(k):
                 continue
-            flatten(self.parameters)  # a copied model has parameters of their own
             for name, array in self.state.items():
                 group_state = array[starts[start] : starts[end]]
-                store_of(self.parameters).scale(group_state, self._ratio(name, k))
+                steps.scale_loop(group_state, self._ratio(name, k))
             self._betas[k] = tuple(group["betas"])
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:

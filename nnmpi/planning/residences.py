@@ -4,7 +4,6 @@ kept."""
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +21,9 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.rank_model import Memory
-from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.residence import (
-    PIECE,
-    PIECES_AT_A_TIME,
     Disk,
-    ModelOnDisk,
     Residences,
     UnitLoad,
     choose,
@@ -51,15 +45,11 @@ class StepBytes(NamedTuple):
     fixed    held between steps, and the input
     state    of these, optimizer state that may be on disk
     units    for each unit, what it keeps and of it its input
-    model    what can be on disk if the model is, or None
-    values   trained parameters that each unit uses
     """
 
     fixed: float
     state: int
     units: Sequence[tuple[float, float]]
-    model: ModelOnDisk | None
-    values: tuple[float, ...]  # of each unit
 
 
 def within_memory(
@@ -93,17 +83,13 @@ def within_memory(
     def cut() -> Arrangement:
         room = limit - needs.fixed
         kept = _choices(units, loads, room, disk, needs.state)
-        streamed = _with_model(units, loads, room, disk, needs)
-        by_file = {r: file_bytes(r.activations, r.in_file) for r in (*kept, *streamed)}
+        by_file = {r: file_bytes(r.activations, r.state) for r in kept}
         _check_disk(a, longest_file, min(by_file.values()))
         fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
         best = min(fitting, key=lambda r: r.seconds)
         division = divide(a.graph, units, range(1, len(units)), [0] * len(units))
         rearranged = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
-        store = rearranged.store
-        if best.model:
-            store = store._replace(where="nnmpi.parallel.swapping.paged_store:PagedStore")
-        return replace(rearranged, strategy=kind(best), store=store)
+        return replace(rearranged, strategy=kind(best))
 
     return all_or_none(comm, cut)
 
@@ -112,8 +98,7 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
     """Raises ValueError if a step does not fit into `limit` even with as much as possible on disk,
     or if this machine cannot swap."""
     fixed, longest = needs.fixed, max(nbytes for nbytes, _ in needs.units)
-    streamed = fixed - needs.model.saved + longest if needs.model else math.inf
-    least = min(max(fixed - needs.state + longest, fixed), streamed)
+    least = max(fixed - needs.state + longest, fixed)
     if least > limit:
         raise ValueError(
             f"memory {memory} is not enough: a step needs {amount(needed)} per rank, or "
@@ -136,58 +121,17 @@ def _choices(
             yield Residences(names, choice, loads, room, disk, swapped)
 
 
-def _with_model(
-    units: Sequence[Unit], loads: Sequence[UnitLoad], memory: float, disk: Disk, needs: StepBytes
-) -> Iterator[Residences]:
-    """Yields the best placement of activations with the whole model on disk, if it can be there."""
-    if (model := needs.model) is None:
-        return
-    moving = tuple(
-        load._replace(values=values, gradients=values * (model.gradients > 0))
-        for load, values in zip(loads, needs.values, strict=True)
-    )
-    for residences in _choices(units, moving, memory + model.saved, disk, 0):
-        yield residences._replace(model=model)
-
-
 def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     samples = max(micro_batches(a, rank, a.config.batch_size))
     kept = kept_by_units(a, units, samples, rank)
     held = memory(a, rank, a.config.batch_size)
     # with masters, or where ranks may be lost, optimizer state must stay in memory
     may_move = not (a.is_mixed or a.cluster.survives)
-    is_private = a.store.name in ("local", "replica")  # in memory that no other rank has
-    values = _values(a, rank, units)
     return StepBytes(
         held.total + pass_bytes(a, rank, 0, samples).enters,
         held.optimizer * may_move,
         tuple(kept),
-        _model(a, rank, held, values) if may_move and is_private else None,
-        values,
     )
-
-
-def _values(a: Arrangement, rank: int, units: Sequence[Unit]) -> tuple[float, ...]:
-    """The bytes of trained parameters that each unit uses."""
-    trained, size = a.model_on(rank).trained, a.dtype.itemsize
-    return tuple(
-        sum(variable.size * size for variable in trained if variable.variable in unit.variables)
-        for unit in units
-    )
-
-
-def _model(
-    a: Arrangement, rank: int, held: Memory, values: tuple[float, ...]
-) -> ModelOnDisk | None:
-    """The bytes of the model that can be on disk; gradients only if no other rank adds to them."""
-    alone = len(a.replicas(rank)) == 1
-    size = sum(variable.size for variable in a.model_on(rank).trained) * a.dtype.itemsize
-    gradients = size * alone
-    in_memory = [v * (1 + alone) for v in values]  # while one unit computes, the next is being read
-    passes = max(map(sum, pairwise(in_memory)), default=sum(in_memory))
-    rows = 2 + len(state_arrays_of(a.config))
-    update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, size) * rows
-    return ModelOnDisk(size, gradients, held.optimizer, max(passes, update))
 
 
 def _measured(

@@ -196,7 +196,7 @@ def test_every_kernel_has_a_case() -> None:
 
 
 OF_ARENAS = {
-    *("address", "arena", "blocks", "forget", "retag", "singly", "tag", "trim", "use"),
+    *("arena", "blocks", "retag", "tag", "trim", "use"),
     *("start_write", "end_write", "start_read", "end_read"),
 }
 """Functions of `nnmpi/arrays/native/arena.c`, which are no kernels."""

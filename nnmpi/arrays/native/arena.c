@@ -12,10 +12,7 @@
                                                  free memory loses its pages
        retag(handler, address, tag)              changes the tag of the block at this address
        blocks(handler, tag) -> [(start, end)]    where blocks are, in bytes; neighbours are joined
-       address(handler)                          where the mapping begins
        trim(handler, bytes)                      lets at most this much free memory keep its pages
-       forget(handler, start, end)               drops pages without writing them: they become 0
-       singly(handler, start, end)               switches read-ahead off: each page is read alone
        start_write, end_write(handler, start, end)   writes pages and drops them
        start_read, end_read(handler, start, end)     has pages in memory
 
@@ -220,11 +217,6 @@ static PyObject *blocks(PyObject *self, PyObject *args) {
     return found;
 }
 
-static PyObject *address(PyObject *self, PyObject *handler) {
-    Arena *a = arena_of(handler);
-    return a ? PyLong_FromVoidPtr(a->memory) : NULL;
-}
-
 static PyObject *trim(PyObject *self, PyObject *args) {
     PyObject *handler;
     Py_ssize_t most;
@@ -277,14 +269,6 @@ static int there(Arena *a, npy_intp start, size_t n) {
     return 0;
 }
 
-static int forgets(Arena *a, npy_intp start, size_t n) { return zeroed(a, start, (npy_intp)n); }
-
-static int alone(Arena *a, npy_intp start, size_t n) {
-    return madvise(a->memory + start, n, MADV_RANDOM);
-}
-
-static PyObject *singly(PyObject *self, PyObject *args) { return on_range(args, alone); }
-static PyObject *forget(PyObject *self, PyObject *args) { return on_range(args, forgets); }
 static PyObject *start_write(PyObject *self, PyObject *args) { return on_range(args, writes); }
 static PyObject *end_write(PyObject *self, PyObject *args) { return on_range(args, written); }
 static PyObject *start_read(PyObject *self, PyObject *args) { return on_range(args, reads); }
@@ -296,10 +280,7 @@ PyMethodDef arena_functions[] = {
     {"tag", tag, METH_VARARGS, NULL},
     {"retag", retag, METH_VARARGS, NULL},
     {"blocks", blocks, METH_VARARGS, NULL},
-    {"address", address, METH_O, NULL},
     {"trim", trim, METH_VARARGS, NULL},
-    {"forget", forget, METH_VARARGS, NULL},
-    {"singly", singly, METH_VARARGS, NULL},
     {"start_write", start_write, METH_VARARGS, NULL},
     {"end_write", end_write, METH_VARARGS, NULL},
     {"start_read", start_read, METH_VARARGS, NULL},

@@ -12,7 +12,6 @@ def beyond_memory(event: dict[str, Any]) -> str:
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
     state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
-    state += f", the model ({size(e['model_on_disk'])}) on disk too" * bool(e["model_on_disk"])
     return (
         f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
         f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "

@@ -14,7 +14,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import merge_loop
-from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, MixedStep, squares_loop
+from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, MixedStep, scale_loop, squares_loop
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.store import FlatStore, Shard, shards_of, within
@@ -174,12 +174,8 @@ class LocalStore(FlatStore):
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
-                terms.append(self.squares_of(self.shard_gradient(shard)))
+                terms.append(squares(self.shard_gradient(shard), self.factor))
         return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
-
-    def squares_of(self, gradient: Array) -> Array:
-        """The sum of squares of the gradient of a shard, as an update reads it."""
-        return squares(gradient, self.factor)
 
     # ---- a step
 
@@ -236,7 +232,7 @@ class LocalStore(FlatStore):
             self.factor *= factor
             return
         for _, gradient, _ in self.owned(self.spans[0][0], self.spans[-1][1]):
-            self.scale(gradient, factor)
+            scale_loop(gradient, factor)
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""
@@ -267,16 +263,6 @@ def squares(g: Array, factor: float | Array = 1.0) -> Array:
     on = backend.of(g)
     if on is backend.META:
         return np.array(1.0)  # on paper any finite number will do
-    if not on.is_host:
-        sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), types_of(g.dtype).sums)
-        squares_loop(g, factor, sums)
-        return sums.sum(dtype=np.float64)
-    return np.array(sum(block_sums(g, factor)))
-
-
-def block_sums(g: Array, factor: float | Array) -> list[float]:
-    """The sum of squares of factor * g in each block, on the host."""
-    sums = np.empty(-(-len(g) // BLOCK_OF_SQUARES), types_of(g.dtype).sums)
+    sums = on.xp.empty(-(-len(g) // BLOCK_OF_SQUARES), types_of(g.dtype).sums)
     squares_loop(g, factor, sums)
-    values: list[float] = sums.tolist()
-    return values
+    return np.array(sum(sums.tolist())) if on.is_host else sums.sum(dtype=np.float64)

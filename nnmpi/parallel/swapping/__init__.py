@@ -1,5 +1,5 @@
-"""Training beyond memory: activations are swapped to disk or recomputed; parameters, gradients and
-optimizer state are on disk while they are not in use.
+"""Training beyond memory: activations are swapped to disk or recomputed, and optimizer state is on
+disk between updates.
 
 Rules:
 

@@ -1,6 +1,5 @@
 """Arena: memory for arrays in a mapping of an unnamed file; measures how fast its disk is."""
 
-import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +22,6 @@ MEASURED = 1 << 27
 
 Blocks: TypeAlias = list[tuple[int, int]]
 """(start, end) of each block, in bytes from the start of the arena."""
-
-PAGE = mmap.PAGESIZE
 
 PIECES = 64
 """The number of pieces in which they are written and read, as arrays would be."""
@@ -102,7 +99,7 @@ class Arena:
         with disk_errors(nbytes), open_file(prefix="nnmpi-swap-") as file:
             os.posix_fallocate(file.fileno(), 0, nbytes)
             self._handler = _function("arena")(file.fileno(), nbytes)
-        self._nbytes, self._address = nbytes, _function("address")(self._handler)
+        self._nbytes = nbytes
 
     @contextmanager
     def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
@@ -128,51 +125,10 @@ class Arena:
         tagged: Blocks = _function("blocks")(self._handler, tag)
         return tagged
 
-    def pages(self, arrays: Iterable[np.ndarray]) -> Blocks:
-        """The ranges of whole pages that contain these arrays, sorted and joined; arrays on the
-        heap are left out."""
-        joined: Blocks = []
-        for start, end in sorted(map(self._bytes_of, arrays)):
-            first, stop = start // PAGE * PAGE, -(-end // PAGE) * PAGE
-            if not 0 <= start < self._nbytes:  # a short array, on the heap
-                continue
-            if joined and first <= joined[-1][1]:
-                first = joined.pop()[0]
-            joined.append((first, stop))
-        return joined
-
-    def discard(self, array: np.ndarray) -> None:
-        """Drops the content of an array that is not needed any more; pages that contain nothing
-        else become 0."""
-        start, end = self._bytes_of(array)
-        first, stop = -(-start // PAGE) * PAGE, end // PAGE * PAGE
-        if 0 <= start < self._nbytes and first < stop:
-            self._each(("forget",), [(first, stop)])
-
-    def no_readahead(self, blocks: Blocks) -> None:
-        """Tells the system that touching a page of these blocks should read that page only."""
-        self._each(("singly",), blocks)
-
-    def _bytes_of(self, array: np.ndarray) -> tuple[int, int]:
-        start = array.__array_interface__["data"][0] - self._address
-        return start, start + array.nbytes
-
     def trim(self, nbytes: float) -> None:
         """Drops pages of freed memory, so that at most `nbytes` bytes of it are in memory."""
         with disk_errors(self._nbytes):
             _function("trim")(self._handler, max(round(nbytes), 0))
-
-    def start_write(self, blocks: Blocks) -> None:
-        """Makes the system begin to write the pages that have changed."""
-        self._each(("start_write",), blocks)
-
-    def end_write(self, blocks: Blocks) -> None:
-        """Waits until the pages are written, and drops them from memory."""
-        self._each(("end_write",), blocks)
-
-    def start_read(self, blocks: Blocks) -> None:
-        """Makes the system begin to read pages."""
-        self._each(("start_read",), blocks)
 
     def write_out(self, blocks: Blocks) -> None:
         """Writes the pages that have changed, and drops all of them from memory."""

@@ -36,17 +36,12 @@ class UnitLoad(NamedTuple):
     forward, backward   seconds of the passes
     nbytes              of activations that the backward pass needs
     input_bytes         of its input, from which it could be recomputed
-    values              bytes of parameters that are read for each pass, if the model is on disk
-    gradients           bytes of gradients that are written behind the backward pass, if it is on
-                        disk
     """
 
     forward: float
     backward: float
     nbytes: float
     input_bytes: float = 0.0
-    values: float = 0.0
-    gradients: float = 0.0
 
 
 class Disk(NamedTuple):
@@ -64,50 +59,13 @@ class Disk(NamedTuple):
     touch: float = 0.0
 
 
-class ModelOnDisk(NamedTuple):
-    """The bytes of values, gradients and optimizer state that are on disk while unused, and the
-    bytes of them (`window`) that are in memory at a time."""
-
-    values: float
-    gradients: float
-    optimizer: float
-    window: float
-
-    @property
-    def nbytes(self) -> float:
-        """The bytes of values, gradients and optimizer state."""
-        return self.values + self.gradients + self.optimizer
-
-    @property
-    def saved(self) -> float:
-        """The bytes of memory saved by having the model on disk."""
-        return self.nbytes - self.window
-
-    def seconds(self, disk: Disk) -> float:
-        """Returns the seconds of an update: gradients are read for their norm, then all is read;
-        values and optimizer state are written, and their pages touched for that."""
-        read = self.nbytes + self.gradients
-        written = self.values + self.optimizer
-        computing = (read + written) * disk.paging + written * disk.touch
-        return read / disk.read + written / disk.write + computing
-
-
 Choice: TypeAlias = tuple[Residence, ...]
 """The residence of each unit."""
 
 KEEP, SWAP, RECOMPUTE = Residence
 
-STATE, MODEL, SUMMED = -1, -2, -3
-"""Numbers that stand for the optimizer state, for values and gradients on disk, and for gradients
-that ranks sum and that stay in memory, where a unit's number is expected."""
-
-PIECE = 1 << 17
-"""The elements of a model on disk that are updated at a time: a multiple of the blocks of sums of
-squares."""
-
-PIECES_AT_A_TIME = 3
-"""Pieces in memory at a time: one is updated, the next one is read, and the one before is
-written."""
+STATE = -1
+"""Stands for the optimizer state where the number of a unit is expected."""
 
 STARTS = 200
 """The number of choices from which a search starts, times the number of units: each costs more with
@@ -120,7 +78,6 @@ class Residences(NamedTuple):
     names    the path of the first layer of each unit
     memory   bytes for activations, without the samples themselves
     state    bytes of optimizer state that is on disk between updates, while there are activations
-    model    the model on disk, if it is there
     """
 
     names: tuple[str, ...]
@@ -129,18 +86,11 @@ class Residences(NamedTuple):
     memory: float
     disk: Disk
     state: float = 0.0
-    model: ModelOnDisk | None = None
 
     @property
     def activations(self) -> float:
         """The bytes of the activations of all units."""
         return sum(unit.nbytes for unit in self.loads)
-
-    @property
-    def in_file(self) -> float:
-        """The bytes of the file besides activations: values, gradients, even those that stay in
-        memory, and optimizer state."""
-        return 2 * self.model.values + self.model.optimizer if self.model else self.state
 
     @property
     def swapped(self) -> frozenset[int]:
@@ -154,10 +104,8 @@ class Residences(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of a micro-batch, forward and backward, and of the update of a model on
-        disk."""
-        update = self.model.seconds(self.disk) if self.model else 0.0
-        return seconds(self.loads, self.choice, self.memory, self.disk, self.state) + update
+        """The seconds of a micro-batch, forward and backward."""
+        return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
 
     @property
     def seconds_kept(self) -> float:
@@ -180,7 +128,6 @@ def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
             "memory": a.config.memory,
             "for_activations": round(known.memory),
             "swapped_state": round(known.state),
-            "model_on_disk": round(known.model.nbytes) if known.model else 0,
             "disk_write": round(known.disk.write),
             "disk_read": round(known.disk.read),
             "seconds": known.seconds,
@@ -243,8 +190,6 @@ class PassClocks:
         self.reads.append(STATE)
         self.free_pages = memory - state  # free bytes that have pages, from the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
-        self.fetched = self.written = 0.0  # when values are in memory, and gradients on disk
-        self._ask_for(0)
 
     def seconds(self) -> float:
         """Returns the time when both clocks have finished; infinity if a pass finds no room."""
@@ -253,7 +198,7 @@ class PassClocks:
         for s in reversed(range(len(self.units))):
             self._backward(s)
         self._read(STATE)
-        return max(self.now, self.written, self.ready.get(STATE, math.inf))
+        return max(self.now, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
         """Waits for writes until `nbytes` are free."""
@@ -266,21 +211,9 @@ class PassClocks:
         self.now += max(nbytes - self.free_pages, 0.0) * self.disk.touch
         self.free_pages = max(self.free_pages - nbytes, 0.0)
 
-    def _values(self, s: int, following: int) -> None:
-        """Waits for the values of unit `s`, if they are on disk, and starts to read those of unit
-        `following`."""
-        self.now = max(self.now, self.fetched) + self.units[s].values * self.disk.paging
-        self._ask_for(following)
-
-    def _ask_for(self, s: int) -> None:
-        if 0 <= s < len(self.units) and self.units[s].values:
-            nbytes = self.units[s].values
-            self.fetched = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
-
     def _forward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._room(unit.nbytes)
-        self._values(s, s + 1)
         self.now += unit.forward
         self.held += unit.nbytes if how is SWAP else kept_bytes(unit, how)
         self.free_pages += unit.nbytes - kept_bytes(unit, how) if how is not SWAP else 0.0
@@ -313,15 +246,11 @@ class PassClocks:
         self.held += extra_bytes(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
-        self._values(s, s - 1)
         if how is RECOMPUTE:
             self.now += unit.forward
-        self.now += unit.backward + unit.gradients * self.disk.touch
+        self.now += unit.backward
         freed = kept_bytes(unit, how) + extra_bytes(unit, how) if how is not SWAP else unit.nbytes
         self.held, self.free_pages = self.held - freed, self.free_pages + freed
-        if unit.gradients:
-            self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
-            self.written = self.disk_free
 
 
 def seconds(

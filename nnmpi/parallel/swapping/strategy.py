@@ -70,11 +70,9 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
     """The strategy of a rank; every rank calls it."""
     plan, dp = _plan(spec), layout.axis["dp"]
     swapper = all_or_none(layout.all, lambda: Swapper(plan, _takes(spec)))
-    with swapper.allocating_model():
-        parts = replicas(layout, spec)
+    parts = replicas(layout, spec)
     config = spec.arrangement.config
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
-    swapper.take(parts.store, [[*stage.parameters()] for stage in spec.part.stages.values()])
     with swapper.allocating_state():
         optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)

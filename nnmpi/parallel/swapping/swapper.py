@@ -8,19 +8,14 @@ It waits for memory and for the disk by the same rules as the clocks in `residen
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
-from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
-from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
-from nnmpi.parallel.swapping.model_pages import ModelPages
-from nnmpi.parallel.swapping.paged_store import PagedStore
 from nnmpi.parallel.swapping.residence import (
-    MODEL,
     STATE,
     Residence,
     Residences,
@@ -54,8 +49,7 @@ class Swapper:
     def __init__(self, plan: Residences, takes: list[bool]) -> None:
         self._plan = plan
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
-        self._arena = Arena(file_bytes(plan.activations, plan.in_file))
-        self._pages: ModelPages | None = None
+        self._arena = Arena(file_bytes(plan.activations, plan.state))
         self.boundaries = stage_boundaries(plan, takes, self._arena.retag)
         ops = {Kind.WRITE: self._write, Kind.READ: self._read}
         self.channels = LocalChannels(self.boundaries, ops)
@@ -64,7 +58,6 @@ class Swapper:
             (Kind.RECOMPUTE, self._recompute),
             (Kind.B, self._backward),
             (Kind.AGREE, self._agree),
-            (Kind.APPLY, self._apply),
         )
         self._disk = DiskThread(plan, self._arena)
         self._end = weakref.finalize(self, self._disk.end)
@@ -75,24 +68,11 @@ class Swapper:
         self._end()
         self._disk.join()
 
-    def allocating_model(self) -> AbstractContextManager[None]:
-        """A context in which values and gradients are allocated, in the arena if they are to be on
-        disk."""
-        return self._arena.allocating(MODEL) if self._plan.model else nullcontext()
-
-    def take(self, store: LocalStore, stages: Iterable[Sequence[Parameter]]) -> None:
-        """Takes the store, with the parameters of each stage."""
-        if self._plan.model:
-            assert isinstance(store, PagedStore)
-            self._pages = ModelPages(self._arena, store, [*stages], self._plan.model.gradients > 0)
-            store.pages = self._pages
-
     @contextmanager
     def allocating_state(self) -> Iterator[None]:
         """A context in which the optimizer state is allocated, in the arena if it is to be on
         disk."""
-        context = self._arena.allocating(STATE) if self._plan.state else self.allocating_model()
-        with context:
+        with self._arena.allocating(STATE) if self._plan.state else nullcontext():
             yield
         self._disk.write_state()
 
@@ -118,14 +98,7 @@ class Swapper:
         disk = self._disk
         disk.move_to(STATE)
         disk.wait(lambda: STATE in disk.loaded)
-        if self._pages:
-            self._pages.end_backward()
         do(op)
-
-    def _apply(self, do: Do, op: Op) -> None:
-        do(op)
-        if self._pages:
-            self._pages.drop()
 
     def _forward(self, do: Do, op: Op) -> None:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]
@@ -134,17 +107,11 @@ class Swapper:
                 disk.reset()
             self._is_within = True
             disk.add(("drop", STATE))  # which a checkpoint may have read
-            if self._pages:
-                self._pages.begin()
         disk.wait(lambda: disk.in_use + self._loads[s].nbytes <= disk.limit)
-        if self._pages:
-            self._pages.enter(s, s + 1)
         with self._arena.allocating(s, self._plan.memory - disk.in_use):
             do(op)
         if s:
             self.boundaries[s - 1].forward_done()
-        if self._pages and s != self._last:
-            self._pages.leave(s)
         with disk.change:
             swaps = how is Residence.SWAP  # a write frees them
             disk.in_use += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
@@ -157,8 +124,6 @@ class Swapper:
         more = extra_bytes(self._loads[op.stage], self._choice[op.stage])
         disk.move_to(op.stage)
         disk.wait(lambda: disk.in_use + more <= disk.limit)
-        if self._pages:
-            self._pages.enter(op.stage, op.stage - 1)
         with self._arena.allocating(op.stage, self._plan.memory - disk.in_use):
             with disk.change:
                 disk.in_use += more
@@ -169,11 +134,7 @@ class Swapper:
         disk.move_to(s)
         if how is Residence.SWAP:
             disk.wait(lambda: s in disk.loaded)
-        if self._pages:
-            self._pages.enter_backward(s)
         do(op)
-        if self._pages:
-            self._pages.leave_backward(s)
         with disk.change:
             disk.loaded.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]

@@ -36,7 +36,6 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategies import rank_step_of
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.swapping.residence import residences_of
 from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
 from nnmpi.planning.paper.log import Entry
 from nnmpi.planning.paper.recording import passes
@@ -266,12 +265,6 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     for x in untrained_on_paper(a, rank):
         sizes[not x.may_differ] += x.nbytes
     of_trained = step(a, rank, batch).held
-    if (plan := residences_of(a)) is not None and (model := plan.model) is not None:
-        of_trained = of_trained._replace(
-            parameters=round(model.window),
-            gradients=0 if model.gradients else of_trained.gradients,
-            optimizer=0,
-        )
     return of_trained._replace(parameters=of_trained.parameters + sizes[True], buffers=sizes[False])
 
 

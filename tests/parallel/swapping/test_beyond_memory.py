@@ -128,7 +128,7 @@ def test_optimizer_state_is_on_disk_between_updates(tmp_path: Path) -> None:
     with Trainer(Config(**QUICK, **case, memory=least)) as trainer:
         found = residences_of(trainer.arrangement)
         assert found is not None
-        assert found.in_file > 0
+        assert found.state > 0
 
 
 def test_a_trace_does_not_count_the_disk_as_communication(

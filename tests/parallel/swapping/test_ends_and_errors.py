@@ -10,6 +10,10 @@ from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.arrays import native
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.comm.transport.base import OtherRankError
+from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.residence import residences_of
 
@@ -38,6 +42,33 @@ def test_a_trainer_that_was_dropped_ends_its_thread() -> None:
     gc.collect()
     thread.join(200)
     assert running() <= before
+
+
+def test_a_strategy_that_is_left_ends_its_thread_and_may_be_closed() -> None:
+    with Trainer(Config(**CASE)) as trainer:
+        thread = next(t for t in reversed(threading.enumerate()) if t.name == "nnmpi-swap")
+        trainer.strategy.leave()
+        assert not thread.is_alive()
+
+
+def test_a_disk_that_is_full_on_one_rank_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, failed = Arena.__init__, threading.local()
+
+    def full(memory: Arena, nbytes: int) -> None:
+        if getattr(failed, "rank", 0) == 1 and nbytes != arena.MEASURED:
+            raise ValueError("memory: no space left on device")
+        made(memory, nbytes)
+
+    monkeypatch.setattr(arena, "MEASURED", 1 << 20)
+    monkeypatch.setattr(Arena, "__init__", full)
+
+    def run(comm: Comm) -> str:
+        failed.rank = comm.rank
+        with pytest.raises((ValueError, OtherRankError), match="no space left on device") as caught:
+            Trainer(Config(**CASE | {"batch_size": 48}), comm=comm)
+        return str(caught.value)
+
+    assert len(threads.run(2, run)) == 2
 
 
 def test_a_file_that_is_refused_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
