@@ -1,6 +1,7 @@
-"""A plugin of pytest for scripts/without: leaves out tests that ask for an option that is gone.
+"""A plugin of pytest for scripts/without: leaves out tests that ask for what is gone.
 
-NNMPI_GONE has the names of the options, and of values of options, with commas between them.
+NNMPI_GONE has the names of options, of their values, and of functions and classes, with commas
+between them.
 """
 
 import os
@@ -17,12 +18,15 @@ ASKS = re.compile(
     rf"|unrecognized arguments:.*--({GONE})\b"
     rf"|argument --\S+: invalid choice: .?({GONE})\b"
     rf"|unexpected keyword argument .({GONE})\b"
+    rf"|(model|data set) '({GONE})\b[^']*' is (unknown|not known)"
+    rf"|has no '({GONE})'"
+    rf"|\b({GONE}) is of an add-on that is not here"
 )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    """Turns the failure of a test into a skip, if it asks for such an option."""
+    """Turns the failure of a test into a skip, if it asks for such a name."""
     return left_out((yield))
 
 
@@ -33,7 +37,7 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 
 
 def left_out(report: Any) -> Any:
-    """The report, as skipped if its text says that an option is gone."""
+    """The report, as skipped if its text says that a name is gone."""
     text = "\n".join([report.longreprtext, *(section for _, section in report.sections)])
     if report.failed and (found := ASKS.search(text)):
         report.outcome = "skipped"

@@ -2,7 +2,7 @@
 
 Copies the tree, takes out the modules of the add-on, its entry in nnmpi/addons.py and the tests
 that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
-which those that ask for its options are left out (left_out.py).
+which those that ask for its options, models or names are left out (left_out.py).
 """
 
 import argparse
@@ -72,11 +72,17 @@ def main() -> int:
     return 0
 
 
+BY_NAME = ("names", "methods", "models", "datasets")
+"""Tables whose keys are what programs name."""
+
+
 def names_of(gone: set[str]) -> Iterator[str]:
-    """Yields the options of these add-ons, and the values that they add to other options."""
+    """Yields the options of these add-ons, the values that they add to other options, and names."""
     from nnmpi.addons import ADD_ONS, loaded
 
     for name in gone:
+        for table in BY_NAME:
+            yield from (key.rpartition(".")[2] for key in ADD_ONS[name].rows.get(table, {}))
         for where in ADD_ONS[name].rows.get("options", {}).values():
             part = loaded(where)
             yield from (field.name for field in fields(part.options))

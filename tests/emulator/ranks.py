@@ -9,19 +9,19 @@ from helpers.training.pipelined import CNN, MLP, by_first, equals, run
 
 from nnmpi.comm import Comm, comm_self, world
 
-GPT = {"build": partial(MODELS["gpt"], POSITIONS), "given": many_tokens}
+DECODER = {"build": partial(MODELS["decoder"], POSITIONS), "given": many_tokens}
 CASES: dict[int, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     2: [
         *(({"zero": zero, "bucket_mb": 0.01}, MLP) for zero in (0, 1, 2, 3)),
         ({"tp": 2}, MLP),
         ({"pp": 2}, {**MLP, "micro_batches": 2}),
-        ({"tp": 2, "sequence_parallel": True}, GPT),
+        ({"tp": 2, "sequence_parallel": True}, DECODER),
     ],
     4: [
         ({"dp": 2, "tp": 2, "zero": 1}, MLP),
         ({"dp": 2, "pp": 2, "zero": 2}, {**MLP, "micro_batches": 2}),
         ({"zero": 3, "bucket_mb": 0.01}, CNN),
-        ({"dp": 2, "tp": 2, "sequence_parallel": True}, GPT),
+        ({"dp": 2, "tp": 2, "sequence_parallel": True}, DECODER),
     ],
 }
 """Layouts by the number of ranks, and what is trained in them, on one rank on the CPU too."""

@@ -9,7 +9,6 @@ from fuzzing import Outcome, damaged, refused
 from helpers.shards import cut
 
 from nnmpi import nn
-from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
 
 
 def case(rng: np.random.Generator, folder: Path) -> Outcome:
@@ -17,7 +16,7 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
     wrong = sorted(files)[rng.integers(len(files))]
     for name, content in files.items():
         (folder / name).write_bytes(damaged(rng, content) if name == wrong else content)
-    return refused(lambda: load_gpt2(folder), str(folder))[1]
+    return refused(lambda: nn.gpt2.load_gpt2(folder), str(folder))[1]
 
 
 @cache
@@ -26,7 +25,7 @@ def _good(in_shards: bool) -> dict[str, bytes]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         published = {"generation_config.json": {"eos_token_id": 2}}
-        save_gpt2(nn.GPT(2, 1, 2, 3, 4, published=published), folder)
+        nn.gpt2.save_gpt2(nn.GPT(2, 1, 2, 3, 4, published=published), folder)
         if in_shards:
             cut(folder, 2)
         return {path.name: path.read_bytes() for path in folder.iterdir()}

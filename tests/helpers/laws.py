@@ -6,6 +6,8 @@ ranks that are threads, `tests/laws/test_laws_mpi.py` on processes of MPI.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from inspect import isfunction, signature
 from types import ModuleType
 from typing import NamedTuple
@@ -40,9 +42,7 @@ from helpers.training import (
     laws_checkpoint_files,
     laws_checkpoints,
     laws_compression,
-    laws_generation,
     laws_goals,
-    laws_gpt2,
     laws_layers,
     laws_masters,
     laws_moves,
@@ -76,6 +76,12 @@ def of(*modules: ModuleType) -> dict[str, Law]:
     }
 
 
+def of_add_on(*names: str) -> dict[str, Law]:
+    """The laws of modules of an add-on; none where it was taken out, and they with it."""
+    paths = (f"helpers.training.{name}" for name in names)
+    return of(*(import_module(path) for path in paths if find_spec(path)))
+
+
 def is_law(f: Callable[..., object]) -> bool:
     parameters = signature(f).parameters.values()
     needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
@@ -93,11 +99,16 @@ OF_COMM = of(
 )
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_experts, laws_sequence, laws_tensor_loss),
+    **each(laws_sequence.a_transformer_trains_as_one_rank, ("decoder", "gpt")),
     **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
 }
 OF_SHARDED_MODELS = {
     **of(laws_tensor_layers),
     **each(laws_tensor_graphs.trains_as_one_rank, laws_tensor_graphs.MODELS),
+}
+OF_RECOMPUTATION = {
+    **each(laws_recompute.what_runs_again_changes_no_bits, laws_recompute.UNTIED),
+    **of(laws_recompute),
 }
 OF_MASTERS = {
     **each(laws_masters.values_are_the_rounding_of_masters, laws_masters.LAYOUTS),
@@ -173,11 +184,13 @@ TABLE = {
     "state of replicas": Row(OF_REPLICA_STATE, (4,), threads_all=(2, 3, 8), mpi_all=(3,)),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "recomputation": Row(
-        of(laws_recompute), (1,), threads_all=(2, 3, 4, 8), mpi=(2,), mpi_all=(1, 3, 4, 8)
+        OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi=(2,), mpi_all=(1, 3, 4, 8)
     ),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),
-    "gpt2": Row(of(laws_gpt2, laws_generation), (2,), threads_all=(1, 3, 4), mpi_all=(2,)),
+    "gpt2": Row(
+        of_add_on("laws_gpt2", "laws_generation"), (2,), threads_all=(1, 3, 4), mpi_all=(2,)
+    ),
     "pipelines": Row(OF_PIPELINES, (4,), threads_all=(1, 2), mpi_all=(3,)),
     "pipelines of processes": Row({SENT: OF_PIPELINES[SENT]}, mpi=(2,)),
     "pipelines in a v": Row({IN_V: OF_PIPELINES[IN_V]}, (2, 3, 6), mpi=(4,)),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device
 from helpers.kernels import fakecudnn
+from helpers.training.transformer_models import Decoder
 
 import nnmpi
 from nnmpi import nn, optim
@@ -125,8 +126,12 @@ def test_float32_and_parts_of_arrays_take_products(fake: fakecudnn.Fake | None) 
 
 
 @HALVES
-def test_a_gpt_takes_it_in_each_block(fake: fakecudnn.Fake | None, dtype: str) -> None:
-    model = nn.GPT(2, 2, 32, 50, 12).to(dtype, DEVICE)
+@pytest.mark.parametrize("name", ["decoder", "gpt"])
+def test_a_transformer_takes_it_in_each_block(
+    fake: fakecudnn.Fake | None, name: str, dtype: str
+) -> None:
+    made = Decoder(50, 12, 2, 2, 32, 0) if name == "decoder" else nn.GPT(2, 2, 32, 50, 12)
+    model = made.to(dtype, DEVICE)
     opt, rng = optim.SGD(model.parameters(), 0.1), np.random.default_rng(0)
     x, y = rng.integers(0, 50, (2, 3, 12))
     losses = []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.training.laws_language import VOCABULARY, tokens
 from helpers.training.pipelined import Ran, equals, run
+from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm, comm_self
@@ -79,9 +80,9 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def gpt() -> nn.Module:
+def decoder() -> nn.Module:
     """Its embedding is its head too, which is on another rank of a pipeline."""
-    return nn.GPT(2, 2, 16, VOCABULARY, 8)
+    return Decoder(VOCABULARY, 8, heads=2, width=16)
 
 
 def trained(comm: Comm, name: str, **layout: Any) -> Ran:
@@ -93,7 +94,7 @@ def trained(comm: Comm, name: str, **layout: Any) -> Ran:
         **OPTIONS[name],
         **layout,
     }
-    return run(comm, gpt, tokens(8), **how)
+    return run(comm, decoder, tokens(8), **how)
 
 
 @cache

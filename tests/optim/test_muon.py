@@ -10,6 +10,7 @@ from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 from helpers.training.laws_language import VOCABULARY, tokens
 from helpers.training.pipelined import BOUND, Heard, Ran, digits, distance, equals, is_same, run
+from helpers.training.transformer_models import Decoder
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
@@ -222,7 +223,7 @@ def test_parts_of_matrices_are_refused_if_the_user_makes_the_optimizer(
 
     def fit(comm: Comm) -> None:
         config = Config(**layout, steps=1, quiet=True, bucket_mb=1e-4)
-        Trainer(config, gpt, tokens(8), comm, optimizer=make)
+        Trainer(config, decoder, tokens(8), comm, optimizer=make)
 
     with pytest.raises(ValueError, match=f"Muon needs whole matrices, .*{remedy}"):
         threads.run(2, fit)
@@ -254,14 +255,14 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 HOW: dict[str, Any] = {"optimizer": "muon", "lr": 0.01, "weight_decay": 0.02}
 
 
-def gpt() -> nn.Module:
+def decoder() -> nn.Module:
     """Its embedding is its head too, which is on another rank of a pipeline."""
-    return nn.GPT(2, 2, 16, VOCABULARY, 8)
+    return Decoder(VOCABULARY, 8, heads=2, width=16)
 
 
 def trained(comm: Comm, **layout: Any) -> Ran:
     common = {"batch_size": 9, "micro_batches": 2, "clip_norm": 1.0, "weight_decay_of": "matrices"}
-    return run(comm, gpt, tokens(8), **HOW, **common, **layout)
+    return run(comm, decoder, tokens(8), **HOW, **common, **layout)
 
 
 @cache

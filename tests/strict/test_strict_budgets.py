@@ -17,7 +17,6 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import losses
 from nnmpi.comm import comm_self
 from nnmpi.io.output import NullReport
-from nnmpi.nn.gpt import GPT
 from nnmpi.nn.models import mlp, mnist_cnn
 
 pytestmark = needs_emulator
@@ -74,9 +73,9 @@ TASKS = {
     "mlp": Task(lambda: mlp(36, 16, 16, 10), (4, 1, 6, 6)),
     "W1": Task(mnist_cnn, (4, 1, 28, 28)),
     "W5": Task(resnet, (2, 3, 8, 8)),
-    "gpt:1": Task(lambda: GPT(1, 2, 16, 20, 12), (2, 12)),
-    "gpt:2": Task(lambda: GPT(2, 2, 16, 20, 12), (2, 12)),
-    "gpt:1, dropout": Task(lambda: GPT(1, 2, 16, 20, 12, 0.1), (2, 12)),
+    "gpt:1": Task(lambda: nn.GPT(1, 2, 16, 20, 12), (2, 12)),
+    "gpt:2": Task(lambda: nn.GPT(2, 2, 16, 20, 12), (2, 12)),
+    "gpt:1, dropout": Task(lambda: nn.GPT(1, 2, 16, 20, 12, 0.1), (2, 12)),
     "LSTM": Task(Words, (3, 5)),
 }
 

@@ -100,9 +100,9 @@ def an_embedding_gives_positions(comm: Comm) -> None:
     np.testing.assert_allclose(part.grad, wanted[rows], rtol=1e-12)
 
 
-def a_transformer_trains_as_one_rank(comm: Comm) -> None:
+def a_transformer_trains_as_one_rank(comm: Comm, name: str) -> None:
     layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
-    trains_as_one_rank(layout, 2, "gpt", comm)
+    trains_as_one_rank(layout, 2, name, comm)
 
 
 class Scale(nn.Module):

@@ -12,7 +12,6 @@ from helpers.training.pipelined import Options, Ran, equals, run
 from nnmpi import nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
-from nnmpi.nn.llama import LlamaSizes
 
 VOCABULARY, POSITIONS = 17, 6
 UNEVEN = 9
@@ -46,11 +45,12 @@ def gpt(positions: int = POSITIONS) -> nn.Module:
 
 def llama(positions: int = POSITIONS) -> nn.Module:
     """Five heads of keys, each for two heads."""
-    return nn.Llama(LlamaSizes(2, 10, 20, VOCABULARY, positions, 5, 9))
+    return nn.Llama(nn.llama.LlamaSizes(2, 10, 20, VOCABULARY, positions, 5, 9))
 
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "gpt": gpt,
+    "decoder": partial(transformer_models.Decoder, VOCABULARY),
     "encoder": partial(transformer_models.Encoder, VOCABULARY),
     "mixture": partial(transformer_models.mixture, VOCABULARY),
     "llama": llama,

@@ -34,6 +34,43 @@ class Residual(nn.Module):
         return x + self.layers(x)
 
 
+class Decoder(nn.Module):
+    """Causal blocks in the form of GPT-2's; the head has the weight of the embedding."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        positions: int,
+        layers: int = 2,
+        heads: int = HEADS,
+        width: int = WIDTH,
+        dropout: float = 0.1,
+    ) -> None:
+        self.embed = nn.Embedding(vocabulary, width)
+        self.embed.weight = nn.Parameter.drawn((vocabulary, width), nn.init.normal(0.02))
+        self.positions, self.drop = nn.PositionalEmbedding(positions, width), nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(_block(heads, width, dropout) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.embed.weight
+        self.scores = nn.ChannelsFirst()
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.blocks(self.drop(self.positions(self.embed(tokens))))
+        return self.scores(self.head(self.norm(x)))
+
+
+def _block(heads: int, width: int, dropout: float) -> nn.Sequential:
+    attend = nn.SelfAttention(heads, is_causal=True, dropout=dropout)
+    around = nn.Linear(width, 3 * width), attend, nn.Linear(width, width)
+    within = nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)
+    return nn.Sequential(
+        *(
+            Residual(nn.LayerNorm(width), *layers, nn.Dropout(dropout))
+            for layers in (around, within)
+        )
+    )
+
+
 def rotary(vocabulary: int, positions: int) -> nn.Module:
     """Blocks in the form of Llama's: RMSNorm, no biases, rotary positions; a causal model."""
 

@@ -18,6 +18,7 @@ from helpers.training.laws_arrangement import (
     only_sends_what_is_said,
 )
 from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
+from helpers.training.transformer_models import Decoder
 
 from nnmpi import nn
 from nnmpi.comm import thread_ranks as threads
@@ -68,10 +69,10 @@ def wide_cnn() -> nn.Module:
     return nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10))
 
 
-WIDE = {"build": partial(nn.GPT, 2, 5, 80, 17, 6), "given": many_tokens, "sequence_parallel": True}
+WIDE = {"build": partial(Decoder, 17, 6, 2, 5, 80), "given": many_tokens, "sequence_parallel": True}
 OF_TOKENS = {"given": many_tokens, "pp": 2, "micro_batches": 3}
 EVERYWHERE = {**OF_TOKENS, "build": partial(MODELS["everywhere"], POSITIONS)}
-LONG = partial(nn.GPT, 1, 5, 320, 17, 6)
+LONG = partial(Decoder, 17, 6, 1, 5, 320)
 OTHERS = {
     "long sums of terms": (4, {**WIDE, "dp": 2, "tp": 2}),
     "long sums of terms by shards": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "bucket_mb": 0.05}),
@@ -138,7 +139,7 @@ OF_DIGITS = {
 }
 CUT = OF_DIGITS | {
     name: {**OF_TOKENS, "build": partial(MODELS[name], POSITIONS)}
-    for name in ("gpt", "mixture", "routed", "everywhere")
+    for name in ("decoder", "gpt", "mixture", "routed", "everywhere")
 }
 LAYOUTS = {"pp=2": {}, "tp=2": {"tp": 2}, "in parts": {"tp": 2, "sequence_parallel": True}}
 

@@ -12,6 +12,7 @@ import pytest
 from helpers.planning import planning
 from helpers.training import on_paper as small
 from helpers.training.laws_language import MODELS, POSITIONS, VOCABULARY, many_tokens, windows
+from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi import data as datasets
@@ -43,14 +44,20 @@ from nnmpi.schedules.op import Kind
 DIGITS = partial(datasets.load, "synthetic:1x28x28:10:600")
 IMAGES = partial(datasets.load, "synthetic:3x32x32:10:40")
 IN_PARTS = Config(model="mnist-cnn", batch_size=128, micro_batches=4)
-GPT = partial(nn.GPT, 2, 4, 64, VOCABULARY, 64)
+DECODER = partial(Decoder, VOCABULARY, 64, 2, 4, 64, 0)
 TOKENS = partial(windows, 40, 64)
-CASES = {
+
+
+def gpt() -> nn.Module:
+    return nn.GPT(2, 4, 64, VOCABULARY, 64)
+
+
+CASES: dict[str, tuple[Config, Callable[[], nn.Module] | None, Callable[[], Dataset]]] = {
     "mnist-cnn": (Config(model="mnist-cnn", batch_size=32), None, DIGITS),
     "mnist-cnn in micro-batches": (IN_PARTS, None, DIGITS),
     "cifar-cnn": (Config(model="cifar-cnn", batch_size=8), None, IMAGES),
-    "gpt": (Config(batch_size=8), GPT, TOKENS),
-    "gpt in micro-batches": (Config(batch_size=8, micro_batches=2), GPT, TOKENS),
+    "decoder": (Config(batch_size=8), DECODER, TOKENS),
+    "gpt in micro-batches": (Config(batch_size=8, micro_batches=2), gpt, TOKENS),
 }
 
 
@@ -116,9 +123,11 @@ KINDS = {
     ),
     "cnn": (Config(model="mnist-cnn", batch_size=64), None, DIGITS, 1),
     "cnn, tp": (Config(model="mnist-cnn", batch_size=64, tp=2), None, DIGITS, 2),
-    "gpt": (TEXT, GPT, TOKENS, 1),
-    "gpt, cp": (replace(TEXT, cp=2), GPT, TOKENS, 2),
-    "gpt, tp": (replace(TEXT, tp=2), GPT, TOKENS, 2),
+    "gpt": (TEXT, gpt, TOKENS, 1),
+    "decoder, cp": (replace(TEXT, cp=2), DECODER, TOKENS, 2),
+    "gpt, cp": (replace(TEXT, cp=2), gpt, TOKENS, 2),
+    "decoder, tp": (replace(TEXT, tp=2), DECODER, TOKENS, 2),
+    "gpt, tp": (replace(TEXT, tp=2), gpt, TOKENS, 2),
     "experts": (Config(batch_size=240), partial(MODELS["mixture"], POSITIONS), many_tokens, 1),
     "recurrent": (replace(TEXT, batch_size=32), Recurrent, TOKENS, 1),
 }

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.training.laws_language import UNEVEN, VOCABULARY, gpt, tokens
+from helpers.training.laws_language import POSITIONS, UNEVEN, VOCABULARY, tokens
 from helpers.training.pipelined import run
+from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.autograd import Tensor
@@ -107,9 +108,13 @@ def test_what_mixes_positions_is_refused(build: Callable[[], nn.Module], what: s
         threads.run(2, lambda comm: Trainer(Config(cp=2), build, tokens(UNEVEN), comm))
 
 
+def decoder(positions: int = POSITIONS) -> nn.Module:
+    return Decoder(VOCABULARY, positions)
+
+
 def test_sequences_that_are_too_short_are_refused() -> None:
     with refused("cp 4 cuts sequences into 8 chunks", "they have 6 positions", "--cp 3"):
-        threads.run(4, lambda comm: Trainer(Config(cp=4), gpt, tokens(), comm))
+        threads.run(4, lambda comm: Trainer(Config(cp=4), decoder, tokens(), comm))
 
 
 @pytest.mark.parametrize("cut", [{"cp": 2}, {"tp": 2, "sequence_parallel": True}])
@@ -119,7 +124,7 @@ def test_tests_of_another_length_are_refused(cut: dict[str, Any]) -> None:
 
     def law(comm: Comm) -> None:
         with pytest.raises((ValueError, OtherRankError), match="have 9 and 12 positions"):
-            Trainer(Config(**cut), lambda: gpt(UNEVEN + 3), longer, comm)
+            Trainer(Config(**cut), lambda: decoder(UNEVEN + 3), longer, comm)
 
     threads.run(2, law)
 
@@ -133,7 +138,7 @@ def test_samples_without_positions_are_refused() -> None:
 
 
 def longer() -> nn.Module:
-    return gpt(UNEVEN)
+    return decoder(UNEVEN)
 
 
 def test_a_run_is_verified_against_one_rank() -> None:

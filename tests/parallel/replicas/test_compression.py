@@ -11,6 +11,7 @@ from helpers.device import DEVICE, needs_device
 from helpers.training.laws_compression import COMMON, blurred, residual
 from helpers.training.laws_language import many_tokens
 from helpers.training.on_paper import arranged
+from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.arrays.backend import CPU, Backend, to_host
@@ -58,7 +59,7 @@ def _sums(comm: Comm, on: Backend, name: str) -> list[np.ndarray]:
 
 def test_terms_of_gradients_along_tp_are_refused() -> None:
     """Their residuals would differ between ranks that have copies of a parameter."""
-    model = partial(nn.GPT, 1, 4, 16, 17, 6)
+    model = partial(Decoder, 17, 6, 1, 4, 16, 0)
     options: dict[str, Any] = {"build": model, "given": many_tokens, "compress": "sign", "tp": 2}
     with refused("compress sign", "2 ranks along tp", "leave out --sequence-parallel"):
         arranged(Cluster.on_paper(4), **options, sequence_parallel=True)

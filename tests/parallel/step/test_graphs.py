@@ -9,6 +9,7 @@ import pytest
 from helpers.device import needs_device
 from helpers.training.laws_language import VOCABULARY, windows
 from helpers.training.pipelined import digits
+from helpers.training.transformer_models import Decoder
 
 import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
@@ -53,6 +54,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, Callable[[], Any]]] = {
     "cnn": ({"model": "digits-cnn"}, None, digits),
     "random numbers": ({"compile": True}, Dropped, digits),
     "gpt": ({}, gpt, partial(windows, 56, 8)),
+    "decoder": ({}, partial(Decoder, VOCABULARY, 8, heads=2, width=16), partial(windows, 56, 8)),
     "float16": ({"model": "mlp:64-32-10", "dtype": "float16"}, None, digits),
     "float64": ({"model": "mlp:64-32-10", "dtype": "float64"}, None, digits),
     "micro-batches": ({"model": "mlp:64-32-10", "micro_batches": 2}, None, digits),

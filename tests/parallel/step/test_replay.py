@@ -4,12 +4,14 @@ import re
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.training.laws_language import VOCABULARY, windows
 from helpers.training.pipelined import Heard, Ran, contents, digits, run
+from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Trainer, data, nn
 from nnmpi.autograd import Tensor
@@ -29,6 +31,11 @@ CNN: dict[str, Any] = {"model": "digits-cnn", "epochs": 2}
 WORDS: dict[str, Any] = {"data": "text", "context": 16, "steps": 4, "epochs": 1, "batch_size": 4}
 DEEP: dict[str, Any] = {"model": "mlp:64-20-18-16-14-12-10", "steps": 9}
 GPT: dict[str, Any] = {"model": "gpt:2x2x16", "dropout": 0.2, **WORDS}
+DECODER: dict[str, Any] = {
+    "build": partial(Decoder, VOCABULARY, 16, heads=2, width=16, dropout=0.2),
+    "given": partial(windows, 30, 16),
+    "steps": 4, "epochs": 1, "batch_size": 4,
+}
 
 RUNS: dict[str, dict[str, Any]] = {
     "mlp": {"model": "mlp:64-12-10", "steps": 9},
@@ -41,6 +48,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "data": "synthetic:1x28x28:10:60",
         "dtype": "float32",
     },
+    "decoder": DECODER,
+    "decoder in 16 bits": {**DECODER, "dtype": "float16"},
     "gpt": {**GPT, "dropout": 0.0},
     "gpt with dropout": {**GPT, "dtype": "float32"},
     "gpt in 16 bits": {**GPT, "dtype": "float16"},
@@ -51,9 +60,9 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "shared": (2, {"model": "mlp:64-12-10", "allreduce": "shared", "clip_norm": 0.1}),
     "statistics": (3, {**CNN, "micro_batches": 2}),
     "zero 1": (2, {"model": "mlp:64-12-10", "zero": 1, "micro_batches": 2}),
-    "zero 1, buckets": (2, {**GPT, "zero": 1, "bucket_mb": 0.005, "allreduce": "ring"}),
+    "zero 1, buckets": (2, {**DECODER, "zero": 1, "bucket_mb": 0.005, "allreduce": "ring"}),
     "zero 2": (3, {**CNN, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
-    "zero 2, a tied weight": (2, {**GPT, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
+    "zero 2, a tied weight": (2, {**DECODER, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
     "zero 2 in pipelines": (
         4,
         {
@@ -70,7 +79,7 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "zero 3, statistics": (3, {**CNN, "zero": 3, "bucket_mb": 0.005, "clip_norm": 0.5}),
     "zero 3, a tied weight": (
         2,
-        {**GPT, "zero": 3, "bucket_mb": 0.005, "micro_batches": 2, "dtype": "float32"},
+        {**DECODER, "zero": 3, "bucket_mb": 0.005, "micro_batches": 2, "dtype": "float32"},
     ),
     "zero 3, a bucket": (2, {"model": "mlp:64-12-10", "zero": 3}),
     "zero 3, stages run again": (
@@ -97,7 +106,7 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
             "schedule": "zb-h1",
         },
     ),
-    "zero 3, tp": (4, {**GPT, "dp": 2, "tp": 2, "zero": 3, "bucket_mb": 0.005}),
+    "zero 3, tp": (4, {**DECODER, "dp": 2, "tp": 2, "zero": 3, "bucket_mb": 0.005}),
     "pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3}),
     "gpipe": (2, {**CNN, "pp": 2, "cut": "4", "micro_batches": 3, "schedule": "gpipe"}),
     "interleaved": (
@@ -110,17 +119,21 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
         {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "dualpipe-v"},
     ),
     "zb-h1": (3, {**DEEP, "pp": 3, "cut": "4,8", "micro_batches": 4, "schedule": "zb-h1"}),
-    "blocks over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
+    "blocks over two ranks": (2, {**DECODER, "pp": 2, "cut": "4", "micro_batches": 2}),
     "recomputed": (2, {**CNN, "micro_batches": 2, "recompute": "stage"}),
     "recomputed in a pipeline": (
         2,
         {**CNN, "pp": 2, "cut": "5", "micro_batches": 3, "recompute": "stage"},
     ),
     "tp": (2, {**CNN, "tp": 2, "micro_batches": 2}),
-    "tp, blocks": (2, {**GPT, "tp": 2}),
-    "sequence parallel": (2, {**GPT, "tp": 2, "sequence_parallel": True}),
-    "cp": (2, {**GPT, "cp": 2}),
-    "tp, pipeline": (4, {**GPT, "tp": 2, "pp": 2, "cut": "4", "micro_batches": 2}),
+    "tp, blocks": (2, {**DECODER, "tp": 2}),
+    "sequence parallel": (2, {**DECODER, "tp": 2, "sequence_parallel": True}),
+    "cp": (2, {**DECODER, "cp": 2}),
+    "gpt, zero 3": (2, {**GPT, "zero": 3, "bucket_mb": 0.005, "micro_batches": 2}),
+    "gpt, tp": (2, {**GPT, "tp": 2, "sequence_parallel": True}),
+    "gpt, cp": (2, {**GPT, "cp": 2}),
+    "gpt over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
+    "tp, pipeline": (4, {**DECODER, "tp": 2, "pp": 2, "cut": "4", "micro_batches": 2}),
     "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
 }
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
@@ -161,6 +174,13 @@ def few(spec: str) -> Dataset:
     )
 
 
+def given_by(options: dict[str, Any]) -> dict[str, Any]:
+    """The data of a run, unless they are digits."""
+    if "given" in options:
+        return {"given": options["given"]()}
+    return {"given": few(options["data"])} if "data" in options else {}
+
+
 def same_bits(a: Ran, b: Ran) -> None:
     assert a.losses == b.losses
     for name, array in a.state.items():
@@ -171,8 +191,8 @@ def same_bits(a: Ran, b: Ran) -> None:
 
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
 def test_replayed_passes_have_the_bits_of_the_tape(options: dict[str, Any], stages: Stages) -> None:
-    given = few(options["data"]) if "data" in options else None
-    tape, replayed = (run(comm_self(), None, given, **options, compile=on) for on in (False, True))
+    how = options | given_by(options)
+    tape, replayed = (run(comm_self(), **how, compile=on) for on in (False, True))
     same_bits(replayed, tape)
     (lists,) = stages()
     assert lists.reason is None
@@ -183,10 +203,10 @@ def test_replayed_passes_have_the_bits_of_the_tape(options: dict[str, Any], stag
 def test_ranks_have_the_bits_of_the_tape(
     ranks: int, options: dict[str, Any], stages: Stages
 ) -> None:
-    given = few(options["data"]) if "data" in options else None
+    how = options | given_by(options)
 
     def both(comm: Comm) -> None:
-        same_bits(*(run(comm, None, given, **options, compile=on) for on in (True, False)))
+        same_bits(*(run(comm, **how, compile=on) for on in (True, False)))
 
     threads.run(ranks, both)
     assert len(stages()) >= ranks

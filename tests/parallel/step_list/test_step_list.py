@@ -13,8 +13,8 @@ from helpers.step_lists import changed, groups
 from helpers.training.laws_language import VOCABULARY, windows
 from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
+from helpers.training.transformer_models import Decoder
 
-from nnmpi import nn
 from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -29,16 +29,15 @@ from nnmpi.schedules.proof import ScheduleError
 BATCH, MICRO = 24, 3
 
 
-def gpt() -> nn.Module:
-    """Its embedding is its head too, which is on another rank of a pipeline."""
-    return nn.GPT(3, 2, 16, VOCABULARY, 8)
-
-
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"model": "mlp:64-128-128-128-128-10", "given": digits},
     "cnn": {"model": "digits-cnn", "given": digits},
-    "gpt": {"build": gpt, "given": partial(windows, 56, 8)},
+    "decoder": {
+        "build": partial(Decoder, VOCABULARY, 8, layers=3, heads=2, width=16, dropout=0),
+        "given": partial(windows, 56, 8),
+    },
 }
+"""The embedding of the last one is its head too, which is on another rank of a pipeline."""
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "1": (1, {}),
     "dp 2": (2, {"dp": 2}),
@@ -160,7 +159,7 @@ def test_wrong_lists_are_refused() -> None:
         ranks, layout = LAYOUTS[name]
         for zero in range(4):
             options = {"zero": zero, "micro_batches": MICRO, "bucket_mb": 0.02, **layout}
-            a = arranged(Cluster.on_paper(ranks), **MODELS["gpt"], **options)
+            a = arranged(Cluster.on_paper(ranks), **MODELS["decoder"], **options)
             made.append(groups(a, MICRO))
     for _ in range(1200):
         right = draw.choice(made)

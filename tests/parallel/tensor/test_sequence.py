@@ -1,19 +1,20 @@
 """Sequence parallelism: what is whole between sharded layers is cut along positions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.training.laws_language import gpt, tokens
+from helpers.training.laws_language import MODELS, POSITIONS, tokens
 from helpers.training.pipelined import run
+from helpers.training.transformer_models import Decoder
 
 import nnmpi
 from nnmpi import Config, nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.llama import LlamaSizes
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -32,11 +33,19 @@ def traced(model: nn.Module, positions: int) -> Graph:
 
 
 def of_gpt(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
-    graph = traced(nn.GPT(2, 4, 64, 50, 32, dropout=0.1), 32)
+    return of_model(nn.GPT(2, 4, 64, 50, 32, dropout=0.1), tp, sequence)
+
+
+def of_decoder(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
+    return of_model(Decoder(50, 32, 2, 4, 64), tp, sequence)
+
+
+def of_model(model: nn.Module, tp: int, sequence: bool) -> tuple[Graph, Sharding]:
+    graph = traced(model, 32)
     return graph, shard(graph, tp, sequence=sequence) if tp > 1 else UNSHARDED
 
 
-def test_the_plan_of_a_block() -> None:
+def test_the_plan_of_a_block_of_gpt() -> None:
     graph, found = of_gpt(2, sequence=True)
     forms = {layer.path: layer.way.name for layer in found.layers}
     assert forms["wte"] == "rows of positions"
@@ -60,8 +69,26 @@ def test_the_plan_of_a_block() -> None:
     assert "wpe.weight" not in names  # each rank has its own rows
 
 
+def test_the_plan_of_a_block() -> None:
+    graph, found = of_decoder(2, sequence=True)
+    ways = {layer.path: layer.way.name for layer in found.layers}
+    assert ways["embed"] == "rows of positions"
+    around, within = (
+        [ways[f"blocks.0.{part}.layers.{k}"] for k in layers]
+        for part, layers in ((0, range(5)), (1, (0, 1, 3, 4)))
+    )
+    column, row = "column of positions", "row of positions"
+    assert around == ["positions", column, "channels", row, "positions"]
+    assert within == ["positions", column, row, "positions"]
+    of_layers = {e for node in graph.nodes for e in node.outputs}
+    assert of_layers == {*found.edges}, "some activation is whole on every rank"
+    names = {graph.variables[v].path for v in found.terms}
+    assert {"norm.weight", "blocks.1.1.layers.3.bias"} <= names
+    assert "positions.weight" not in names  # each rank has its own rows
+
+
 def test_without_the_option_no_plan_cuts_positions() -> None:
-    _, found = of_gpt(2, sequence=False)
+    _, found = of_decoder(2, sequence=False)
     assert not any(layer.way.markers for layer in found.layers)
     assert not found.terms
 
@@ -70,7 +97,7 @@ def test_without_the_option_no_plan_cuts_positions() -> None:
 
 
 def arranged(tp: int, sequence: bool, **options: Any) -> Arrangement:
-    graph, sharding = of_gpt(tp, sequence)
+    graph, sharding = of_decoder(tp, sequence)
     config = Config(tp=tp, sequence_parallel=sequence, **options)
     return arrange(config, Cluster.on_paper(tp, tp), graph, sharding)
 
@@ -96,28 +123,35 @@ def test_it_sends_as_much_and_gathers_the_input_of_columns_again() -> None:
 
 
 def test_the_flag_trains_in_16_bits_as_without_it() -> None:
+    build = partial(MODELS["decoder"], POSITIONS)
     case = {"batch_size": 9, "dtype": "float16", "tp": 2, "lr": 1e-3}
 
     def losses(comm: Comm) -> None:
-        cut, whole = (run(comm, gpt, tokens(), **case, sequence_parallel=s) for s in (True, False))
+        cut, whole = (
+            run(comm, build, tokens(), **case, sequence_parallel=s) for s in (True, False)
+        )
         assert cut.losses == pytest.approx(whole.losses, rel=2e-3)
 
     thread_ranks.run(2, losses)
 
 
 def test_positions_that_do_not_suffice_are_refused() -> None:
-    graph = traced(nn.GPT(1, 4, 8, 9, 3), 3)
+    graph = traced(Decoder(9, 3, 1, 4, 8), 3)
     with refused("sequence parallelism", "a sample has 3", "the 4 ranks"):
         shard(graph, 4, sequence=True)
 
 
 FEW_HEADS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "heads of layers": (
+        partial(Decoder, 9, 6, 1, 2, 12),
+        "layer blocks.0.0.layers.2 (SelfAttention) between them has 2 heads, which",
+    ),
     "heads": (
         lambda: nn.GPT(1, 2, 12, 9, 6),
         "layer h.0.attn.attend (SelfAttention) between them has 2 heads, which",
     ),
     "keys and values": (
-        lambda: nn.Llama(LlamaSizes(1, 6, 12, 9, 6, 2)),
+        lambda: nn.Llama(nn.llama.LlamaSizes(1, 6, 12, 9, 6, 2)),
         "layer layers.0.attend (SelfAttention) between them has 2 key/value heads, which",
     ),
 }

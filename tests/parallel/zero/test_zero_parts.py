@@ -1,10 +1,11 @@
 """ZeRO in parts: the parts of ranks, and where gradients are after a step."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers.training.laws_language import gpt, windows
+from helpers.training.laws_language import MODELS, POSITIONS, windows
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
@@ -84,6 +85,7 @@ def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() ->
     config = Config(dp=2, pp=2, zero=1, clip_norm=0.01, batch_size=4, steps=1, verify=True)
 
     def rank(comm: Comm) -> object:
-        return Trainer(config, gpt, windows(20), comm).fit(NullReport())["event"]
+        build = partial(MODELS["decoder"], POSITIONS)
+        return Trainer(config, build, windows(20), comm).fit(NullReport())["event"]
 
     assert threads.run(4, rank) == ["done"] * 4
