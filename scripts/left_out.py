@@ -1,7 +1,7 @@
 """A plugin of pytest for scripts/without: leaves out tests that ask for what is gone.
 
-NNMPI_GONE has the names of options, of their values, and of functions and classes, with commas
-between them.
+NNMPI_GONE has the names of options, of their values, of modules, and of functions and classes, with
+commas between them.
 """
 
 import os
@@ -20,6 +20,7 @@ ASKS = re.compile(
     rf"|unexpected keyword argument .({GONE})\b"
     rf"|(model|data set) '({GONE})\b[^']*' is (unknown|not known)"
     rf"|has no '({GONE})'"
+    rf"|No module named '({GONE})\b"
     rf"|\b({GONE}) is of an add-on that is not here"
 )
 

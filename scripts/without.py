@@ -2,7 +2,7 @@
 
 Copies the tree, takes out the modules of the add-on, its entry in nnmpi/addons.py and the tests
 that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
-which those that ask for its options, models or names are left out (left_out.py).
+which those that ask for its options, models or modules are left out (left_out.py).
 """
 
 import argparse
@@ -77,10 +77,12 @@ BY_NAME = ("names", "methods", "models", "datasets")
 
 
 def names_of(gone: set[str]) -> Iterator[str]:
-    """Yields the options of these add-ons, the values that they add to other options, and names."""
+    """Yields the options of these add-ons, the values that they add to other options, their
+    modules, and the names that they give to core."""
     from nnmpi.addons import ADD_ONS, loaded
 
     for name in gone:
+        yield from ADD_ONS[name].modules
         for table in BY_NAME:
             yield from (key.rpartition(".")[2] for key in ADD_ONS[name].rows.get(table, {}))
         for where in ADD_ONS[name].rows.get("options", {}).values():

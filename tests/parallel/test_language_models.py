@@ -1,12 +1,18 @@
-"""What core does with graphs of language models: blocks, fragments, products, layouts, copies."""
+"""What core does with language models: blocks, fragments, products, layouts, copies, updates."""
 
 import copy
 import pickle
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
+import pytest
+from helpers.training.laws_language import VOCABULARY, tokens
+from helpers.training.pipelined import Ran, equals, run
 
 from nnmpi import Config
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import blank
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.graph import Graph
@@ -87,3 +93,26 @@ def test_one_is_copied_with_its_values() -> None:
         ):
             assert name == other
             np.testing.assert_array_equal(a, b)
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "muon": {"lr": 0.01, "weight_decay": 0.02, "weight_decay_of": "matrices"},
+    "lamb": {"lr": 0.01, "weight_decay": 0.02},
+    "lars": {"lr": 0.5, "weight_decay": 0.02, "momentum": 0.8},
+}
+
+
+@pytest.mark.parametrize("layout", [{"dp": 2, "pp": 2}, {"cp": 2, "dp": 2}], ids=str)
+@pytest.mark.parametrize("optimizer", RULES)
+def test_optimizers_of_whole_tensors_train_one_as_one_rank(
+    optimizer: str, layout: dict[str, int]
+) -> None:
+    """Its embedding is its head too, which is on another rank of a pipeline."""
+
+    def trained(comm: Comm, **options: int) -> Ran:
+        case = {"optimizer": optimizer, **RULES[optimizer], "batch_size": 9, "micro_batches": 2}
+        build = partial(GPT, 2, 2, 16, VOCABULARY, 8)
+        return run(comm, build, tokens(8), clip_norm=1.0, **case, **options)
+
+    wanted = trained(comm_self())
+    threads.run(4, lambda comm: equals(comm, trained(comm, **layout), wanted))

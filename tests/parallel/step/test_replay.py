@@ -34,7 +34,9 @@ GPT: dict[str, Any] = {"model": "gpt:2x2x16", "dropout": 0.2, **WORDS}
 DECODER: dict[str, Any] = {
     "build": partial(Decoder, VOCABULARY, 16, heads=2, width=16, dropout=0.2),
     "given": partial(windows, 30, 16),
-    "steps": 4, "epochs": 1, "batch_size": 4,
+    "steps": 4,
+    "epochs": 1,
+    "batch_size": 4,
 }
 
 RUNS: dict[str, dict[str, Any]] = {
