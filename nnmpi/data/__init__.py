@@ -104,7 +104,7 @@ def blank(
     """The data set that `--data` names, with one row of zeros in the place of all samples where its
     size is known without reading them."""
     name, _, argument = spec.partition(":")
-    entry = _entry(name)
+    entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):
         return load(spec, data_dir=data_dir, seed=seed, context=context, tokenizer=tokenizer)
     shape, classes, train, test, dtype = entry.size(argument)

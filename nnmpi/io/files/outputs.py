@@ -134,6 +134,11 @@ class OutputFile(NamedTuple):
     fits: Callable[[bytes], bool]
 
 
+def outputs_of(config: Config) -> dict[OutputFile, str]:
+    """The outputs of a run, and their paths."""
+    return {file: getattr(config, file.option) for file in addons.given("outputs", config)}
+
+
 def check_outputs(config: Config) -> None:
     """Raises ValueError if an output cannot be written, or if two outputs are the same file."""
     save = None
@@ -143,9 +148,7 @@ def check_outputs(config: Config) -> None:
         save = target.weights
     if config.log:
         check_not_read_only(config.log, "write log")
-    files: dict[OutputFile, str] = {
-        file: getattr(config, file.option) for file in addons.given("outputs", config)
-    }
+    files = outputs_of(config)
     for file, path in files.items():
         check_target(path, f"write {file.option}")
     outputs = {"save": save, "log": config.log, **{o.option: path for o, path in files.items()}}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.comm.stderr import print_error
 from nnmpi.io.files.atomic import refusing, replaced
-from nnmpi.io.files.outputs import OutputFile
+from nnmpi.io.files.outputs import OutputFile, outputs_of
 from nnmpi.io.output import LostOutputError, Report
 from nnmpi.io.output.curves import AXES
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
@@ -67,8 +67,9 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
     kept."""
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
-    path = config.trace if any("trace" in event for event in events[-1:]) else None
-    traces = (TraceFile.read(Path(path)),) if path else ()
+    last = events[-1] if events else {}
+    told = (path for file, path in outputs_of(config).items() if file.option in last)
+    traces = tuple(TraceFile.read(Path(path)) for path in told)  # no other output is told of
     return [LoggedEvents(Path(config.log or config.report or "").stem, events, traces)]
 
 

@@ -37,6 +37,7 @@ from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_model
 from nnmpi.run.planning.step_text import lines
 from nnmpi.run.resume import fitted
 from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
+from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import Setup, TrainerArguments, build_model, initialise, set_up
 from nnmpi.sim.drawing.svg import svg
 
@@ -59,8 +60,8 @@ def print_dry_run(c: Config, comm: Comm) -> int:
             return 0
         c, comm = fewer.config, work
     data = None
-    if c.data.startswith("synthetic:") and c.tokenizer is None:  # it needs no files, nor numbers
-        data = all_or_none(comm, lambda: blank(c.data))
+    if c.data.startswith("synthetic:"):  # it needs no files, nor numbers
+        data = all_or_none(comm, lambda: blank(c.data, **data_options(c)))
     event = dry_run(set_up(c, comm, TrainerArguments(data=data), c.ranks), comm)
     with open_report(c, comm) as report:
         report.event(event)
