@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.completion import completed, in_each_shell
 from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer
@@ -180,3 +181,8 @@ def test_a_library_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("nnmpi.io.loggers.find_spec", lambda library: None)
     with refused(KINDS[name].library, "pip install 'nnmpi[loggers]'"):
         trained(logger=f"{name}:x")
+
+
+@in_each_shell
+def test_completion_knows_the_kinds(shell: str) -> None:
+    assert completed("nnmpi train --logger t", shell) == ["tensorboard:", "trackio:"]

@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from helpers.completion import completed, in_each_shell
 
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
@@ -304,3 +305,9 @@ def test_the_table_of_the_page() -> None:
                 f"{duration(result['seconds'])} |"
             )
     assert re.findall(r"^\| [a-z-]+ \| `.*$", PAGE, re.M) == rows
+
+
+@in_each_shell
+def test_completion_knows_kinds_and_their_options(shell: str) -> None:
+    assert completed("nnmpi simulate coll", shell) == ["collective"]
+    assert "--algorithm" in completed("nnmpi simulate collective --", shell)
