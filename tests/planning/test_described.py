@@ -118,9 +118,10 @@ def machine(**more) -> Machine:
 
 
 def seconds(of: Machine, model: str = "mlp:64-128-10", samples: int = 8, recompute: str = "none"):
-    data = {"data": "synthetic:64:10:100"} if model.startswith("mlp") else {}
-    config = Config(model=model, context=32, batch_size=8, recompute=recompute, **data)
-    _, uncut = uncut_of(config, None if data else 100)
+    is_mlp = model.startswith("mlp")
+    data = {"data": "synthetic:64:10:100"} if is_mlp else {"context": 32}
+    config = Config(model=model, batch_size=8, recompute=recompute, **data)
+    _, uncut = uncut_of(config, None if is_mlp else 100)
     times = model_times(uncut.graph, of, "float32")
     return times.units, times.of(UNSHARDED, config, samples)
 
@@ -227,13 +228,13 @@ def test_blocks_that_are_computed_again_add_their_forward_passes():
 
 # ---- steps
 
-CONFIG = Config(model="gpt:2x4x64", context=32, batch_size=32)
+CONFIG = {"model": "gpt:2x4x64", "context": 32, "batch_size": 32}
 
 
 def models(**more) -> PlanModels:
     of = nnmpi.machines()["a100-80g"]._replace(ranks=2, **more).machine("float32")
     request = PlanRequest(8, 4, None, "a100-80g:2", 100)
-    return on_paper(CONFIG, request, MachineRequest(of, 4, "cuda"))
+    return on_paper(Config(**CONFIG), request, MachineRequest(of, 4, "cuda"))
 
 
 def step(found: PlanModels, **layout):

@@ -2,9 +2,9 @@
 gathers of ZeRO behind computing."""
 
 import re
-from dataclasses import replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +21,7 @@ from nnmpi.run.planning.explained import parts_of_step
 from nnmpi.run.planning.paper import MachineRequest
 from nnmpi.run.planning.planning import PlanModels, PlanRequest, on_paper
 
-CONFIG = Config(model="gpt:2x4x64", context=32, batch_size=32, bucket_mb=0.1)
+CONFIG: dict[str, Any] = {"model": "gpt:2x4x64", "context": 32, "batch_size": 32, "bucket_mb": 0.1}
 RATE, ALPHA, BANDWIDTH = 1e12, 1e-6, 1e9
 PLAIN = nnmpi.machines()["a100-80g"]._replace(
     hides=(),
@@ -46,13 +46,15 @@ PLAIN = nnmpi.machines()["a100-80g"]._replace(
 def models(sheet: Description) -> PlanModels:
     nodes = 8 // sheet.ranks
     request = PlanRequest(8, nodes, None, "a100-80g", 100)
-    return on_paper(CONFIG, request, MachineRequest(sheet.machine("float32"), nodes, "cuda"))
+    return on_paper(
+        Config(**CONFIG), request, MachineRequest(sheet.machine("float32"), nodes, "cuda")
+    )
 
 
 def step(sheet: Description, **layout: object) -> tuple[Arrangement, StepTime, PlanModels]:
     """The step of a layout; the parts of --explain add up to its terms."""
     found = models(sheet)
-    a = found.arranger.arranged_by(replace(CONFIG, **layout))
+    a = found.arranger.arranged_by(Config(**CONFIG | layout))
     time = step_time(a, found.costs)
     _, parts = parts_of_step(a, found.costs)
     for term, seconds in time._asdict().items():

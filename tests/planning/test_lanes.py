@@ -5,10 +5,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, Planning, planning
 
 from nnmpi import simulate
-from nnmpi.options.config import Config
 from nnmpi.parallel.step_list.op import PASSES
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning import lanes
@@ -17,7 +17,7 @@ from nnmpi.planning.paper.activations import activations, needed
 from nnmpi.planning.step_time import step_time
 from nnmpi.sim.drawing.timeline import Timeline
 
-GPT = Config(model="gpt:4x4x32", data="text", context=32, batch_size=64, bucket_mb=0.02)
+DECODER = decoder("4x4x32", 32, batch_size=64, bucket_mb=0.02)
 PIPELINES = [
     Candidate(pp=2, dp=2, micro_batches=4),
     Candidate(pp=2, dp=2, micro_batches=4, schedule="interleaved"),
@@ -31,7 +31,7 @@ PIPELINES = [
 
 
 def there(nodes: int) -> Planning:
-    return planning(GPT, 4, nodes, SLOW_LINKS)
+    return planning(DECODER, 4, nodes, SLOW_LINKS)
 
 
 @pytest.mark.parametrize("zero", range(4))

@@ -5,14 +5,14 @@ from itertools import count
 from math import inf
 
 import pytest
+from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, planning
 
-from nnmpi.options.config import Config
 from nnmpi.planning.candidate import Candidate, counts_of_micro_batches
 from nnmpi.planning.paper import rank as of_rank
 from nnmpi.planning.search import Searcher
 
-GPT = Config(model="gpt:4x2x16", data="text", context=16, batch_size=96)
+DECODER = decoder("4x2x16", 16, batch_size=96)
 
 
 def test_all_equal_micro_batches_are_tried() -> None:
@@ -38,7 +38,7 @@ def test_a_few_micro_batches_tell_what_many_exchange(
     layout: Candidate, zero: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # with small buckets there are many sums, in the order of the last passes
-    arranger = planning(replace(GPT, bucket_mb=0.002), 4, 2, SLOW_LINKS).arranger
+    arranger = planning(replace(DECODER, bucket_mb=0.002), 4, 2, SLOW_LINKS).arranger
     for m in (4, 12, 24, 48):
         a = arranger.arranged(layout._replace(zero=zero, micro_batches=m))
         for rank in range(4):
@@ -50,7 +50,7 @@ def test_a_few_micro_batches_tell_what_many_exchange(
 
 @pytest.mark.long
 def test_a_search_whose_time_is_up_says_how_many_layouts_it_has_not_priced() -> None:
-    models = planning(GPT, 4, 2, SLOW_LINKS)
+    models = planning(DECODER, 4, 2, SLOW_LINKS)
     everything = models.searcher().search()
     assert not everything.counts.unpriced
     ticks = count().__next__
@@ -66,7 +66,7 @@ def test_a_search_whose_time_is_up_says_how_many_layouts_it_has_not_priced() -> 
 
 @pytest.mark.parametrize("memory", [1.0, 1e6, inf])
 def test_a_search_without_time_looks_at_the_layout_that_may_take_least(memory: float) -> None:
-    models = planning(GPT, 4, 2, SLOW_LINKS)
+    models = planning(DECODER, 4, 2, SLOW_LINKS)
     ticks = count().__next__
     found = Searcher(models.arranger, models.costs, memory, within=0, clock=ticks).search()
     assert found.counts.unpriced

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, measured, planning
 
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
@@ -35,7 +36,7 @@ MODELS = {
     "replicas": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=32, sync="local"),
     "codes": Config(model="mlp:784-99-10", data=IMAGES, batch_size=32, compress="powersgd:2"),
     "gossip": Config(model="mlp:784-99-10", data=IMAGES, batch_size=12, sync="gossip", every=2),
-    "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
+    "decoder": decoder("2x2x16", 16, batch_size=8),
     "large images": Config(
         model="helpers.planning:large_stem", data="synthetic:1x128x128:10:64", batch_size=3
     ),
@@ -54,7 +55,7 @@ CASES = {
     "local steps": ("replicas", 8, 4, SLOW_LINKS),
     "neighbours": ("gossip", 3, 3, SLOW_LINKS),
     "compressed": ("codes", 4, 2, SLOW_LINKS),
-    "sequences": ("gpt", 2, 2, SLOW_LINKS),
+    "sequences": ("decoder", 2, 2, SLOW_LINKS),
     "rows of images": ("large images", 4, 2, TYPICAL),
 }
 
@@ -230,7 +231,7 @@ def test_layers_are_cut_in_the_ways_that_take_least() -> None:
         found = LayerWays(there.arranger, there.costs)
         assert found.of(Candidate(tp=4)) == ways
         assert found.of(Candidate(dp=2, pp=2)) == found.of(Candidate(pp=2, tp=2)) == ""
-    sequences = planning(MODELS["gpt"], 2, 2, slow)
+    sequences = planning(MODELS["decoder"], 2, 2, slow)
     assert LayerWays(sequences.arranger, sequences.costs).of(Candidate(tp=2)) == ""
 
 
@@ -280,8 +281,8 @@ def test_only_models_of_positions_are_cut_along_these() -> None:
     of = {
         name: has_positions(planning(config, 2).arranger.graph) for name, config in MODELS.items()
     }
-    assert of == dict.fromkeys(MODELS, False) | {"gpt": True}
-    assert has_positions(planning(replace(MODELS["gpt"], model="gpt:2x1x16"), 2).arranger.graph)
+    assert of == dict.fromkeys(MODELS, False) | {"decoder": True}
+    assert has_positions(planning(decoder("2x1x16", 16), 2).arranger.graph)
 
 
 def test_layers_that_differ_in_a_number_are_named_together() -> None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from helpers.decoders import decoder
 from helpers.planning import FREE_LINKS, SLOW_LINKS, Planning, measured, planning
 
 from nnmpi.collectives.price import Link
@@ -136,13 +137,13 @@ MIXED = [
     Candidate(dp=2, pp=2, micro_batches=8, schedule="interleaved"),
     Candidate(pp=4, micro_batches=8, schedule="zb-h1"),
 ]
-GPT = Config(model="gpt:4x2x16", data="text", context=16, batch_size=16, bucket_mb=2e-3)
+DECODER = decoder("4x2x16", 16, batch_size=16, bucket_mb=2e-3)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 @pytest.mark.parametrize("layout", MIXED)
 def test_parts_of_a_step_add_up_to_its_terms(layout: Candidate, nodes: int) -> None:
-    there = planning(GPT, 4, nodes, SLOW_LINKS)
+    there = planning(DECODER, 4, nodes, SLOW_LINKS)
     model, parts = parts_of_step(there.arranger.arranged(layout), there.costs)
     for term, seconds in model.time._asdict().items():
         assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
@@ -153,7 +154,7 @@ def test_parts_of_a_step_add_up_to_its_terms(layout: Candidate, nodes: int) -> N
 def test_waits_of_few_micro_batches_tell_those_of_all(
     zero: int, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = planning(replace(GPT, batch_size=96), 8, 8, SLOW_LINKS)
+    there = planning(replace(DECODER, batch_size=96), 8, 8, SLOW_LINKS)
     at = Candidate(dp=2, pp=4, micro_batches=24, zero=zero, schedule=schedule)
     if schedule == "interleaved":
         at = at._replace(pp=2, dp=4)
@@ -249,9 +250,9 @@ def test_a_step_on_the_network_that_is_named_computes_for_the_share(config: Conf
 
 
 def test_replicas_over_cp_count_their_own_sums_once() -> None:
-    plain = replace(GPT, every=2, sync="local")
+    plain = replace(DECODER, every=2, sync="local")
     found, beside = (
-        times(planning(config, 2, 2, SLOW_LINKS), cp=2) for config in (plain, replace(GPT))
+        times(planning(config, 2, 2, SLOW_LINKS), cp=2) for config in (plain, replace(DECODER))
     )
     assert found.sums == pytest.approx(beside.sums)
 

@@ -3,14 +3,14 @@
 from functools import cache
 
 import pytest
+from helpers.decoders import decoder
 from helpers.planning import Planning, planning
 
-from nnmpi import Config
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.paper.rank import executed, step
 from nnmpi.planning.paper.twins import twin
 
-GPT = Config(model="gpt:8x4x32", data="text", context=32, batch_size=64)
+DECODER = decoder("8x4x32", 32, batch_size=64)
 LAYOUTS = {
     "pp": Candidate(dp=2, pp=4, micro_batches=4),
     "pp, interleaved": Candidate(dp=4, pp=2, micro_batches=4, schedule="interleaved"),
@@ -26,7 +26,7 @@ LAYOUTS = {
 
 @cache
 def on_nodes(nodes: int) -> Planning:
-    return planning(GPT, 8, nodes)
+    return planning(DECODER, 8, nodes)
 
 
 @pytest.mark.one_in(2)

@@ -1,6 +1,7 @@
 """The parts of a step add up to its terms, for layouts of every kind."""
 
 import pytest
+from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.options.config import Config
@@ -14,7 +15,7 @@ from nnmpi.run.planning.explained import (
 )
 
 CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800", batch_size=32)
-GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
+DECODER = decoder("2x2x16", 16, batch_size=8)
 LAYOUTS = (
     (CNN, {}),
     (CNN, {"zero": 3, "micro_batches": 2}),
@@ -22,8 +23,8 @@ LAYOUTS = (
     (CNN, {"pp": 2, "schedule": "interleaved", "micro_batches": 4, "recompute": True}),
     (CNN, {"pp": 2, "schedule": "v-half", "micro_batches": 4}),
     (CNN, {"tp": 2}),
-    (GPT, {"tp": 2, "pp": 2, "micro_batches": 2}),
-    (GPT, {"cp": 2}),
+    (DECODER, {"tp": 2, "pp": 2, "micro_batches": 2}),
+    (DECODER, {"cp": 2}),
 )
 
 

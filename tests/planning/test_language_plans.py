@@ -1,0 +1,43 @@
+"""Plans of a GPT on windows of text: the search, parts of a step, and ranks that are alike."""
+
+import pytest
+from helpers.planning import SLOW_LINKS, planning
+
+from nnmpi import Config
+from nnmpi.planning.bound import LowerBounds
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.paper.rank import executed, step
+from nnmpi.planning.search import SearchResult
+from nnmpi.run.planning.explained import parts_of_step
+
+GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
+LAYOUTS = [
+    Candidate(dp=2, tp=2, zero=3),
+    Candidate(cp=2, pp=2, zero=1),
+    Candidate(pp=2, tp=2, micro_batches=4, schedule="zb-h1"),
+]
+
+
+def test_pruned_is_exhaustive_and_bounds_are_below() -> None:
+    there = planning(GPT, 2, 2, SLOW_LINKS)
+    pruned, exhaustive = (there.searcher(prunes=on).search() for on in (True, False))
+    assert layouts_of(pruned) == layouts_of(exhaustive)
+    bounds = LowerBounds(there.arranger, there.costs)
+    for one in exhaustive.looked:
+        assert bounds.with_messages(one.layout) <= one.time.seconds, one
+        assert bounds.nbytes(one.layout) <= one.nbytes, one
+
+
+def layouts_of(found: SearchResult) -> list[tuple[object, ...]]:
+    return [(one.layout, one.time, one.nbytes) for one in found.best]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_a_step_add_up_and_ranks_do_what_their_twins_say(layout: Candidate) -> None:
+    there = planning(GPT, 4, 2, SLOW_LINKS)
+    a = there.arranger.arranged(layout)
+    model, parts = parts_of_step(a, there.costs)
+    for term, seconds in model.time._asdict().items():
+        assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
+    for rank in range(4):
+        assert step(a, rank, 8) == executed(a, rank, 8)
