@@ -201,12 +201,12 @@ def _ways_of_layers() -> Iterator[Row]:
     for axes, (model, names) in product(({"tp": 2}, {"tp": 3}), ways.items()):
         yield _of_language(model, {**axes, "layout": names}, 1)
     for model, cuts in (
-        ("gpt", "heads:tp"),
+        *product(("gpt", "decoder"), ("heads:tp", "length:tp,channels:tp")),
         ("rotary", "batch:tp"),
-        ("gpt", "length:tp,channels:tp"),
     ):
         yield _of_language(model, {"tp": 2, "layout": cuts}, 1)
-    yield _of_language("gpt", {"cp": 2, "tp": 2, "layout": "length:cp,batch:tp"}, 1)
+    for model in ("gpt", "decoder"):
+        yield _of_language(model, {"cp": 2, "tp": 2, "layout": "length:cp,batch:tp"}, 1)
 
 
 def _zero() -> Iterator[Row]:
@@ -397,7 +397,7 @@ def _recomputed() -> Iterator[Row]:
     ]
     for how, layout in product(("block", "selective"), layouts):
         m = 3 if "pp" in layout else 1
-        for model in ("gpt", "llama"):
+        for model in ("gpt", "llama", "decoder"):
             yield _of_language(model, {**layout, "recompute": how}, m)
     by_block: Options = {"recompute": "block"}
     for layout in (*layouts[:5], *layouts[7:12], {"dp": 2, "pp": 2, "zero": 2}):
@@ -507,9 +507,9 @@ def _narrow_sums() -> Iterator[Row]:
             row = _in_16_bits(name, layout | narrow, {**case, **cut})
             is_said = layout.get("tp", 2) == 2 or name == "mlp"  # as above
             yield row._replace(options=case | cut | layout | narrow if is_said else None)
-        for layout in (narrow | one for one in of_language):
-            law = partial(laws_halves.language_trains_as_one_rank, layout, dtype)
-            row = _of_language("gpt", {**layout, "dtype": dtype}, 1)
+        for layout, model in product((narrow | one for one in of_language), ("gpt", "decoder")):
+            law = partial(laws_halves.language_trains_as_one_rank, layout, dtype, model)
+            row = _of_language(model, {**layout, "dtype": dtype}, 1)
             yield row._replace(trains_as_one_rank=law)
 
 
@@ -683,8 +683,9 @@ def of_device(family: str) -> list[Row]:
     where gradients are near the largest float16, one of the two skips a step. CuPy's add.at, which
     an embedding needs, has no bfloat16.
     """
-    of_tokens = (f"{name} in bfloat16" for name in laws_language.MODELS)
-    others = ("residual in float16", "sgd in float16", "dtype=bfloat16 gpt", *of_tokens)
+    forms = "{} in bfloat16", "dtype=bfloat16 {}"
+    of_tokens = (form.format(name) for form in forms for name in laws_language.MODELS)
+    others = ("residual in float16", "sgd in float16", *of_tokens)
     return [row for row in rows(family) if not row.name.endswith(others)]
 
 

@@ -47,10 +47,10 @@ def first_loss_is_near_float64(case: Options) -> None:
     assert error <= bound
 
 
-def language_trains_as_one_rank(layout: Options, dtype: str, comm: Comm) -> None:
+def language_trains_as_one_rank(layout: Options, dtype: str, model: str, comm: Comm) -> None:
     positions = UNEVEN if "cp" in layout else POSITIONS
-    wanted = by_first(comm, lambda: one_rank("gpt", 1, positions, dtype))
-    got = trained("gpt", comm, positions, dtype=dtype, **layout)
+    wanted = by_first(comm, lambda: one_rank(model, 1, positions, dtype))
+    got = trained(model, comm, positions, dtype=dtype, **layout)
     near(got, wanted, BOUNDS[dtype])
     assert same_on_all(comm, got.done["parameters_sha256"])
 
