@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 CAN_GO = (
     *("notebook", "course", "sklearn", "loggers", "trace"),
-    *("pipedream", "averaging", "servers", "checks", "language"),
+    *("pipedream", "averaging", "servers", "checks", "language", "pages"),
 )
 """The add-ons that no test of others needs."""
 
