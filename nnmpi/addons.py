@@ -30,6 +30,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     fitted          an option          (config, workers): options changed for so many workers
     read_every      an option          (config): after how many steps each it reads the model
     plans           an option          (setup, config, comm): the RunPlan of a run
+    memory_limits   an option          (config): the most bytes of a rank, for a plan
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
     supervisors     "recovery"         (comm): the Supervisor of a run that may lose ranks
@@ -40,6 +41,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     start_fields    an option          (arrangement, batches): fields of the start event
     layout_fields   an option          (arrangement): fields of the event of a layout
     start_lines     a field of these   (event): a line of its text
+    layout_texts    one of a layout    (event): a part of its text
     phrases         the same           (event): yields phrases on how ranks are used
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
@@ -93,12 +95,17 @@ ADD_ONS = {
     "swapping": AddOn(
         modules=(
             "nnmpi.options.parts.swapping",
-            *("nnmpi.parallel.swapping", "nnmpi.io.output.residences"),
+            *("nnmpi.parallel.swapping", "nnmpi.io.output.residences", "nnmpi.run.within_memory"),
         ),
+        uses=("planning",),
         rows={
             "options": {"swapping": "nnmpi.options.parts.swapping:PART"},
             "start_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
             "start_lines": {"residences": "nnmpi.io.output.residences:beyond_memory"},
+            "layout_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
+            "layout_texts": {"residences": "nnmpi.io.output.residences:units"},
+            "arrangements": {"memory": "nnmpi.run.within_memory:within_memory"},
+            "memory_limits": {"memory": "nnmpi.options.parts.swapping:limit"},
         },
     ),
     "nccl": AddOn(
@@ -118,13 +125,12 @@ ADD_ONS = {
             *("nnmpi.planning", "nnmpi.run.planning"),
             *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
         ),
-        uses=("simulator", "compression", "swapping"),
+        uses=("simulator", "compression"),
         rows={
             "options": {"planning": "nnmpi.options.parts.planning:PART"},
             "names": {"machines": "nnmpi.planning.described:machines"},
             "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
             "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
-            "arrangements": {"memory": "nnmpi.planning.residences:within_memory"},
             "start_fields": {"pp": "nnmpi.planning.stage_costs:pipeline_fields"},
             "rank_fields": {"kinds": "nnmpi.run.planning.layout_events:rank_fields"},
             "event_texts": {

@@ -22,6 +22,11 @@ def amount(nbytes: float) -> str:
     return f"{nbytes:.4g} B"
 
 
+def size(nbytes: int) -> str:
+    """Formats bytes in kB or MB with one decimal, for columns."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
+
+
 def _three(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 999.5 else f"{x:.3g}"
 

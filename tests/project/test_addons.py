@@ -38,6 +38,7 @@ OF_OPTIONS = {
     "instead",
     "plans",
     "arrangements",
+    "memory_limits",
     "callbacks",
     "samplers",
     "tracers",

@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from nnmpi.options.amounts import duration, plural
+from nnmpi.options.amounts import duration, plural, size
+from nnmpi.options.tables import columns
 
 
 def beyond_memory(event: dict[str, Any]) -> str:
@@ -20,6 +21,9 @@ def beyond_memory(event: dict[str, Any]) -> str:
     )
 
 
-def size(nbytes: int) -> str:
-    """Bytes as text, in kB or MB."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
+def units(event: dict[str, Any]) -> str:
+    """The same line, and a table of where the activations of each unit are."""
+    rows = [("unit", "bytes", "time", "activations")]
+    for e in event["residences"]["units"]:
+        rows.append((e["unit"], size(e["bytes"]), duration(e["seconds"]), e["residence"]))
+    return f"{beyond_memory(event)}\n{columns(rows)}"

@@ -1,6 +1,7 @@
 """Options of runs that need more memory than there is."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from nnmpi.options import terms
 from nnmpi.options.features import (
@@ -37,5 +38,11 @@ FEATURES = (
         },
     ),
 )
+
+
+def limit(config: Any) -> float:
+    """The most bytes that a rank may have."""
+    return terms.size(config.memory)
+
 
 PART = Part(Options, FEATURES)

@@ -121,6 +121,7 @@ class StrategyKind(NamedTuple):
     walk            (step list): a function that takes one operation after the other, and returns
                     what is wrong with it as to those of its own, or ""
     chosen          what it has chosen for the model
+    kept            the most bytes of activations in memory, if it has others elsewhere
     one_thread      whether BLAS must use one thread, since several add in another order
     result_steps    (config): how many steps a result of the strategy is about
     """
@@ -139,6 +140,7 @@ class StrategyKind(NamedTuple):
     extended: Callable[[Iterable[Any], Any], Iterator[Any]] | None = None
     walk: Callable[[Any], Callable[[Any], str]] | None = None
     chosen: Any = None
+    kept: float | None = None
     one_thread: bool = False
     result_steps: Callable[[Config], int] = lambda config: 1
 

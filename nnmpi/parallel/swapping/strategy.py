@@ -37,6 +37,7 @@ def kind(plan: Residences) -> StrategyKind:
         extended=partial(with_swaps, plan.swapped),
         walk=partial(OnDisk, plan.swapped),
         chosen=plan,
+        kept=plan.memory - plan.state,
     )
 
 

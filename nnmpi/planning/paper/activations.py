@@ -14,7 +14,6 @@ from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
-from nnmpi.parallel.swapping.residence import residences_of
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PassBytes
@@ -24,9 +23,8 @@ from nnmpi.schedules.op import COMPUTE, Kind, Op
 def activations(a: Arrangement, rank: int, batch: int) -> int:
     """The peak of the activations that a rank keeps in a step over a batch of `batch` samples."""
     sizes = micro_batches(a, rank, batch)
-    if (plan := residences_of(a)) is not None:
-        beside = pass_bytes(a, rank, 0, max(sizes)).enters - plan.state
-        return round(plan.memory + beside)
+    if a.strategy.kept is not None:
+        return round(a.strategy.kept + pass_bytes(a, rank, 0, max(sizes)).enters)
     return max((held for _, _, held in passes_in_order(a, rank, sizes)), default=0)
 
 
@@ -72,7 +70,7 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
     """The peak of the activations that a rank keeps plus the temporaries of the pass that is
     running."""
     micro = micro_batches(a, rank, batch)
-    if residences_of(a) is not None:
+    if a.strategy.kept is not None:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
@@ -137,7 +135,7 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
     begin of a stage the next activation and a gradient on its way, at its end the next gradient;
     and of all stages the longest activation, on its way."""
     micro = micro_batches(a, rank, batch)
-    if residences_of(a) is not None or len(micro) == 1:
+    if a.strategy.kept is not None or len(micro) == 1:
         return 0
     at, stages, nbytes, longest = a.mesh.coordinates(rank), a.division.stages, 0, 0
     for s in a.model_on(rank).stages:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.comm.stderr import print_error
 from nnmpi.data import blank
@@ -29,7 +30,6 @@ from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.lanes import timelines
 from nnmpi.planning.layout_svg import as_svg
 from nnmpi.planning.machine import TYPICAL, Machine
-from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.layout_events import layout_event, moves_event
 from nnmpi.run.planning.on_paper import on_paper
@@ -82,8 +82,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         return on_paper(uncut(*given, partial(build_model, config, setup.build, dataset)), cluster)
 
     arrangement = all_or_none(comm, arranged)
-    if arrangement.config.memory is not None:
-        arrangement = within_memory(arrangement, comm, model, setup.samples, setup.on)
+    for fit in addons.given("arrangements", arrangement.config):
+        arrangement = fit(arrangement, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if arrangement.store.buckets:

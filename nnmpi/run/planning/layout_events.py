@@ -14,7 +14,6 @@ from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_pa
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.model.mover import Mover
 from nnmpi.parallel.model.moves import MovePlan
-from nnmpi.parallel.swapping.residence import residence_fields
 from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
 from nnmpi.run.start_events import devices
 
@@ -41,12 +40,11 @@ def layout_event(a: Arrangement) -> Event:
         "optimizer": config.optimizer,
         "sync": config.sync,
         "slices": None,
-        **{k: v for f in addons.given("layout_fields", config) for k, v in f(a).items()},
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "backup": a.config.backup,
         "notes": list(graph.notes),
-        **residence_fields(a),
+        **{k: v for f in addons.given("layout_fields", config) for k, v in f(a).items()},
         **rank_fields(a),
         "sharded_layers": [
             {

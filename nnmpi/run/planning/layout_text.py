@@ -3,9 +3,9 @@ layout`."""
 
 from collections.abc import Iterator
 
+from nnmpi import addons
 from nnmpi.io.output.messages import Event, gpus
-from nnmpi.io.output.residences import beyond_memory, size
-from nnmpi.options.amounts import duration, plural
+from nnmpi.options.amounts import plural, size
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
 from nnmpi.planning.paper.rank_kinds import HELD, MANY
@@ -50,20 +50,13 @@ def _parts(e: Event) -> Iterator[str]:
         yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
     if e["backup"] is not None:
         yield "\n".join(_backups(e))
-    if "residences" in e:
-        rows = columns([*_units(e["residences"])])
-        yield f"{beyond_memory(e)}\n{rows}"
+    for text in addons.of_fields("layout_texts", e):
+        yield text(e)
     if e["sharded_layers"]:
         yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])
     if "moves" in e:
         yield _moves(e["moves"])
-
-
-def _units(e: Event) -> Iterator[tuple[str, ...]]:
-    yield "unit", "bytes", "time", "activations"
-    for unit in e["units"]:
-        yield (unit["unit"], size(unit["bytes"]), duration(unit["seconds"]), unit["residence"])
 
 
 def _moves(e: Event) -> str:

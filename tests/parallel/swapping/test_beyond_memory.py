@@ -29,9 +29,9 @@ from nnmpi.parallel.swapping.residence import (
     residences_of,
     seconds,
 )
-from nnmpi.planning import residences
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
+from nnmpi.run import within_memory
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -67,7 +67,7 @@ def mixed(order: Sequence[Residence], monkeypatch: pytest.MonkeyPatch) -> None:
                 choice = (*choice[:i], Residence.SWAP, *choice[i + 1 :])
         return choice
 
-    monkeypatch.setattr(residences, "choose", choose)
+    monkeypatch.setattr(within_memory, "choose", choose)
 
 
 def trained(trainer: Trainer) -> str:
