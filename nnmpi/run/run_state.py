@@ -4,9 +4,9 @@ It knows neither the Trainer nor a session nor the data: the steps that call it 
 until garbage is collected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.files.loading import Loaded
@@ -20,9 +20,6 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.reported import ReportedEvents
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
-
-if TYPE_CHECKING:
-    from nnmpi.planning.search import PricedLayout
 
 STEP_EVENTS = 200
 """About this many events of steps has a run, unless --log-every says otherwise."""
@@ -73,32 +70,14 @@ class Counters(NamedTuple):
 class RunPlan(NamedTuple):
     """The plan that a run was started with.
 
-    looked  how many layouts the search has examined
-    notes   remarks on how far the figures can be trusted, a line each
+    options  those that it has chosen
+    started  fields of the start event of a run
+    outcome  (seconds): fields of the last event, with the measured seconds of a step, or None
     """
 
-    layout: "PricedLayout"
-    looked: int
-    notes: list[str]
-
-    def event(self) -> Event:
-        """The plan as fields of the start event of a run."""
-        return {
-            "layout": self.layout.flags,
-            "predicted_seconds": self.layout.time.seconds,
-            "predicted_bytes": self.layout.nbytes,
-            "looked": self.looked,
-            "notes": self.notes,
-        }
-
-    def outcome(self, measured: float | None) -> Event:
-        """The predicted seconds of a step, and the measured ones if the run made a second step, as
-        a field of the last event."""
-        predicted = self.layout.time.seconds
-        known = {"predicted_seconds": predicted}
-        if measured is not None:
-            known |= {"measured_seconds": measured, "error": predicted / measured - 1}
-        return {"plan": known}
+    options: Mapping[str, Any]
+    started: Event
+    outcome: Callable[[float | None], Event]
 
 
 class RunState:

@@ -58,7 +58,7 @@ def start_event(session: Session, run: RunState) -> Event:
         "epochs": -(-left // len(setup.train)),
         **devices(a),
         **({"loaded": run.loaded._asdict()} if run.loaded and config.load_partial else {}),
-        **({"plan": run.plan.event()} if run.plan else {}),
+        **(run.plan.started if run.plan else {}),
         **({"warning": session.warning} if session.warning else {}),
     }
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from threading import RLock
-from typing import Any, NoReturn, Protocol, TypeAlias, cast
+from typing import NoReturn, Protocol, TypeAlias, cast
 
 from nnmpi import addons
 from nnmpi.comm import Comm
@@ -283,12 +283,9 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
     """Opens a session with ranks arranged as the config says; each of them calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     for planned in addons.given("plans", config):
-        trainer.run.plan = planned(trainer.setup, config, comm)
-        options: dict[str, Any] = {"plan": None}
-        if trainer.run.plan is not None:
-            options |= {"memory": None, **trainer.run.plan.layout.options}
-        config = replace(config, **options)
-        trainer.requested = replace(trainer.requested, **options)
+        trainer.run.plan = plan = planned(trainer.setup, config, comm)
+        config = replace(config, **plan.options)
+        trainer.requested = replace(trainer.requested, **plan.options)
     session = Session(
         trainer.setup, config, comm, trainer.run, trainer.tracer.recorder, snapshot, trainer.graph
     )

@@ -5,13 +5,15 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from nnmpi import addons
 from nnmpi.comm import Comm
+from nnmpi.io.output import Event
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.options.terms import size
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -288,25 +290,27 @@ def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
         )
 
 
-def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
-    """The fastest layout of a run on these ranks, or None if no layout fits into --memory, so that
-    ranks have to swap. Every rank calls it.
+def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
+    """The fastest layout of a run on these ranks, or no layout if none fits into the memory that
+    they may have, so that ranks have to swap. Every rank calls it.
 
     Rank 0 searches while the others wait; all get the result.
     """
     assert config.plan is not None
-    unplanned: Any = {"plan": None, "memory": None}
+    unplanned: Any = dict.fromkeys(("plan", *addons.table("memory_limits")))
     path, plain = config.plan, replace(config, **unplanned)
-    limit = size(config.memory) if config.memory is not None else None
+    limits = addons.given("memory_limits", config)
+    limit = min((limit(config) for limit in limits), default=None)
     if path == AUTO:
         machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))
     else:
         machine = all_or_none(comm, lambda: read_machine(path))
     cluster, dataset = discover(comm, setup.on), setup.dataset
 
-    def first() -> RunPlan | None:
+    def first() -> RunPlan:
+        unfit = RunPlan({"plan": None}, {}, _no_outcome)
         if comm.rank:
-            return None
+            return unfit
         model = build_model(plain, setup.build, dataset)
         graph = objectives.model_graph(plain, model, dataset, setup.loss)
         request = PlanRequest(comm.size, len({*cluster.nodes}), limit, path)
@@ -314,7 +318,29 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
         try:
             layouts = search(request, plan_models(request, uncut, cluster, machine))
         except NoLayoutFitsError:
-            return None
-        return RunPlan(layouts.search.best[0], layouts.search.counts.looked, layouts.notes)
+            return unfit
+        best = layouts.search.best[0]
+        started = {
+            "layout": best.flags,
+            "predicted_seconds": best.time.seconds,
+            "predicted_bytes": best.nbytes,
+            "looked": layouts.search.counts.looked,
+            "notes": layouts.notes,
+        }
+        outcome = partial(_outcome, best.time.seconds)
+        return RunPlan({**unplanned, **best.options}, {"plan": started}, outcome)
 
     return gather_objects(comm, all_or_none(comm, first))[0]
+
+
+def _no_outcome(measured: float | None) -> Event:
+    return {}
+
+
+def _outcome(predicted: float, measured: float | None) -> Event:
+    """The predicted seconds of a step, and the measured ones if the run made a second step, as a
+    field of the last event."""
+    known = {"predicted_seconds": predicted}
+    if measured is not None:
+        known |= {"measured_seconds": measured, "error": predicted / measured - 1}
+    return {"plan": known}
