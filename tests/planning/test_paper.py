@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
-from helpers.training.on_paper import PLAIN, arranged, on_one_rank
+from helpers.training.on_paper import PLAIN, after_steps, arranged, held
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
@@ -20,12 +20,10 @@ from nnmpi.data.loader import Batch, Load
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Traffic
-from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.swapping.residence import Residence
 from nnmpi.parallel.tensor.experts import Routing, lengths
 from nnmpi.planning.paper import recording
-from nnmpi.planning.paper.rank import PaperRank, built, exchanges, traffic
+from nnmpi.planning.paper.rank import built, exchanges, traffic
 from nnmpi.schedules.op import Kind
 
 MLP = {"model": "mlp:64-48-40-32-24-10", "optimizer": "adam"}
@@ -49,27 +47,6 @@ STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
     "ssp servers": (4, MLP | {"sync": "ssp", "servers": 1}),
     "asp servers": (3, MLP | {"sync": "asp"}),
 }
-
-
-def held(store: Any, optimizer: Any) -> dict[str, int]:
-    masters = store.masters
-    return {
-        "parameters": store.parameter_bytes(),
-        "gradients": store.gradient_bytes(),
-        "slots": store.slot_bytes(),
-        "optimizer": sum(array.nbytes for array in optimizer.state.values()),
-        "masters": 0 if masters is None else masters.nbytes,
-    }
-
-
-def after_steps(a: Arrangement, rank: int, steps: int) -> PaperRank:
-    one, at = built(a, rank), min(rank, a.mesh.size - 1)
-    sizes = micro_batches(a, at, a.config.batch_size)
-    micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
-    load = Load(np.arange(sum(sizes)), micro, float(a.config.batch_size))
-    for step in range(steps):
-        one.run(load, StepState(step, 0, step), 1 << 30)
-    return one
 
 
 def holds_as_on_paper(comm: Comm, options: dict[str, Any]) -> None:
@@ -186,32 +163,6 @@ def test_ranks_that_may_be_lost_have_parameters_of_their_own(more: dict[str, Any
         assert one.store.parameter_bytes() > 0
     of_zero = arranged(cluster, **{**options, "zero": 1})
     assert (of_zero.store.name, of_zero.algorithm) == ("zero 1", "ring")
-
-
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
-    cluster = Cluster.on_paper(4, 2, "cuda")._replace(libraries=("nccl",))
-    options = MLP | {"allreduce": "nccl", "zero": zero, "dtype": "bfloat16"}
-    a = arranged(cluster, **options)
-    one = after_steps(a, 1, 2)
-    longest = max(b.stop - b.start for b in a.model_on(1).buckets)
-    assert one.state.wide_terms == 4 * longest  # terms in 32 bits
-    sums = [e for e in exchanges(a, 1, 24)["dp"] if e.algorithm == "nccl"]
-    assert sums
-    gathers = traffic(a, 1, 24)["dp"].bytes
-    assert gathers > 0 if zero else gathers < 2**10
-
-
-@pytest.mark.parametrize("model", [MLP, CNN, CNN | {"zero": 1}])
-def test_stages_on_one_rank_send_nothing_to_each_other(model: dict[str, Any]) -> None:
-    a = arranged(Cluster.on_paper(2), micro_batches=2, **model)
-    keep, swap, again = Residence
-    cut = on_one_rank(a, keep, again, swap)
-    assert len(cut.stages) == 3
-    for rank in range(2):
-        assert traffic(cut, rank, 24) == traffic(a, rank, 24)
-        one, whole = (after_steps(each, rank, 2) for each in (cut, a))
-        assert held(one.store, one.optimizer) == held(whole.store, whole.optimizer)
 
 
 def test_workers_have_no_optimizer_state_and_servers_a_slice() -> None:

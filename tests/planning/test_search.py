@@ -11,20 +11,16 @@ from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.price import Link
 from nnmpi.options.config import Config
 from nnmpi.options.parts.planning import PLANNED
-from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.planning.exchange_time import IN_PLACE, THROUGH_MEMORY, curve_name
-from nnmpi.planning.fastest_sum import ALL_REDUCES, with_fastest_sum
+from nnmpi.planning.fastest_sum import ALL_REDUCES
 from nnmpi.planning.layer_ways import LayerWays, as_layout, has_positions
 from nnmpi.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
 from nnmpi.planning.paper.activations import activations
-from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.search import SearchResult
 from nnmpi.planning.step_time import step_time
-from nnmpi.run.planning.on_paper import on_paper
-from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"
@@ -180,28 +176,6 @@ def test_no_other_all_reduce_by_messages_is_faster() -> None:
                 if name not in (*THROUGH_MEMORY, *NOT_CHOSEN)
             }
             assert min(seconds.values()) == pytest.approx(min(seconds[x] for x in ALL_REDUCES))
-
-
-def test_sums_by_nccl_stay() -> None:
-    cluster = Cluster.on_paper(4, device="cuda")._replace(libraries=("nccl",))
-    config = replace(MODELS["cnn"], device="cuda", dp=4)
-    a = on_paper(uncut_of(config)[1], cluster)
-    assert a.algorithm == "nccl"
-    assert memory(a, 0, 4).slots == 0
-    assert with_fastest_sum(a, planning(MODELS["cnn"], 4).costs.exchanges) is a
-
-
-@pytest.mark.parametrize("zero", [0, 1])
-def test_the_copy_in_float32_of_sums_by_nccl_counts(zero: int) -> None:
-    cluster = Cluster.on_paper(4, device="cuda")._replace(libraries=("nccl",))
-    config = replace(MODELS["cnn"], device="cuda", dp=4, dtype="bfloat16", zero=zero)
-    wide, narrow = (
-        on_paper(uncut_of(replace(config, reduce_dtype=dtype))[1], cluster)
-        for dtype in ("float32", "bfloat16")
-    )
-    longest = max(one.stop - one.start for one in wide.model_on(0).buckets)
-    assert memory(wide, 0, 4).slots == 4 * longest
-    assert memory(narrow, 0, 4).slots == 0
 
 
 def test_a_layer_that_cannot_be_cut_leaves_layouts_without_tp() -> None:

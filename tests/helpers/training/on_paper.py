@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from helpers.training.pipelined import digits
 
 from nnmpi import Config
-from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.data.loader import Batch, Load
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import divide
-from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.swapping.residence import Disk, Residence, Residences
-from nnmpi.parallel.swapping.strategy import kind
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.planning.paper.rank import PaperRank, built
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.cutting import uncut
@@ -33,12 +33,24 @@ def arranged(
     return on_paper(uncut(config, model, given(), objectives.criterion(None)), cluster)
 
 
-def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
-    """The arrangement whose stages are all on each rank, as --memory has it."""
-    every = units(a.graph)
-    trained = [k for k, unit in enumerate(every) if unit.is_trained]
-    ends = tuple(trained[1 : len(choice)])
-    division = divide(a.graph, every, ends, [0] * len(every))
-    whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
-    names = tuple(map(str, range(len(choice))))
-    return replace(whole, strategy=kind(Residences(names, choice, (), 0.0, Disk(1.0, 1.0))))
+def held(store: Any, optimizer: Any) -> dict[str, int]:
+    """The bytes that a store and an optimizer hold, by kind."""
+    masters = store.masters
+    return {
+        "parameters": store.parameter_bytes(),
+        "gradients": store.gradient_bytes(),
+        "slots": store.slot_bytes(),
+        "optimizer": sum(array.nbytes for array in optimizer.state.values()),
+        "masters": 0 if masters is None else masters.nbytes,
+    }
+
+
+def after_steps(a: Arrangement, rank: int, steps: int) -> PaperRank:
+    """A rank on paper that has made so many steps."""
+    one, at = built(a, rank), min(rank, a.mesh.size - 1)
+    sizes = micro_batches(a, at, a.config.batch_size)
+    micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
+    load = Load(np.arange(sum(sizes)), micro, float(a.config.batch_size))
+    for step in range(steps):
+        one.run(load, StepState(step, 0, step), 1 << 30)
+    return one

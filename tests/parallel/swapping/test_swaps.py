@@ -4,19 +4,39 @@ refuses."""
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
-from helpers.training.on_paper import arranged, on_one_rank
+from helpers.training.on_paper import after_steps, arranged, held
 
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import divide
+from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.step_list.op import Kind, Op, as_text
 from nnmpi.parallel.step_list.proof import prove
 from nnmpi.parallel.step_list.step import StepList, step_list
-from nnmpi.parallel.swapping.residence import Residence
+from nnmpi.parallel.swapping.residence import Disk, Residence, Residences
+from nnmpi.parallel.swapping.strategy import kind
+from nnmpi.planning.paper.rank import traffic
 from nnmpi.schedules.proof import ScheduleError
 
 KEEP, SWAP, RECOMPUTE = Residence
 MOVES = (Kind.WRITE, Kind.READ)
+MLP = {"model": "mlp:64-48-40-32-24-10", "optimizer": "adam"}
+CNN = {"model": "digits-cnn", "momentum": 0.9}
+
+
+def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
+    """The arrangement whose stages are all on each rank, as --memory has it."""
+    every = units(a.graph)
+    trained = [k for k, unit in enumerate(every) if unit.is_trained]
+    ends = tuple(trained[1 : len(choice)])
+    division = divide(a.graph, every, ends, [0] * len(every))
+    whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
+    names = tuple(map(str, range(len(choice))))
+    return replace(whole, strategy=kind(Residences(names, choice, (), 0.0, Disk(1.0, 1.0))))
 
 
 def listed(*choice: Residence, micro: int = 1) -> StepList:
@@ -115,3 +135,14 @@ def test_messages_say_what_is_wrong() -> None:
         "the optimizer state was not read"
     )
     assert refused(step, *step.ops[:-1]) == "the optimizer state is not written"
+
+
+@pytest.mark.parametrize("model", [MLP, CNN, CNN | {"zero": 1}])
+def test_stages_on_one_rank_send_nothing_to_each_other(model: dict[str, Any]) -> None:
+    a = arranged(Cluster.on_paper(2), micro_batches=2, **model)
+    cut = on_one_rank(a, KEEP, RECOMPUTE, SWAP)
+    assert len(cut.stages) == 3
+    for rank in range(2):
+        assert traffic(cut, rank, 24) == traffic(a, rank, 24)
+        one, whole = (after_steps(each, rank, 2) for each in (cut, a))
+        assert held(one.store, one.optimizer) == held(whole.store, whole.optimizer)
