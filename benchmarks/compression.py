@@ -20,7 +20,7 @@ from lib.timing import Row
 from nnmpi import Config, Trainer
 from nnmpi.collectives.compressed import SENT, Shape
 from nnmpi.comm import Comm, comm_self, world
-from nnmpi.options import terms
+from nnmpi.options.parts.compression import compression
 from nnmpi.parallel.compression.codecs import CODECS, Bucket
 from nnmpi.parallel.compression.exchange import Exchange
 
@@ -42,7 +42,7 @@ def summed(comm: Comm, algorithm: str, row: np.ndarray) -> None:
 
 def coded(comm: Comm, spec: str, shapes: Sequence[Shape], row: np.ndarray) -> None:
     """Sums a copy of the gradients, compressed."""
-    name, number = terms.compression(spec)
+    name, number = compression(spec)
     sizes, factors = [*map(prod, shapes)], row.copy() if CODECS[name].has_factors else None
     bucket = Bucket(row.copy(), shapes, sizes, row.dtype, comm, "ring", factors)
     Exchange(CODECS[name].sum(bucket, number)).wait()
@@ -68,7 +68,7 @@ def measured(comm: Comm, shapes: Sequence[Shape], rounds: int) -> list[Row]:
         about: Row = {"benchmark": "compression", "case": name, "ranks": comm.size}
         nbytes = {"ring": ring, "shared": 0.0}.get(name)
         if nbytes is None:
-            codec, number = terms.compression(name)
+            codec, number = compression(name)
             nbytes = SENT[codec](shapes, number, 4, comm.size).nbytes
             alone = partial(coded, comm_self(), name, shapes, row)
             coding = min(timing.measure(alone, 1).cpu for _ in range(rounds))

@@ -22,6 +22,10 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
     store_kinds     an option          the StoreKind of ranks that have the same parameters
+    codecs          an option          (its value, parameters): a call that codes gradients for
+                                       messages, and the bytes that it touches
+    codec_traffic   the same           (its value, shapes, bytes of an element, ranks): the name of
+                                       the codec, and what each rank sends, or None
     device_kernels  a device           the DeviceKernels for its arrays
     library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
@@ -77,7 +81,7 @@ class AddOn(NamedTuple):
 
 
 ADD_ONS = {
-    "simulator": AddOn(modules=("nnmpi.sim",), uses=("compression",)),
+    "simulator": AddOn(modules=("nnmpi.sim",)),
     "compression": AddOn(
         modules=(
             "nnmpi.options.parts.compression",
@@ -87,6 +91,8 @@ ADD_ONS = {
             "options": {"compression": "nnmpi.options.parts.compression:PART"},
             "checks": {"compress": "nnmpi.parallel.compression.proof:check"},
             "graph_checks": {"compress": "nnmpi.parallel.compression.store:check_terms"},
+            "codec_traffic": {"compress": "nnmpi.collectives.compressed:sent"},
+            "codecs": {"compress": "nnmpi.parallel.compression.alone:codec_call"},
             "store_kinds": {"compress": "nnmpi.parallel.compression.store:KIND"},
             "start_fields": {"compress": "nnmpi.parallel.compression.store:start_fields"},
             "phrases": {"compress": "nnmpi.parallel.compression.store:phrases"},
@@ -125,7 +131,7 @@ ADD_ONS = {
             *("nnmpi.planning", "nnmpi.run.planning"),
             *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
         ),
-        uses=("simulator", "compression"),
+        uses=("simulator",),
         rows={
             "options": {"planning": "nnmpi.options.parts.planning:PART"},
             "names": {"machines": "nnmpi.planning.described:machines"},

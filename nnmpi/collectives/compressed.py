@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+from nnmpi.options.parts.compression import compression
+
 BLOCK = 256
 """Elements of a block, which is rounded by itself."""
 
@@ -70,3 +72,13 @@ SENT: Mapping[str, Callable[[Sequence[Shape], float, int, int], Compressed]] = {
 }
 """The traffic of the tensors of a bucket, by codec: a function of their shapes, the number after
 the codec's name, the bytes of an element, and the ranks."""
+
+
+def sent(
+    spec: str, shapes: Sequence[Shape], itemsize: int, ranks: int
+) -> tuple[str, Compressed | None]:
+    """Returns the name of a codec, given as --compress has it, and the traffic of a bucket with
+    it; None for a codec of users."""
+    name, number = compression(spec)
+    traffic = SENT.get(name)
+    return name, traffic(shapes, number, itemsize, ranks) if traffic else None

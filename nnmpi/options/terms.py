@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
 LONGEST = 4096  # characters of a text, like those of a path
@@ -69,41 +68,6 @@ def _term(spec: str) -> Rate:
     if rate.every < 1 or not 0 < rate.factor < math.inf:
         raise ValueError(spec)
     return rate
-
-
-class Compression(NamedTuple):
-    """The name of a codec, or package.module:NAME, and its number: the fraction of topk, or the
-    rank of powersgd."""
-
-    name: str
-    number: float = 0.0
-
-
-CODECS: Mapping[str, Callable[[str], float]] = {
-    "topk": float,
-    "sign": float,
-    "powersgd": int,
-    "int8": float,
-}
-"""The types of the numbers of codecs; only topk and powersgd take one."""
-
-
-def compression(spec: str) -> Compression:
-    """Parses `topk:FRACTION`, `sign`, `powersgd:RANK`, `int8` or `package.module:NAME`."""
-    name, colon, text = spec.partition(":")
-    if name not in CODECS and user_code.is_named(spec):
-        return Compression(spec)
-    try:
-        parse = CODECS[name]
-        number = parse(text) if colon else 0
-        if not {"topk": 0 < number <= 1, "powersgd": number >= 1}.get(name, not colon):
-            raise ValueError
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"{quoted(spec)} must be topk:FRACTION, above 0 and at most 1, sign, powersgd:RANK, at "
-            "least 1, int8 or package.module:NAME"
-        ) from None
-    return Compression(name, number)
 
 
 CUTS = {

@@ -5,7 +5,7 @@
                      AXES
     batch            those that share a batch: along dp
     replicas         those that have the same parameters, and sum gradients in each step: along dp
-                     and cp; with --sync local or gossip, along cp
+                     and cp; if replicas along dp are averaged, along cp
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
@@ -125,16 +125,14 @@ def server_count(config: Config) -> int:
     return int(count(config)) if count else 0
 
 
-AVERAGED = ("local", "gossip")
-"""The values of --sync with which replicas along dp make steps of their own."""
-
-
 def summed_axes(config: Config) -> tuple[str, ...]:
     """Returns the axes along which ranks have equal parameters in each step, and sum gradients.
 
-    With local steps and gossip, replicas along dp differ until they are averaged.
+    Replicas that are averaged differ along dp until then.
     """
-    return tuple(axis for axis in REPLICAS if axis != "dp" or config.sync not in AVERAGED)
+    kind = addons.chosen("strategy_kinds", config)
+    is_averaged = kind is not None and kind.averages is not None
+    return tuple(axis for axis in REPLICAS if axis != "dp" or not is_averaged)
 
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:

@@ -22,9 +22,9 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
-from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
+from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB, strategy_of
 from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
-from nnmpi.parallel.layout import AVERAGED
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.step_list.values import SLOTS
 from nnmpi.planning.arranger import Arranger
@@ -331,7 +331,7 @@ class LowerBounds:
         module; that bounds the number of buckets.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
-        if config.sync in AVERAGED or config.compress:  # less is sent
+        if strategy_of(config).averages or asked_kind(config).packs:  # less is sent
             return 0.0
         if links.node_count == 1:
             return 0.0

@@ -9,7 +9,7 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrange import strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.layout import AVERAGED
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.planning.arranger import Arranger
@@ -53,7 +53,8 @@ class BucketBounds:
         """The scatters and gathers of each rank along pp in a micro-batch, in the order of a log;
         empty where they are not known."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
-        if plain.sync in AVERAGED or plain.compress or strategy_of(plain).program:
+        kind = strategy_of(plain)
+        if kind.averages or kind.program or asked_kind(plain).packs:
             return nothing
         try:
             a = self._arranger.arranged(candidate)

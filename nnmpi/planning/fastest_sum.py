@@ -3,10 +3,11 @@
 from dataclasses import replace
 from itertools import chain
 
+from nnmpi import addons
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.layout import AVERAGED
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.paper.rank import exchanges
 from nnmpi.schedules.op import Kind
@@ -14,13 +15,14 @@ from nnmpi.schedules.op import Kind
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
 """The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more.
 Those of several ports, bruck and pat are not chosen: plans with them have not been measured. The
-algorithms through memory of a node, and NCCL's, are used only where `auto` takes them."""
+algorithms through memory of a node, and of libraries, are used only where `auto` takes them."""
 
 
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
     """The arrangement with the fastest all-reduce for its gradients; the same arrangement where
     gradients are not summed by messages, or `auto` is not asked for."""
-    if a.config.allreduce != "auto" or a.algorithm in ("shared", "nccl") or a.tied:
+    of_library = addons.row("library_sums", a.algorithm)
+    if a.config.allreduce != "auto" or a.algorithm == "shared" or of_library or a.tied:
         return a
     ranks = a.mesh.group(a.mesh.size - 1, "pp")
     sums = [
@@ -32,9 +34,10 @@ def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
         for rank in ranks
         for bucket in (() if a.store.zero else a.model_on(rank).buckets)
     ]
-    if a.config.compress:
+    packs = asked_kind(a.config).packs
+    if packs:
         sums = []
-    if a.config.sync in AVERAGED or a.config.compress:
+    if a.strategy.averages or packs:
         logged = [exchanges(a, rank, a.config.batch_size).get("dp", ()) for rank in ranks]
         whole = (e for e in chain.from_iterable(logged) if e.operation is Collective.ALL_REDUCE)
         sums += [e for e in whole if e.algorithm == a.algorithm]

@@ -19,6 +19,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import follows, possible
@@ -90,7 +91,9 @@ class _Prices:
             for axis in ("tp", "dp")
         )
         # replicas that send less do so seldom, or send much less
-        sums *= 0 if a.config.compress else 1 / (a.config.every if a.config.sync == "local" else 1)
+        averages = a.strategy.averages
+        every = averages.every(a.config) if averages else 1
+        sums *= 0 if asked_kind(a.config).packs else 1 / every
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:

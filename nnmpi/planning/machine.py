@@ -9,7 +9,9 @@ from os import PathLike
 from statistics import geometric_mean
 from typing import Any, NamedTuple, Self
 
+from nnmpi import addons
 from nnmpi.collectives.price import FAR, NEAR, Link
+from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import content, parsed
 
@@ -112,7 +114,7 @@ class Machine(NamedTuple):
     spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
     load         the load average just before: processes that wanted a core
     moving       seconds in which array functions read or write a byte
-    coding       seconds per element that codecs take besides, by --compress
+    coding       seconds per element that codecs of gradients take besides, as options have them
     sheet        of a machine that is described, not measured
     missing      what there was no time to measure, in words; it is as of a typical machine
     """
@@ -228,6 +230,12 @@ FIELDS = {
     "models": ("speed", "models"),
 }
 """The fields of a Machine that belong to a measurement, where it is not one field of its name."""
+
+
+def codec_of(config: Config) -> tuple[str, str]:
+    """The option that codes gradients for messages, and its value; ("", "") if none does."""
+    values = ((option, getattr(config, option)) for option in addons.table("codecs"))
+    return next(((option, value) for option, value in values if value), ("", ""))
 
 
 def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

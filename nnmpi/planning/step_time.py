@@ -23,16 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.options.collector import gc_paused
-from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
-from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.parallel.step_list.runs import LISTED
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.list_times import ListTimes, PassTimes, hides
-from nnmpi.planning.machine import Machine
+from nnmpi.planning.machine import Machine, codec_of
 from nnmpi.planning.paper.rank import step
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.planning.waits import Waits, waits
@@ -116,7 +114,8 @@ class RankStep(NamedTuple):
 
     def packing(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the array functions that make what is sent, and use what is received."""
-        coding = costs.machine.coding.get(a.config.compress or "", 0.0) if self.touched else 0.0
+        _, codec = codec_of(a.config)
+        coding = costs.machine.coding.get(codec, 0.0) if self.touched else 0.0
         return self.touched * costs.machine.moving + self.numbers * coding
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
@@ -208,7 +207,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         + share * len(micro) * costs.machine.micro_batch
         + host_seconds(a, costs.machine, len(micro)),
     )
-    averages = _exposed_averages(averaged, a.config, costs, time.seconds)
+    averages = _exposed_averages(averaged, a, costs, time.seconds)
     time = time._replace(sums=time.sums + averages)
     of_terms = ranks[busiest], ranks[last], updated, averaged
     return StepModel(time, ranks, micro, *of_terms, lists, links)
@@ -300,7 +299,7 @@ def _rank_step(
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
     divides = sheet is not None and "pp" in sheet.divides and not a.config.cuts_positions
     on_paper = step(a, rank, a.config.batch_size)
-    is_averaged = a.config.sync in AVERAGED
+    is_averaged = a.strategy.averages is not None
     gathers = "gathers" if gathers_for_use(a) else "update"
     of_buckets = {Kind.GATHER: gathers, **({Kind.SUM: "gathers"} if a.store.scatters else {})}
     phases = PHASES | of_buckets
@@ -315,17 +314,18 @@ def _rank_step(
     return RankStep(ops(a, rank, micro), compute, by_phase, numbers, on_paper.touched)
 
 
-def _exposed_averages(rank: RankStep, config: Config, costs: CostModel, alone: float) -> float:
+def _exposed_averages(rank: RankStep, a: Arrangement, costs: CostModel, alone: float) -> float:
     """The seconds in a step of exchanges of replicas that no step hides; a step takes `alone`
     seconds besides.
 
     Between nodes, a fragment travels during the steps until it is applied, before another is sent.
     """
-    exposed, times = 0.0, costs.exchanges
+    exposed, times, averages = 0.0, costs.exchanges, a.strategy.averages
+    delay = averages.delay(a.config) if averages else 0
     for e in rank.exchanges["averages"]:
         seconds, hidden = times.seconds(e), 0.0
         is_hidden = hides(costs.machine, "dp") or times.is_between_nodes(e)
         if e.what == "parameters" and is_hidden:
-            hidden = e.times * config.apply_after * alone / e.every
+            hidden = e.times * delay * alone / e.every
         exposed += seconds - min(seconds, hidden)
     return exposed

@@ -26,6 +26,8 @@ OF_OPTIONS = {
     "fewer_ranks",
     "strategy_kinds",
     "store_kinds",
+    "codecs",
+    "codec_traffic",
     "twins",
     "compared",
     "fitted",

@@ -1,11 +1,50 @@
 """Options of compressed gradients."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from nnmpi.options import terms
+from nnmpi.options import user_code
 from nnmpi.options.features import ALL_REDUCE, EXACT_SUMS, WHOLE_STATE, Feature, Part
 from nnmpi.options.groups import reduce_option
+from nnmpi.options.quoting import quoted
 from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
+
+
+class Compression(NamedTuple):
+    """The name of a codec, or package.module:NAME, and its number: the fraction of topk, or the
+    rank of powersgd."""
+
+    name: str
+    number: float = 0.0
+
+
+CODECS: Mapping[str, Callable[[str], float]] = {
+    "topk": float,
+    "sign": float,
+    "powersgd": int,
+    "int8": float,
+}
+"""The types of the numbers of codecs; only topk and powersgd take one."""
+
+
+def compression(spec: str) -> Compression:
+    """Parses `topk:FRACTION`, `sign`, `powersgd:RANK`, `int8` or `package.module:NAME`."""
+    name, colon, text = spec.partition(":")
+    if name not in CODECS and user_code.is_named(spec):
+        return Compression(spec)
+    try:
+        parse = CODECS[name]
+        number = parse(text) if colon else 0
+        if not {"topk": 0 < number <= 1, "powersgd": number >= 1}.get(name, not colon):
+            raise ValueError
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{quoted(spec)} must be topk:FRACTION, above 0 and at most 1, sign, powersgd:RANK, at "
+            "least 1, int8 or package.module:NAME"
+        ) from None
+    return Compression(name, number)
+
 
 REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from here on")
 
@@ -19,7 +58,7 @@ class Options:
         "send less of gradients, and the rest in later steps: topk:FRACTION of the entries, "
         "sign (1 bit), powersgd:RANK (factors of matrices), int8 or package.module:CODEC",
         custom=True,
-        form=terms.compression,
+        form=compression,
         resume=REST,
     )
 

@@ -102,6 +102,21 @@ class StoreKind(NamedTuple):
     is_readable: bool = True
 
 
+class Averages(NamedTuple):
+    """What replicas exchange that make steps of their own, and are averaged.
+
+    every   (config): in one of how many steps they send their parameters
+    delay   (config): how many steps they make until they use what they have received
+    copies  (arrangement): how many copies of its parameters a replica has besides
+    priced  (arrangement, exchange, replicas): an exchange along dp of a log, as it is priced
+    """
+
+    every: Callable[[Config], int]
+    delay: Callable[[Config], int]
+    copies: "Callable[[Arrangement], int]"
+    priced: "Callable[[Arrangement, Any, tuple[int, ...]], Any]"
+
+
 class StrategyKind(NamedTuple):
     """A kind of training strategy: what builds it, and its properties.
 
@@ -124,6 +139,7 @@ class StrategyKind(NamedTuple):
     kept            the most bytes of activations in memory, if it has others elsewhere
     one_thread      whether BLAS must use one thread, since several add in another order
     result_steps    (config): how many steps a result of the strategy is about
+    averages        what replicas along dp exchange, if they do not sum gradients in each step
     """
 
     name: str
@@ -143,6 +159,7 @@ class StrategyKind(NamedTuple):
     kept: float | None = None
     one_thread: bool = False
     result_steps: Callable[[Config], int] = lambda config: 1
+    averages: Averages | None = None
 
 
 @dataclass(frozen=True)

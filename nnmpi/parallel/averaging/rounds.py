@@ -21,6 +21,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.averaging.gossip import Gossiping
 from nnmpi.parallel.averaging.outer import OuterOptimizer
+from nnmpi.parallel.averaging.priced import AVERAGES
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
@@ -43,6 +44,7 @@ KIND = StrategyKind(
     make="nnmpi.parallel.averaging:make",
     rank_step="nnmpi.parallel.averaging:rank_step",
     result_steps=lambda config: config.every,
+    averages=AVERAGES,
 )
 """A result is about a round of steps."""
 

@@ -20,8 +20,9 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.collectives.compressed import Shape
 from nnmpi.collectives.step import bounds
-from nnmpi.options import terms, user_code
+from nnmpi.options import user_code
 from nnmpi.options.config import Config
+from nnmpi.options.parts.compression import compression
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel.compression.codecs import CODECS, Bucket, Codec
 
@@ -40,7 +41,7 @@ class CodecError(ValueError):
 def find(spec: str) -> tuple[Codec, float]:
     """The codec that --compress names, and its number: one of CODECS, or the user's at
     `package.module:NAME`, which is proved."""
-    name, number = terms.compression(spec)
+    name, number = compression(spec)
     if name in CODECS:
         return CODECS[name], number
     codec = user_code.imported(name, "compress")

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi import addons
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.price import Link, Network
 from nnmpi.options.quoting import shown
@@ -121,7 +122,7 @@ class Description(NamedTuple):
         names = (
             (curve_name(Collective.ALL_REDUCE, algorithm, p), curve)
             for p, curve in self.sums.items()
-            for algorithm in ("ring", "shared", "nccl")
+            for algorithm in ("ring", "shared", *addons.table("library_sums"))
         )
         return TYPICAL._replace(
             cpu=self.title,

@@ -13,8 +13,6 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
-from nnmpi.collectives.algorithms import Collective
-from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
@@ -26,7 +24,7 @@ from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exch
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.state_on_paper import untrained_on_paper
-from nnmpi.parallel.layout import AVERAGED
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
@@ -159,7 +157,8 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     # only the last step is logged. Before it ZeRO needs one step, since no parameter is gathered
     # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
-    batches = 1 if a.config.sync in AVERAGED else 1 << 30  # a round ends with an epoch
+    averages = a.strategy.averages
+    batches = 1 if averages else 1 << 30  # a round ends with an epoch
     log, numbers = paper_rank.state.log, count()
 
     def entries(of: Load) -> Counter[Entry]:
@@ -178,11 +177,11 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     else:
         entries(load)
     exchanges, touched = log.exchanges(), 0.0
-    if a.config.sync in AVERAGED:
+    if averages:
         others = a.mesh.group(rank, "dp")
-        exchanges["dp"] = [_of_replicas(a, each, others) for each in exchanges.get("dp", ())]
+        exchanges["dp"] = [averages.priced(a, each, others) for each in exchanges.get("dp", ())]
         touched = _touched_by_replica(a, partial(paper_rank.run, load))
-    elif a.config.compress:
+    elif asked_kind(a.config).packs:
         touched = _touched(partial(paper_rank.run, load), StepState(1, 0, 1), batches)
     return PaperStep(exchanges, _held(a, paper_rank), touched, dict(log.by_op))
 
@@ -196,8 +195,8 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     ZeRO 2 and 3 scatter and gather by the order of all.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
-    is_plain = a.steps_together and not a.strategy.program
-    if not is_plain or len({*sizes}) > 1 or a.config.sync in AVERAGED or a.config.compress:
+    is_plain = a.steps_together and not a.strategy.program and not a.strategy.averages
+    if not is_plain or len({*sizes}) > 1 or asked_kind(a.config).packs:
         return m, m
     period = pp if stages > pp else 1
     least = max(3 * pp + 1, 2 * period) if a.store.zero > 1 else 2 * period
@@ -210,23 +209,6 @@ def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Count
     return Counter({e: n + periods * (more[e] - n) for e, n in fewer.items()})
 
 
-def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
-    """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
-    if exchange.during in (Kind.SUM, Kind.FINISH):  # within a replica, over cp
-        return exchange
-    agrees = exchange.operation is Collective.ALL_REDUCE and exchange.what == "scalars"
-    what = "scalars" if agrees else "parameters"
-    exchange = exchange._replace(what=what, during=Kind.APPLY)
-    if a.config.sync == "local" or exchange.operation is not Collective.MESSAGE:
-        return exchange
-    return exchange._replace(
-        operation=Collective.NEIGHBOURS,
-        algorithm=a.config.graph,
-        group=replicas,
-        times=1,
-    )
-
-
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
     """The bytes that array functions touch in steps whose passes are recorded already."""
     with logged_calls() as calls:
@@ -236,7 +218,7 @@ def _touched(run: Callable[[StepState, int], object], state: StepState, batches:
 
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
     """The bytes that a replica touches in a step on average, from rounds of one step and of two."""
-    every: int = a.config.every
+    every = a.strategy.result_steps(a.config)
     of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[:every]]
     of_step = of_rounds[-1] - of_rounds[0]
     return of_step + (of_rounds[0] - of_step) / every
@@ -251,11 +233,8 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
         windows -= values + gradients
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
     slots = store.slot_bytes() + paper_rank.state.wide_terms
-    if a.config.sync in AVERAGED:  # copies of the values: sent, received, or shown
-        copies = 2 + (a.config.apply_after > 0)
-        if a.config.sync == "gossip":
-            copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)
-        slots += copies * (masters or values)
+    if a.strategy.averages:
+        slots += a.strategy.averages.copies(a) * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 

@@ -29,7 +29,6 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.exchange_time import IN_PLACE, curve_name
 from nnmpi.planning.machine import TYPICAL, Curve
 from nnmpi.run.deadline import Deadline, OutOfTimeError
-from nnmpi.run.planning.codec_call import codec_call
 from nnmpi.run.planning.network_fit import fitted_network
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -198,9 +197,11 @@ def moving(node: Node, session: Session, fields: Fields) -> None:
     fields["moving"] = node.cold_seconds(partial(np.add, a, b)) / (3 * a.nbytes)
 
 
-def coding(node: Node, codec: str, session: Session, fields: Fields) -> None:
+def coding(
+    node: Node, codec: str, call_of: Callable[..., Any], session: Session, fields: Fields
+) -> None:
     """Measures the seconds per element that a codec takes besides reading and writing."""
-    call, nbytes = codec_call(codec, session.optimizer.parameters)
+    call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
     fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}
 

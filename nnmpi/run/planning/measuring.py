@@ -17,10 +17,11 @@ from functools import partial
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.planning.machine import TYPICAL, Machine, averaged
+from nnmpi.planning.machine import TYPICAL, Machine, averaged, codec_of
 from nnmpi.run.deadline import Deadline, OutOfTimeError
 from nnmpi.run.planning import measurements as m
 from nnmpi.run.planning import unit_measurements
@@ -121,8 +122,10 @@ def _measurements(
         yield "updates", f"the update by {config.optimizer}", partial(m.update, node, session)
         yield "step", "the rest of a step", partial(m.overheads, node, session)
         yield "moving", "reading and writing of arrays", partial(m.moving, node, session)
-        if (codec := config.compress) is not None:
-            yield "coding", f"--compress {codec}", partial(m.coding, node, codec, session)
+        option, codec = codec_of(config)
+        if codec:
+            call = partial(addons.row("codecs", option), codec)
+            yield "coding", f"--{option} {codec}", partial(m.coding, node, codec, call, session)
     for p in tp_sizes:
         yield f"sums {p}", f"sums of {p} ranks", partial(m.sums, node, p)
     for p in tp_sizes:

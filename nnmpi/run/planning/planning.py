@@ -21,7 +21,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.described.description import HIDDEN
 from nnmpi.planning.fastest_sum import with_fastest_sum
-from nnmpi.planning.machine import TYPICAL, Machine, Sheet, read_machine
+from nnmpi.planning.machine import TYPICAL, Machine, Sheet, codec_of, read_machine
 from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel, step_time
@@ -256,10 +256,11 @@ def _notes(
     if config.optimizer not in machine.updates:
         known = ", ".join(machine.updates)
         yield f"{file} does not have {config.optimizer}, which counts as the slowest of {known}"
-    if config.compress and config.compress not in machine.coding:
+    option, codec = codec_of(config)
+    if codec and codec not in machine.coding:
         yield (
-            f"{file} does not have --compress {config.compress}, which counts as reading and "
-            f"writing arrays only: measure by {how} --compress {config.compress} --out FILE.json"
+            f"{file} does not have --{option} {codec}, which counts as reading and "
+            f"writing arrays only: measure by {how} --{option} {codec} --out FILE.json"
         )
     if request.nodes > 1 and machine.far == TYPICAL.far:
         rate = 8e-9 / machine.far.beta

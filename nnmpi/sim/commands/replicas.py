@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from math import isqrt
 from typing import Any, NamedTuple
 
-from nnmpi.collectives.compressed import SENT
+from nnmpi import addons
 from nnmpi.collectives.gossip import GRAPHS
-from nnmpi.options import terms
 from nnmpi.options.amounts import amount, duration, plural, three_or_none
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.tables import table
@@ -59,8 +58,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
     about = "of gradients, and of parameters in gossip (default bfloat16)"
     sent.add_argument("--dtype", choices=BITS, default="bfloat16", help=about)
     sent.add_argument("--outer-dtype", choices=BITS, help="of local steps (default: --dtype)")
-    about = "also gradients sent so, as in training; may be repeated: topk:0.01, powersgd:4"
-    sent.add_argument("--compress", action="append", default=[], metavar="CODEC", help=about)
+    for option in addons.table("codec_traffic"):
+        about = "also gradients sent so, as in training; may be repeated: topk:0.01, powersgd:4"
+        sent.add_argument(f"--{option}", action="append", default=[], metavar="CODEC", help=about)
     sent.add_argument("--graph", choices=GRAPHS, help="of gossip (default: all)")
     add_number(sent, "--gbit", "10", "Gbit/s of the link of a replica")
     add_number(sent, "--alpha", "0", "seconds per message")
@@ -93,12 +93,6 @@ def _check(options: argparse.Namespace) -> None:
         given = f"parameters {options.parameters:g} in {plural(options.layers, 'layer')}"
         raise ValueError(f"{given}: a layer has at least one; give fewer --layers")
     check_count("replicas", options.replicas, MOST_REPLICAS)
-    for spec in options.compress:
-        if (name := terms.compression(spec).name) not in SENT:
-            raise ValueError(
-                f"compress {quoted(name)}: only codecs of nnmpi are priced here; nnmpi.train "
-                f"--dry-run --ranks {options.replicas} --compress {shown(name)} counts its bytes"
-            )
     LocalSteps(options.every, options.fragments, options.apply_after).check(options.layers)
 
 
@@ -113,8 +107,9 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
     outer = all_reduce(n, nbytes(options.outer_dtype or options.dtype), layers)
     once = f"local, every {options.every}"
     yield "", Row("data parallelism", all_reduce(n, nbytes(options.dtype), layers), gap=1)
-    for spec in options.compress:
-        yield "", Row(spec, _compressed(spec, options), gap=1)
+    for option in addons.table("codec_traffic"):
+        for spec in getattr(options, option):
+            yield "", Row(spec, _coded(option, spec, options), gap=1)
     yield "local", Row(once, outer, LocalSteps(options.every))
     streaming = LocalSteps(options.every, options.fragments, options.apply_after)
     if streaming != LocalSteps(options.every):
@@ -128,13 +123,18 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
         yield "gossip", Row(f"gossip, {name}", sent, gap=graph.gap())
 
 
-def _compressed(spec: str, options: argparse.Namespace) -> Sent:
-    """Returns the traffic of compressed gradients; a layer is a matrix, as square as possible."""
-    name, number = terms.compression(spec)
+def _coded(option: str, spec: str, options: argparse.Namespace) -> Sent:
+    """Returns the traffic of coded gradients; a layer is a matrix, as square as possible."""
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
     itemsize, n = -(-BITS[options.dtype] // 8), options.replicas
-    of_layer = SENT[name]([(rows, size // rows)], number, itemsize, n)
+    sent_with = addons.row("codec_traffic", option)
+    name, of_layer = sent_with(spec, [(rows, size // rows)], itemsize, n)
+    if of_layer is None:
+        raise ValueError(
+            f"{option} {quoted(name)}: only codecs of nnmpi are priced here; nnmpi.train "
+            f"--dry-run --ranks {n} --{option} {shown(name)} counts its bytes"
+        )
     return Sent(of_layer.messages * options.layers, of_layer.nbytes * options.layers)
 
 

@@ -13,14 +13,14 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import Bucket
 from nnmpi.parallel.compression.exchange import Exchange
-from nnmpi.planning.paper.comm import COMPLETED
+from nnmpi.parallel.wire import Transfers
 
 
 class AloneWire:
     """A Wire of a single rank, whose transfers are complete at once."""
 
     size, rank = 1, 0
-    start = start_all_gather = isend = irecv = staticmethod(lambda *_, **__: COMPLETED)
+    start = start_all_gather = isend = irecv = staticmethod(lambda *_, **__: Transfers())
 
 
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:

@@ -1,0 +1,41 @@
+"""The exchanges of replicas as they are counted and priced, from the log of a round on paper."""
+
+from nnmpi.collectives.algorithms import Collective
+from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement, Averages
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.schedules.op import Kind
+
+
+def _every(config: Config) -> int:
+    every: int = config.every
+    return every if config.sync == "local" else 1
+
+
+def _copies(a: Arrangement) -> int:
+    """The copies of the values that are sent, received, or shown."""
+    copies: int = 2 + (a.config.apply_after > 0)
+    if a.config.sync == "gossip":
+        copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)
+    return copies
+
+
+def _priced(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
+    """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
+    if exchange.during in (Kind.SUM, Kind.FINISH):  # within a replica, over cp
+        return exchange
+    agrees = exchange.operation is Collective.ALL_REDUCE and exchange.what == "scalars"
+    what = "scalars" if agrees else "parameters"
+    exchange = exchange._replace(what=what, during=Kind.APPLY)
+    if a.config.sync == "local" or exchange.operation is not Collective.MESSAGE:
+        return exchange
+    return exchange._replace(
+        operation=Collective.NEIGHBOURS,
+        algorithm=a.config.graph,
+        group=replicas,
+        times=1,
+    )
+
+
+AVERAGES = Averages(_every, lambda config: config.apply_after, _copies, _priced)
