@@ -163,12 +163,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(p: Parser, a: argparse.Namespace) -> None:
+    from nnmpi import addons
     from nnmpi.options.config import ALLREDUCES
 
     for unknown in [name for name in a.cases if name not in MODELS]:
         p.error(f"{unknown} is not a case; there are {', '.join(MODELS)}")
-    for unknown in [name for name in a.allreduce if name not in ALLREDUCES]:
-        p.error(f"{unknown!r} is not an algorithm; there are {', '.join(ALLREDUCES)}")
+    sums = (*ALLREDUCES, *addons.table("library_sums"))
+    for unknown in [name for name in a.allreduce if name not in sums]:
+        p.error(f"{unknown!r} is not an algorithm; there are {', '.join(sums)}")
     for case in a.cases:
         batch = WORKLOADS[case].shape[0]
         if a.ranks < 2 or batch % a.ranks:

@@ -27,6 +27,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     codec_traffic   the same           (its value, shapes, bytes of an element, ranks): the name of
                                        the codec, and what each rank sends, or None
     device_kernels  a device           the DeviceKernels for its arrays
+    device_settings the same           (config, backend): sets what is of the whole process
     library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
     twins           an option          (arrangement): that of a second model, trained beside it
@@ -115,15 +116,21 @@ ADD_ONS = {
         },
     ),
     "nccl": AddOn(
-        modules=("nnmpi.parallel.nccl",),
-        rows={"library_sums": {"nccl": "nnmpi.parallel.nccl:SUMS"}},
+        modules=("nnmpi.options.parts.nccl", "nnmpi.parallel.nccl"),
+        rows={
+            "options": {"nccl": "nnmpi.options.parts.nccl:PART"},
+            "library_sums": {"nccl": "nnmpi.parallel.nccl:SUMS"},
+        },
     ),
     "cuda": AddOn(
-        modules=("nnmpi.arrays.cuda",),
+        modules=("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda"),
         rows={
+            "options": {"cuda": "nnmpi.options.parts.cuda:PART"},
             "names": {"cuda": "nnmpi.arrays.cuda"},
             "device_kernels": {"cuda": "nnmpi.arrays.cuda:KERNELS"},
+            "device_settings": {"cuda": "nnmpi.arrays.cuda.tf32:set_up"},
         },
+        files=("scripts/gpu_check", "scripts/gpu_check.py"),
     ),
     "planning": AddOn(
         modules=(

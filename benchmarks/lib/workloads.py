@@ -23,11 +23,12 @@ def nnmpi_step(
     import nnmpi
     from nnmpi import nn, optim
     from nnmpi.arrays import backend, blas
+    from nnmpi.arrays.cuda.tf32 import allow_tf32
 
     blas.tune()
     x, y = batch(w)
     on = backend.get(device)
-    backend.allow_tf32(on, tf32)
+    allow_tf32(on, tf32)
     model = nn.Sequential(*w.layers(nn))
     for m in model.modules():
         if isinstance(m, nn.Conv2d):

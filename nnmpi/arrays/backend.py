@@ -82,23 +82,6 @@ device = get
 """`get` under PyTorch's name."""
 
 
-def allow_tf32(on: Backend, allowed: bool) -> None:
-    """Sets whether a GPU may round factors of float32 products to TF32 (11 bits); a CPU never does.
-
-    CuPy keeps this setting for the whole process.
-    """
-    if not on.is_host:
-        kind = "COMPUTE_TYPE_TF32" if allowed else "COMPUTE_TYPE_DEFAULT"
-        core = on.xp._core
-        core.set_compute_type("float32", getattr(core._routines_linalg, kind))
-
-
-def allows_tf32(xp: Any) -> bool:
-    """True if this array library may use TF32 in float32 products."""
-    core = xp._core
-    return bool(core.get_compute_type("float32") == core._routines_linalg.COMPUTE_TYPE_TF32)
-
-
 @lru_cache(maxsize=1)
 def _why_no_cuda() -> str:
     """Returns the reason why CUDA cannot be used, or an empty string if it can."""

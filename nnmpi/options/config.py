@@ -40,7 +40,7 @@ DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
     *("p2p", "doubling", "halving", "double-tree", "dual-root", "bruck", "pat"),
-    *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
+    *("multiplying", "bucket", "swing", "hierarchical"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = (
@@ -156,9 +156,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
     device: str = training_option(
         "cpu", "device to compute on", choices=DEVICES, resume=rules.OTHER_RANKS
     )
-    tf32: bool = training_option(
-        False, "on a GPU: round the factors of float32 products to 11 bits (TF32), which is faster"
-    )
     convolution: str = training_option(
         "auto",
         "algorithm of 3x3 convolutions; winograd2 and im2col are slower and a little more exact",
@@ -225,8 +222,9 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
     )
     allreduce: str = reduce_option(
         "auto",
-        f"all-reduce algorithm for the gradients: {', '.join(ALLREDUCES)} or package.module:NAME",
-        choices=ALLREDUCES,
+        "all-reduce algorithm for the gradients: "
+        f"{', '.join(_choices('allreduce', *ALLREDUCES))} or package.module:NAME",
+        choices=_choices("allreduce", *ALLREDUCES),
         custom=True,
     )
     reduce_dtype: str = reduce_option(

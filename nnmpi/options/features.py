@@ -60,11 +60,13 @@ class Part(NamedTuple):
     options   a dataclass, which Config inherits
     features  what these rely on, break and require
     choices   values that it adds to those of core's options, by option
+    costs     options on which the cost of the model's units depends
     """
 
     options: type
     features: Sequence[Feature] = ()
     choices: Mapping[str, Sequence[str]] = {}
+    costs: Sequence[str] = ()
 
 
 class Refusal(NamedTuple):

@@ -35,8 +35,12 @@ PLAIN = Config()
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 
 
+_LIBRARIES = tuple(addons.table("library_sums"))
+_WITH_HALVES = ("ring", "p2p", "halving", *_LIBRARIES)
+
+
 def _without_halves(config: Config, ranks: int) -> str:
-    halves = config.allreduce in ("auto", "nccl", *REDUCE_SCATTERS)
+    halves = config.allreduce in ("auto", *_LIBRARIES, *REDUCE_SCATTERS)
     return "" if halves else f"allreduce {config.allreduce}"
 
 
@@ -103,8 +107,8 @@ FEATURES: tuple[Feature, ...] = (
         "zero 2 or 3",
         lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
         conflicts={
-            "allreduce without halves": "each rank needs the sum of its part only, which ring, "
-            "p2p, halving and nccl give"
+            "allreduce without halves": "each rank needs the sum of its part only, which "
+            f"{', '.join(_WITH_HALVES[:-1])} and {_WITH_HALVES[-1]} give"
         },
     ),
     # pipelines
@@ -142,12 +146,6 @@ FEATURES: tuple[Feature, ...] = (
         remedy="use --allreduce ring",
     ),
     Feature(
-        "nccl",
-        choice("allreduce", "nccl"),
-        requires={"device cuda": "NCCL sums what is in the memory of GPUs"},
-        remedy="use --allreduce ring",
-    ),
-    Feature(
         "reduce_dtype",
         conflicts={
             "another dtype": "partial sums are float32, or have the type of gradients",
@@ -172,9 +170,6 @@ FEATURES: tuple[Feature, ...] = (
         "device",
         breaks={HOST_MEMORY: "those of a GPU are in its own"},
         remedy="use --device cpu",
-    ),
-    Feature(
-        "tf32", requires={"device cuda": "a CPU does not round the factors of float32 products"}
     ),
     # evaluations while it is trained
     Feature("evaluate_every", relies_on=(STEPS_TOGETHER,)),

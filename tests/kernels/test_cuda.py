@@ -9,6 +9,7 @@ from helpers.kernels import halves
 from helpers.kernels.numbers import one_of
 from test_table import CASES, Seeds, arrays_of, bits, copies
 
+import nnmpi
 from nnmpi.arrays import backend
 from nnmpi.arrays.cuda.kernels import KERNELS
 from nnmpi.arrays.dtypes import HALVES, is_half
@@ -26,6 +27,10 @@ CLOSE = {
     for name, (_, close, _) in CASES.items()
 }
 """How far they may be from NumPy: further where sums of columns cancel, and have other orders."""
+
+
+def test_the_device_is_available() -> None:
+    assert nnmpi.cuda.is_available()
 
 
 def on_device(args: list[Any]) -> list[Any]:

@@ -114,7 +114,7 @@ LAMB = {"optimizer": "lamb", "lr": 0.01}
 SMALL_BUCKETS = {"bucket_mb": 0.001}
 PIPEDREAM = {"pp": 3, "schedule": "pipedream", "clip_norm": None}
 OTHER_ALLREDUCES = [
-    name for name in ALLREDUCES if name not in ("ring", "halving", "shared", "hierarchical", "nccl")
+    name for name in ALLREDUCES if name not in ("ring", "halving", "shared", "hierarchical")
 ]
 PIPELINES = {**RING, "dp": 2, "pp": 2, "micro_batches": 3}
 LONGER = {"steps": 12, "epochs": 3}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.differences import check_resumable
 from nnmpi.metrics import Sums
@@ -20,7 +21,10 @@ from nnmpi.parallel.strategy import WorkerPosition
 LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that say how ranks are arranged, which a resumed run may change."""
 
-COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "layout", "device", "tf32", "convolution")
+COSTS_DEPEND_ON = (
+    *("tp", "cp", "sequence_parallel", "layout", "device", "convolution"),
+    *(option for part in addons.rows("options") for option in part.costs),
+)
 """The options that change the measured cost per sample of the model's units."""
 
 

@@ -179,7 +179,8 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     strategies.check(config, ranks)
     proof.find(config.schedule)
     on = backend.get(config.device)
-    backend.allow_tf32(on, config.tf32)
+    if prepare := addons.row("device_settings", on.name):
+        prepare(config, on)
     if of_library := addons.row("library_sums", config.allreduce):
         of_library.check(on)  # it is there on every rank, or on none
     return on

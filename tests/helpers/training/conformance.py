@@ -118,8 +118,7 @@ def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
 def _data_parallel() -> Iterator[Row]:
     for dp, (name, case), allreduce in product((2, 3, 4), MODELS.items(), ("shared", "ring")):
         yield _row(name, {"dp": dp, "allreduce": allreduce}, case)
-    of_hosts = [allreduce for allreduce in ALLREDUCES if allreduce != "nccl"]
-    for dp, allreduce in product((2, 3, 4, 8), of_hosts):
+    for dp, allreduce in product((2, 3, 4, 8), ALLREDUCES):
         layout = {"dp": dp, "allreduce": allreduce, "bucket_mb": 0.001}
         yield _trained("digits-cnn", layout, {**CNN, "clip_norm": 0.3})
     for dp, allreduce in product((2, 3), ("shared", "ring")):

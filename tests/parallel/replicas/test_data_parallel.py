@@ -19,7 +19,7 @@ from nnmpi.parallel.stores.local import squares
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:
-    assert {*ALLREDUCES} == {"auto", "nccl", *NAMES}
+    assert {*ALLREDUCES} == {"auto", *NAMES}
 
 
 # ---- who computes what

@@ -1,0 +1,24 @@
+"""Options of GPUs."""
+
+from dataclasses import dataclass
+
+from nnmpi.options.features import Feature, Part
+from nnmpi.options.groups import training_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of GPUs."""
+
+    tf32: bool = training_option(
+        False, "on a GPU: round the factors of float32 products to 11 bits (TF32), which is faster"
+    )
+
+
+FEATURES = (
+    Feature(
+        "tf32", requires={"device cuda": "a CPU does not round the factors of float32 products"}
+    ),
+)
+
+PART = Part(Options, FEATURES, costs=("tf32",))
