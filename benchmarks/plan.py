@@ -48,7 +48,7 @@ from nnmpi.planning.paper.activations import needed, pass_bytes
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.run.deadline import Deadline
+from nnmpi.run.planning.deadline import Deadline
 from nnmpi.run.planning.measuring import measure
 from nnmpi.run.setup.setup import set_up
 

@@ -33,6 +33,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     twins           an option          (arrangement): that of a second model, trained beside it
     compared        the same           (strategy, twin's, spec): the Strategy that compares both
     fitted          an option          (config, workers): options changed for so many workers
+    fitted_notes    an option          (config): what else changes with their number, or ""
     read_every      an option          (config): after how many steps each it reads the model
     plans           an option          (setup, config, comm): the RunPlan of a run
     memory_limits   an option          (config): the most bytes of a rank, for a plan
@@ -47,7 +48,9 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     layout_fields   an option          (arrangement): fields of the event of a layout
     start_lines     a field of these   (event): a line of its text
     layout_texts    one of a layout    (event): a part of its text
-    phrases         the same           (event): yields phrases on how ranks are used
+    result_lines    a field of results (event): a line of its text
+    sync_phrases    one of these       (event): yields phrases on who waits for whom
+    phrases         the same           (event): yields more phrases on how ranks are used
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
     models          before a colon     a SizedModel, for models whose names begin so
@@ -274,6 +277,9 @@ ADD_ONS = {
             "serving_ranks": {"servers": "nnmpi.options.parts.servers:server_count"},
             "fewer_ranks": {"servers": "nnmpi.options.parts.servers:with_fewer"},
             "strategy_kinds": {"servers": "nnmpi.parallel.server:KIND"},
+            "sync_phrases": {"servers": "nnmpi.parallel.server.text:phrases"},
+            "result_lines": {"staleness": "nnmpi.parallel.server.text:staleness"},
+            "fitted_notes": {"servers": "nnmpi.options.parts.servers:note_of_fitted"},
         },
     ),
     "averaging": AddOn(
@@ -286,6 +292,7 @@ ADD_ONS = {
                 "nnmpi.parallel.averaging.fragments:check_fragments",
             ),
             "strategy_kinds": {"averaging": "nnmpi.parallel.averaging:KIND"},
+            "sync_phrases": {"every": "nnmpi.parallel.averaging.rounds:phrases"},
         },
     ),
     "pipedream": AddOn(
@@ -311,6 +318,12 @@ ADD_ONS = {
                 ("slow_rank", "jitter"), "nnmpi.parallel.checks.slow_ranks:slowed"
             ),
             "layout_fields": {"reproducible": "nnmpi.parallel.checks.slices:layout_fields"},
+            "phrases": {
+                name: f"nnmpi.parallel.checks.text:{name}"
+                for name in ("reproducible", "slow_rank", "jitter", "verify")
+            },
+            "event_texts": {"verify": "nnmpi.parallel.checks.text:compared"},
+            "result_lines": {"largest_differences": "nnmpi.parallel.checks.text:largest"},
             "twins": {"verify": "nnmpi.parallel.checks.twin:single_rank"},
             "compared": {"verify": "nnmpi.parallel.checks.verify:verified"},
             "read_every": {"verify": "nnmpi.parallel.checks.verify:read_every"},

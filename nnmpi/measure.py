@@ -14,13 +14,14 @@ from nnmpi.arrays import blas
 from nnmpi.comm import Comm, ended
 from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.options import cli
-from nnmpi.options.config import TRAINED, Config, options
+from nnmpi.options.config import Config, options
+from nnmpi.options.parts.planning import TRAINED
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import duration
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.planning.machine import Machine, read_machine
 from nnmpi.run.command import run_on_ranks
-from nnmpi.run.deadline import Deadline
+from nnmpi.run.planning.deadline import Deadline
 from nnmpi.run.planning.measurements import processor
 from nnmpi.run.planning.measuring import WITHIN, measure
 from nnmpi.run.setup.setup import set_up

@@ -342,10 +342,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
         return self.sequence_parallel or "length" in along_tp
 
 
-TRAINED = ("model", "data", "training")
-"""The groups of options that determine what is trained, whatever the layout."""
-
-
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
     """The options of the given groups, as --help lists them: those of core first."""
     return tuple(entry for entry in _OPTIONS if entry.metadata["group"] in groups)

@@ -57,15 +57,24 @@ def module(on: Backend) -> Any:
     return import_module(f"{on.xp.__name__}.cuda.nccl")
 
 
+def _sharing(cluster: Cluster) -> tuple[int, int] | None:
+    """Two ranks that share a GPU; None if no ranks do."""
+    rank_of_gpu: dict[tuple[int, int | None], int] = {}
+    for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
+        if rank_of_gpu.setdefault(gpu, r) != r:
+            return rank_of_gpu[gpu], r
+    return None
+
+
 def _suits(cluster: Cluster) -> bool:
     """True if every rank has a GPU of its own, and no rank may be lost."""
-    return not cluster.survives and cluster.shared_gpu is None
+    return not cluster.survives and _sharing(cluster) is None
 
 
 def _refuse(cluster: Cluster) -> None:
     """Raises ValueError if two ranks share a GPU."""
-    if cluster.shared_gpu is not None:
-        first, second = cluster.shared_gpu
+    if (pair := _sharing(cluster)) is not None:
+        first, second = pair
         per_node = max(Counter(cluster.nodes).values())
         raise ValueError(
             f"allreduce nccl: ranks {first} and {second} share GPU {cluster.devices[first]} of a "

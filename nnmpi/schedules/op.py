@@ -4,7 +4,6 @@ F   forward pass of a micro-batch        NOTE   losses are known: gradients may 
 B   its backward pass: gradients add up  APPLY  the sums are complete: parameters are updated
 
     1f1b on one rank    F0 B0 F1 B1 F2 NOTE B2 APPLY
-    slice_by_slice(2)   F0 B0 NOTE F1 B1 NOTE APPLY
     evaluation          F0 F1
 
 Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
@@ -20,7 +19,6 @@ of one. These files depend on `Kind` and change with it: `lowering.py` (the orde
 """
 
 from enum import Enum
-from itertools import chain
 from typing import NamedTuple
 
 
@@ -67,9 +65,3 @@ class Op(NamedTuple):
 
     def __str__(self) -> str:
         return self.kind.value + (str(self.micro) if self.micro >= 0 else "")
-
-
-def slice_by_slice(slices: int) -> list[Op]:
-    """A program of ops that sums the gradient of each slice after its own backward pass."""
-    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
-    return [*chain.from_iterable(each), Op(Kind.APPLY)]

@@ -31,6 +31,7 @@ OF_OPTIONS = {
     "twins",
     "compared",
     "fitted",
+    "fitted_notes",
     "read_every",
     "outputs",
     "model_checks",

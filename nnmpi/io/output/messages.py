@@ -122,13 +122,8 @@ def ranks_used(e: Event) -> Iterator[str]:
     """Phrases on the number of ranks, and on how they are used."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
-    if e.get("servers"):
-        yield f"including {plural(e['servers'], 'server')}"
-        bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
-        yield f"{e['sync']}{bound}"
-    if "every" in e:
-        rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
-        yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
+    for phrases in addons.of_fields("sync_phrases", e):
+        yield from phrases(e)
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"
         yield plural(e["micro_batches"], "micro-batch", "es")
@@ -139,17 +134,10 @@ def ranks_used(e: Event) -> Iterator[str]:
             yield f"{cut} cut over {plural(e[axis], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
-    for phrases in addons.of_fields("phrases", e):
-        yield from phrases(e)
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
-    if e.get("reproducible"):
-        yield f"reproducible with {plural(e['slices'], 'slice')}"
-    for name in ("slow_rank", "jitter"):
-        if name in e:
-            yield f"{name.replace('_', ' ')} {e[name]}"
-    if e.get("verify"):
-        yield "verified against one rank"
+    for phrases in addons.of_fields("phrases", e):
+        yield from phrases(e)
 
 
 def _step(e: Event) -> str:
@@ -198,17 +186,6 @@ def _rates(e: Event, of: str = "") -> Iterator[str]:
             yield f"{rate:,.0f} {unit}/s"
 
 
-def _verify(e: Event) -> str:
-    replicas = "" if e["replicas_equal"] else "; replicas differ"
-    return f"verify step {e['step']:,}: relative differences: {_differences(e)}{replicas}"
-
-
-def _differences(e: Event) -> str:
-    """The relative differences between the layout and one rank, as text."""
-    names = ("loss", "gradients", "parameters")
-    return ", ".join(f"{name} {e[f'{name}_relative']:.3g}" for name in names)
-
-
 def _result(e: Event) -> str:
     """The text for the end of a run: the metrics, and a line for each of the other results."""
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
@@ -216,12 +193,8 @@ def _result(e: Event) -> str:
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), loss, *_rates(e)])}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
-        _staleness(e.get("staleness", {})),
+        *(line(e) for line in addons.of_fields("result_lines", e)),
     ]
-    if "largest_differences" in e:
-        differences = _differences(e["largest_differences"])
-        of_update = "updated by the same gradients"
-        lines.append(f"verified: largest relative differences: {differences} ({of_update})")
     if "error" in e.get("plan", {}):
         ms = (1e3 * e["plan"][f"{kind}_seconds"] for kind in ("measured", "predicted"))
         lines.append(
@@ -249,16 +222,6 @@ def _trace(e: Event, steps: int) -> str:
     return "\n".join(lines)
 
 
-def _staleness(workers: dict[str, dict[str, int]]) -> str:
-    """A text on mean and maximum staleness of all gradients, from {worker: {staleness: how
-    often}}."""
-    rows = [(int(s), times) for counts in workers.values() for s, times in counts.items()]
-    if not rows:
-        return ""
-    mean = sum(s * times for s, times in rows) / sum(times for _, times in rows)
-    return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
-
-
 def _passes(e: Event) -> str:
     """The text on the passes of a stage that are recorded."""
     if e["replayed"]:
@@ -271,7 +234,6 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "start": _start,
     "resumed": _resumed,
     "checkpoint": _checkpoint,
-    "verify": _verify,
     "progress": _step,
     "step": _step,
     "sample": _sample,

@@ -22,6 +22,9 @@ class Options:
     ranks: int | None = other_option(None, "with --dry-run: assume this number of ranks", FROM_1)
 
 
+TRAINED = ("model", "data", "training")
+"""The groups of options that determine what is trained, whatever the layout."""
+
 PLANNED = (
     *("dp", "pp", "tp", "cp", "layout", "zero", "sequence_parallel"),
     *("schedule", "micro_batches", "recompute", "allreduce", "cut"),

@@ -49,6 +49,13 @@ def with_fewer(config: Any, ranks: int) -> Any:
     return replace(config, servers=0, sync="bsp", staleness=0)
 
 
+def note_of_fitted(config: Any) -> str:
+    """What else changes with the number of workers that go on at their own pace."""
+    if config.sync == "bsp":
+        return ""
+    return "workers begin at new positions in the data, since their number has changed"
+
+
 def _servers(config: Any, ranks: int) -> str:
     n = server_count(config)
     return f"{n} server{'s' * (n != 1)} (sync {config.sync})" if n else ""

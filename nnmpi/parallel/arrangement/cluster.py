@@ -65,15 +65,6 @@ class Cluster(NamedTuple):
         """True if ranks compute on GPUs: either all do, or none."""
         return self.devices[0] is not None
 
-    @property
-    def shared_gpu(self) -> tuple[int, int] | None:
-        """Two ranks that share a GPU; None if no ranks do."""
-        rank_of_gpu: dict[tuple[int, int | None], int] = {}
-        for r, gpu in enumerate(zip(self.nodes, self.devices, strict=True)):
-            if rank_of_gpu.setdefault(gpu, r) != r:
-                return rank_of_gpu[gpu], r
-        return None
-
     def counts(self, ranks: Iterable[int]) -> Counter[int]:
         """Returns how many of these ranks are on each node."""
         return Counter(map(self.nodes.__getitem__, ranks))

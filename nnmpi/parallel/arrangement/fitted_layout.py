@@ -143,9 +143,8 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
     if sizes != asked:
         parts.append(f"{_words(asked)} takes {prod(asked.values())}")
     parts += [*passed_over, *_changes(config, fitting)]
-    if config.sync in ("ssp", "asp"):
-        parts.append("workers begin at new positions in the data, since their number has changed")
-    return "; ".join(parts)
+    parts += (note(config) for note in addons.given("fitted_notes", config))
+    return "; ".join(filter(None, parts))
 
 
 def _changes(config: Config, fitting: Config) -> Iterator[str]:

@@ -8,7 +8,7 @@ step, so evaluations, checkpoints and other ranks see equal replicas. Each repli
 of its own optimizer.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice, repeat
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ import numpy as np
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
+from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.averaging.gossip import Gossiping
 from nnmpi.parallel.averaging.outer import OuterOptimizer
@@ -168,6 +169,12 @@ def averaging_facts(a: Arrangement) -> dict[str, Any]:
     return {name: getattr(a.config, name) for name in FACTS[a.config.sync]} | {
         "allreduce": a.algorithm
     }
+
+
+def phrases(e: dict[str, Any]) -> Iterator[str]:
+    """A phrase on these fields."""
+    rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
+    yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
 
 
 def check_of(layout: Layout, spec: TrainSpec) -> Callable[[Loader], None]:

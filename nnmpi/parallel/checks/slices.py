@@ -1,15 +1,20 @@
 """The kind of strategy of --reproducible: a batch is cut into slices, whatever the ranks."""
 
+from itertools import chain
+
 import numpy as np
 
 from nnmpi.data.loader import part_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.checks.reduction_tree import owners_of
-from nnmpi.schedules.op import Op, slice_by_slice
+from nnmpi.schedules.op import Kind, Op
 
 
-def _program(a: Arrangement, rank: int, slices: int) -> list[Op]:
-    return slice_by_slice(slices)
+def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
+    """A program that sums the gradient of each slice after its own backward pass. For 2 slices:
+    F0 B0 NOTE F1 B1 NOTE APPLY."""
+    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
+    return [*chain.from_iterable(each), Op(Kind.APPLY)]
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
@@ -23,7 +28,7 @@ KIND = StrategyKind(
     "reproducible",
     parts="nnmpi.parallel.checks.reproducible:reproducible",
     store=StoreKind("slices", buckets=False),
-    program=_program,
+    program=slice_by_slice,
     micro_batches=_slices,
     one_thread=True,
 )

@@ -6,9 +6,6 @@ NodeStore            shared by the node      this rank's segment; the sums are s
                                              and each rank updates the part that it has summed
 ZeroStore            a copy on each rank,    this rank's, or the shards that it updates
                      or its shards
-VersionStore         the newest version      this rank's
-SliceStore           a copy on each rank     a stack of buffers, one for each partial sum of slices
-ServedStore          a copy on each rank     a worker's; on a server, those of its slice
 
 `arrangement/store_kinds.py` lists the kinds of stores that options ask for.
 

@@ -28,7 +28,7 @@ from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.exchange_time import IN_PLACE, curve_name
 from nnmpi.planning.machine import TYPICAL, Curve
-from nnmpi.run.deadline import Deadline, OutOfTimeError
+from nnmpi.run.planning.deadline import Deadline, OutOfTimeError
 from nnmpi.run.planning.network_fit import fitted_network
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session

@@ -22,9 +22,9 @@ from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.planning.machine import TYPICAL, Machine, averaged, codec_of
-from nnmpi.run.deadline import Deadline, OutOfTimeError
 from nnmpi.run.planning import measurements as m
 from nnmpi.run.planning import unit_measurements
+from nnmpi.run.planning.deadline import Deadline, OutOfTimeError
 from nnmpi.run.planning.network_fit import fitted_network
 from nnmpi.run.setup.setup import Setup
 

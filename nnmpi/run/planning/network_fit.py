@@ -13,7 +13,7 @@ from nnmpi.collectives.step import Algorithm, Ranks, Step, only
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.autotune import medians
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.deadline import Deadline, OutOfTimeError
+from nnmpi.run.planning.deadline import Deadline, OutOfTimeError
 
 SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong

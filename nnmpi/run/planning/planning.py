@@ -26,7 +26,7 @@ from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel, step_time
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.run.deadline import Deadline
+from nnmpi.run.planning.deadline import Deadline
 from nnmpi.run.planning.measurements import processor
 from nnmpi.run.planning.measuring import WITHIN, measure
 from nnmpi.run.planning.paper import MachineRequest, cost_models

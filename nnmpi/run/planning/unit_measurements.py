@@ -13,7 +13,7 @@ from nnmpi.parallel.recorder import Recorder, current_recorder
 from nnmpi.parallel.unit_costs import Timing, profile
 from nnmpi.planning.machine import MeasuredModel, UnitTimes
 from nnmpi.planning.unit_times import signature
-from nnmpi.run.deadline import OutOfTimeError
+from nnmpi.run.planning.deadline import OutOfTimeError
 from nnmpi.run.planning.measurements import ROUNDS, Fields, Node, session_of
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup

@@ -11,8 +11,8 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.passes import Pass
+from nnmpi.parallel.pipedream.versions import VersionStore
 from nnmpi.parallel.step.ports import forward
-from nnmpi.parallel.stores.versions import VersionStore
 
 CUTS = {
     "mlp:64-48-40-32-10": {1: "", 2: "3", 3: "3,5", 4: "3,5,7"},

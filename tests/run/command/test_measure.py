@@ -10,8 +10,8 @@ from nnmpi import Config, measure, plan
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes, read_machine
-from nnmpi.run.deadline import Deadline
 from nnmpi.run.planning import measurements, measuring, network_fit
+from nnmpi.run.planning.deadline import Deadline
 from nnmpi.run.planning.measurements import processor
 from nnmpi.run.setup.setup import set_up
 

@@ -34,6 +34,7 @@ from nnmpi.parallel.arrangement.arrangement import StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
+from nnmpi.parallel.pipedream.versions import VersionStore
 from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
@@ -43,7 +44,6 @@ from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.step_list.runs import of_program
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
-from nnmpi.parallel.stores.versions import VersionStore
 from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,

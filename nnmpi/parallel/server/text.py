@@ -1,0 +1,26 @@
+"""Texts on runs with parameter servers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nnmpi.options.amounts import plural
+
+Event = dict[str, Any]
+
+
+def phrases(e: Event) -> Iterator[str]:
+    """Phrases on how many servers there are, and on who waits for whom."""
+    yield f"including {plural(e['servers'], 'server')}"
+    bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
+    yield f"{e['sync']}{bound}"
+
+
+def staleness(e: Event) -> str:
+    """A line of the result on mean and maximum staleness of all gradients, from {worker:
+    {staleness: how often}}."""
+    counted = e["staleness"].values()
+    rows = [(int(s), times) for counts in counted for s, times in counts.items()]
+    if not rows:
+        return ""
+    mean = sum(s * times for s, times in rows) / sum(times for _, times in rows)
+    return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
