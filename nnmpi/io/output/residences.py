@@ -22,7 +22,7 @@ def beyond_memory(event: dict[str, Any]) -> str:
 
 
 def units(event: dict[str, Any]) -> str:
-    """The same line, and a table of where the activations of each unit are."""
+    """A line and a table on where the activations of each unit are kept."""
     rows = [("unit", "bytes", "time", "activations")]
     for e in event["residences"]["units"]:
         rows.append((e["unit"], size(e["bytes"]), duration(e["seconds"]), e["residence"]))

@@ -50,7 +50,7 @@ def with_fewer(config: Any, ranks: int) -> Any:
 
 
 def note_of_fitted(config: Any) -> str:
-    """What else changes with the number of workers that go on at their own pace."""
+    """A note on workers that go on at their own pace, for another number of them; "" for bsp."""
     if config.sync == "bsp":
         return ""
     return "workers begin at new positions in the data, since their number has changed"

@@ -103,7 +103,7 @@ class StoreKind(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """What replicas exchange that make steps of their own, and are averaged.
+    """The exchanges of replicas that make steps of their own, and are averaged.
 
     every   (config): in one of how many steps they send their parameters
     delay   (config): how many steps they make until they use what they have received
