@@ -41,12 +41,12 @@ with _gc_paused():
     from nnmpi.nn.seeding import manual_seed as manual_seed
     from nnmpi.nn.seeding import seeded as seeded
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
-    from nnmpi.options import cli as cli
     from nnmpi.options.config import Config as Config
     from nnmpi.version import __version__ as __version__
 
 _ON_USE = {
     "Trainer": "nnmpi.run.trainer:Trainer",
+    "cli": "nnmpi.options.cli",
     "data": "nnmpi.data",
     **_addons.names_of("nnmpi"),
 }
@@ -62,7 +62,7 @@ __all__ = [
     if not name.startswith("_")
     and (
         name in _MODULES
-        or not (name in ("data", "notebook") or isinstance(value, _types.ModuleType))
+        or not (name in ("cli", "data", "notebook") or isinstance(value, _types.ModuleType))
     )
 ]
 """The public names: imports also bind submodules, such as `config`, which do not belong to the
@@ -73,6 +73,7 @@ if _TYPE_CHECKING:
     from nnmpi.arrays import cuda as cuda
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
+    from nnmpi.options import cli as cli
     from nnmpi.planning.described import machines as machines
     from nnmpi.run import notebook as notebook
     from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension

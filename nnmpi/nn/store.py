@@ -25,6 +25,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
 from nnmpi.arrays.kernels.steps import PLAIN, MixedStep
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
@@ -66,6 +67,30 @@ class Operands(NamedTuple):
         state = {name: array[part] for name, array in self.sums.items()}
         mixed = self.mixed.part(part)
         return Operands(self.values[part], self.grads[part], state, self.t, mixed)
+
+    def blocks(self, is_whole: bool = False) -> Iterator["Operands"]:
+        """Yields the operands as float32 blocks with unscaled gradients, for optimizers that know
+        nothing of 16-bit training.
+
+        Where nothing has 16 bits, there is one block, the operands themselves. Else 16-bit values
+        are merged into the masters before a block is yielded, and the new masters are rounded to
+        them when the next block is asked for. With `is_whole` there is one block.
+        """
+        if self.grads.dtype == self.values.dtype and self.mixed.is_empty:
+            yield self
+            return
+        n = len(self.values)
+        block_size = n if is_whole else min(n, backend.of(self.values).chunk_bytes // 64)
+        for i in range(0, n, block_size):
+            block = self.part(slice(i, min(i + block_size, n)))
+            grads, values = cast(block.grads, block.values.dtype), block.mixed.values
+            if block.mixed.factor != 1:
+                grads = grads * block.mixed.factor
+            if values is not None:
+                merge_loop(block.values, values)
+            yield Operands(block.values, grads, block.sums, block.t)
+            if values is not None:
+                cast_loop(block.values, values)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
         """Returns the optimizer state `name`, which is needed if `option` is on; raises ValueError

@@ -14,7 +14,6 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.nn.store import FlatStore, Operands
 from nnmpi.optim.groups import Group, Option, Parameters
-from nnmpi.optim.operands import in_blocks
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
@@ -55,7 +54,7 @@ class Layerwise(Optimizer):
     def _pieces(self, i: int, store: FlatStore, start: int, end: int) -> Iterator[Operands]:
         state = self._flat_state
         for x in store.updates(start, end, state.arrays, state.starts[i], self.steps[i] + 1):
-            yield from in_blocks(x)
+            yield from x.blocks()
 
     def _direction(self, x: Operands, group: Group) -> Array:
         """Returns the change of a slice at a learning rate of 1; changes nothing."""

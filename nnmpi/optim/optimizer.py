@@ -28,7 +28,6 @@ from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
-from nnmpi.optim.operands import in_blocks
 from nnmpi.optim.replica_state import ReplicaState
 
 
@@ -85,7 +84,7 @@ class Optimizer:
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 
     The class that defines `_update` says so. Other classes get one block at a time, with float32
-    gradients (`in_blocks`).
+    gradients (`Operands.blocks`).
     """
 
     def __init_subclass__(cls) -> None:
@@ -170,7 +169,7 @@ class Optimizer:
         for i, j, store, start, end, number in self._ranges:
             group, t = self._group_of(number, i, lr_factor), self.steps[i] + 1
             for x in store.updates(start, end, flat_state.arrays, flat_state.starts[i], t):
-                for piece in (x,) if self.takes_mixed else in_blocks(x, self.whole):
+                for piece in (x,) if self.takes_mixed else x.blocks(self.whole):
                     self._update(piece, group)
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
