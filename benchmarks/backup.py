@@ -29,8 +29,8 @@ from nnmpi import Config, Trainer
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.options.terms import duration
-from nnmpi.parallel.arrangement.backups import backup, steps_between
-from nnmpi.parallel.backup import Backups
+from nnmpi.parallel.recovery.backup import backups
+from nnmpi.parallel.recovery.backups_on_paper import backup, steps_between
 
 EVERY = (0, 1, 10)
 """Steps from one backup to the next; 0: there are none."""
@@ -44,7 +44,8 @@ class Training:
         self.trainer = t = Trainer(Config(**TRAINED[case], **how), comm=comm)
         self.made, self._steps, a = 0, endless(t), t.arrangement
         each = ((n, replace(a, config=replace(a.config, backup=n))) for n in EVERY if n)
-        self._backups = {n: Backups(of, t.session.part, t.optimizer, comm) for n, of in each}
+        made = {n: backups(of, t.session.state(), comm) for n, of in each}
+        self._backups = {n: one for n, one in made.items() if one is not None}
 
     def run(self, steps: int, every: int) -> None:
         """Makes so many steps."""
@@ -52,7 +53,7 @@ class Training:
             next(self._steps)
             self.made += 1
             if every:
-                self._backups[every].after_step(self.made, None)
+                self._backups[every].after_step(self.made, None, self.trainer.session.state())
 
     def close(self) -> None:
         """Ends the epoch, in which ranks may have messages under way."""

@@ -39,7 +39,14 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     memory_limits   an option          (config): the most bytes of a rank, for a plan
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
-    supervisors     "recovery"         (comm): the Supervisor of a run that may lose ranks
+    supervisors     an option          (comm): the Supervisor of a run that asks for it, or that may
+                                       lose ranks
+    restarts        an option          (log): a note on a run that goes on from a checkpoint where
+                                       there is one, and has found none
+    layouts         an option          (config, comm): the layout for the ranks of the job
+    undos           "step", "round"    (objects): what keeps, finishes and undoes the last one
+    backups         an option          (arrangement): None, or a function of a rank: the traffic of
+                                       a backup, and the bytes of memory for backups
     samplers        an option          (comm, config, dataset): the Sampler of a run
     tracers         an option          (config, comm): the Tracer of a run
     outputs         an option          the OutputFile that it names
@@ -334,10 +341,22 @@ ADD_ONS = {
         },
     ),
     "recovery": AddOn(
-        modules=("nnmpi.run.recovery", "nnmpi.parallel.backup"),
+        modules=(
+            "nnmpi.options.parts.recovery",
+            *("nnmpi.parallel.recovery", "nnmpi.run.recovery"),
+        ),
         rows={
-            "job_checks": {"backup": "nnmpi.parallel.backup:check"},
-            "supervisors": {"recovery": "nnmpi.run.recovery.recovery:Recovery"},
+            "options": {"recovery": "nnmpi.options.parts.recovery:PART"},
+            "job_checks": {"backup": "nnmpi.parallel.recovery.backup:check"},
+            "supervisors": {"elastic": "nnmpi.run.recovery.recovery:Recovery"},
+            "restarts": {"elastic": "nnmpi.run.recovery.layouts:no_checkpoint"},
+            "layouts": {"elastic": "nnmpi.run.recovery.layouts:layout_of_job"},
+            "backups": {"backup": "nnmpi.parallel.recovery.backups_on_paper:backups_of"},
+            "layout_fields": {"backup": "nnmpi.parallel.recovery.backups_on_paper:layout_fields"},
+            "undos": {
+                "step": "nnmpi.parallel.recovery.last_step:LastStep",
+                "round": "nnmpi.parallel.recovery.last_round:LastRound",
+            },
         },
     ),
     "course": AddOn(

@@ -167,16 +167,15 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     if comm.is_abandoned:
         return None
     mark = trainer.resumed and trainer.resumed.mark
-    starts_again = trainer.config.elastic and not trainer.resumed
+    restarts = None if trainer.resumed else addons.chosen("restarts", trainer.config)
     try:
         if not trainer.is_spare:
             blas.default_threads(threads.on_all_ranks(trainer.arrangement, trainer.comm))
-        report = open_report(trainer.config, comm, appends=starts_again, mark=mark)
+        report = open_report(trainer.config, comm, appends=restarts is not None, mark=mark)
     except RankLost:
         return None
-    if starts_again and report.mark and report.mark.size:
-        log = shown(trainer.config.log)
-        print_error(f"nnmpi.train: no checkpoint of the run in {log}: another run follows it there")
+    if restarts and report.mark and report.mark.size:
+        print_error(f"nnmpi.train: {restarts(trainer.config.log)}")
     return report if trainer.is_first else None
 
 

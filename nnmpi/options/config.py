@@ -302,21 +302,6 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
         "end before the run has lasted this long (90s, 30m, 2h), with a checkpoint and status 75",
         form=terms.duration,
     )
-    elastic: bool = checkpoints_option(
-        False,
-        "fit the layout to the number of ranks, and continue from a checkpoint if there is one",
-        resume=rules.OTHER_RANKS,
-    )
-    backup: int | None = checkpoints_option(
-        None,
-        "with mpirun --with-ft ulfm: every N steps, copy what only one rank holds to the memory "
-        "of another node; without N, as often as the cost and --mtbf suggest",
-        FROM_0,
-        bare=0,
-    )
-    mtbf: str = checkpoints_option(
-        "24h", "mean time between failures of the job, for --backup", form=terms.duration
-    )
     evaluate_every: int | None = other_option(
         None, "evaluate every so many steps too, not only after each epoch", FROM_1
     )

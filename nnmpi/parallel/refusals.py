@@ -173,7 +173,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     # evaluations while it is trained
     Feature("evaluate_every", relies_on=(STEPS_TOGETHER,)),
-    # files and backups
+    # files
     Feature("load_partial", requires={"load": "it says how much of that file must match"}),
     Feature("append", requires={"log": "it says what to do with that file"}),
     Feature("save_every", requires={"checkpoint_dir": "checkpoints are written there"}),
@@ -181,12 +181,6 @@ FEATURES: tuple[Feature, ...] = (
     Feature("keep_best", requires={"checkpoint_dir": "checkpoints are kept there"}),
     Feature("resume", requires={"checkpoint_dir": "it continues from a checkpoint there"}),
     Feature("time_limit", requires={"checkpoint_dir": "the run ends with a checkpoint there"}),
-    Feature(
-        "elastic",
-        requires={"checkpoint_dir": "it continues from a checkpoint there, if there is one"},
-    ),
-    Feature("backup", relies_on=(EXACT_SUMS,)),
-    Feature("mtbf", requires={"backup": "it says how often backups are worth their cost"}),
     *chain.from_iterable(part.features for part in addons.rows("options")),
 )
 

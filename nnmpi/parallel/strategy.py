@@ -49,8 +49,6 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.last_round import LastRound
-from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
@@ -61,10 +59,6 @@ from nnmpi.parallel.stores.local import LocalStore
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
-
-
-Undoable: TypeAlias = LastStep | LastRound
-"""The last step, or the last round of local steps."""
 
 
 class WorkerPosition(NamedTuple):
@@ -114,7 +108,7 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     full_state: WholeArrays  # of the model
-    last: Undoable | None  # finishes or undoes the last step, if a rank is lost within it
+    last: Any  # undoes the last step if a rank is lost within it (`undo_of`)
     traffic: StepTraffic  # what this rank sends in a step
 
     @property
@@ -200,7 +194,7 @@ class ExecutorStrategy:
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
-        last: Undoable | None = None,
+        last: Any = None,
     ) -> None:
         self.layout, self.optimizer, self.last = layout, optimizer, last
         self.full_state = whole_model(spec.part, layout.all)
@@ -251,7 +245,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
-    last = LastStep(update, spec.part.model) if layout.all.fault_tolerant else None
+    last = undo_of(layout, "step", update, spec.part.model)
     deferred, clip_norm = None, spec.arrangement.config.clip_norm
     if not last and can_defer(spec.arrangement, parts.store, optimizer):
         deferred = DeferredSteps(parts.store, optimizer, clip_norm, update, spec.control)
@@ -265,6 +259,13 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     )
     run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, last)
+
+
+def undo_of(layout: Layout, what: str, *given: Any) -> Any:
+    """Returns what undoes the last "step", or "round" of local steps; None if no rank may be
+    lost."""
+    undo = addons.row("undos", what) if layout.all.fault_tolerant else None
+    return undo and undo(*given)
 
 
 def slowed(

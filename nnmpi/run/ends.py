@@ -68,7 +68,8 @@ def open_reports(
     if lost and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
         is_reported = run.reported.once(run.first, "start")  # by the former rank 0, now lost
     mark = resumed.mark if resumed and not is_reported else None
-    starts_again = config.elastic and not run.resumed  # after one that left no checkpoint
+    # after one that left no checkpoint
+    starts_again = not run.resumed and addons.chosen("restarts", config) is not None
     appends = starts_again or run.runs > 1 or is_reported
     opened = open_report(config, comm, report or run.opened, appends, mark)
     # after open_report, which cuts the log of a resumed run at its mark

@@ -1,10 +1,10 @@
-"""ResumePoint: the checkpoint that a run goes on from, compared with the run; the layout of
---elastic."""
+"""ResumePoint: the checkpoint that a run goes on from, compared with the run."""
 
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.differences import check_resumable, versions_and_kernels, warnings
 from nnmpi.io.checkpoints.keep import check_empty
@@ -14,9 +14,7 @@ from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
-from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.run import consistency
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
@@ -69,7 +67,7 @@ def try_resume(
     write into a directory with the checkpoints of another run.
     """
     checkpoint, directory_of_run = None, config.checkpoint_dir
-    if directory and (config.resume or config.elastic):
+    if directory and (config.resume or addons.chosen("restarts", config)):
         checkpoint = use_newest(directory, comm, use)
         if checkpoint is None and config.resume:
             message = (
@@ -107,8 +105,3 @@ def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
     ]
     if others:
         yield f"sums may be added in a different order than before, with {', '.join(others)}"
-
-
-def fitted(config: Config, comm: Comm) -> FittedLayout:
-    """The layout that is nearest to the options, for the ranks of the job; every rank calls it."""
-    return all_or_none(comm, lambda: fit_layout(config, comm.size, strategies.check))

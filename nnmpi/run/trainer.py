@@ -98,6 +98,9 @@ class Trainer:
     loaded = read(lambda t: t.run.loaded, "What was loaded from the file of --load.")
     resumed = read(lambda t: t.run.resumed, "The checkpoint that the run goes on from, if any.")
     is_first = read(lambda t: t.comm.rank == 0, "True on rank 0, which prints and saves.")
+    fitted = read(
+        lambda t: t.supervisor.fitted, "The layout, and why, if it is not the requested one."
+    )
     is_spare = read(
         lambda t: t.supervisor.is_spare, "True on a rank that the layout has no place for."
     )
@@ -125,7 +128,7 @@ class Trainer:
         self.config = self.requested = config
         began = OperatingSystem.clock()  # the start of MPI counts
         self.comm = job() if comm is None else comm
-        self.began, self.fitted = began if comm is None else comm.system.clock(), ""
+        self.began = began if comm is None else comm.system.clock()
         self.supervisor = supervisor_of(config, self.comm)
         self.supervisor.set_up(self)
 

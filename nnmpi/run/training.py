@@ -83,10 +83,14 @@ class Supervisor(Protocol):
     """Sets up a Trainer and runs its `fit`; after a loss of ranks it may do so again.
 
     is_spare  True on a rank that waits, because the layout has no place for it
+    fitted    the layout for the ranks of the job, and why; empty if it is the requested one
     """
 
     @property
     def is_spare(self) -> bool: ...
+
+    @property
+    def fitted(self) -> str: ...
 
     def set_up(self, trainer: "Training") -> None:
         """Prepares the run and opens its first session; every rank calls it."""
@@ -111,7 +115,7 @@ class Supervisor(Protocol):
 class Unsupervised:
     """The Supervisor of a run that ends when a rank is lost, and in which all ranks work."""
 
-    is_spare = False
+    is_spare, fitted = False, ""
 
     def set_up(self, trainer: "Training") -> None:
         """Prepares the run and opens its first session."""
@@ -146,7 +150,6 @@ class Training(Protocol):
     given       the arguments of users, besides a config and a Comm
     began       when it was made, by the clock of its Comm
     requested   the config that was requested, before any rank was lost
-    fitted      the layout that --elastic has chosen, and why; empty if it is the requested one
     config      the config that ranks are arranged by
     comm        of the ranks that work, or of all remaining ranks on a spare rank
     setup       data, model and loss, which no arrangement changes
@@ -161,7 +164,6 @@ class Training(Protocol):
     given: TrainerArguments
     began: float
     requested: Config
-    fitted: str
     config: Config
     comm: Comm
     setup: Setup
@@ -240,8 +242,9 @@ def tracer_of(config: Config, comm: Comm) -> Tracer:
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
     """The Supervisor of a run: another one where ranks may be lost, or wait."""
-    is_plain = not (comm.fault_tolerant or config.elastic)
-    supervise = None if is_plain else addons.row("supervisors", "recovery")
+    of_losses = comm.fault_tolerant
+    found = addons.rows("supervisors") if of_losses else addons.given("supervisors", config)
+    supervise = next(found, None)
     return supervise(comm) if supervise else Unsupervised()
 
 

@@ -22,7 +22,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.state_on_paper import Holders
-from nnmpi.parallel.backup import Backups
+from nnmpi.parallel.recovery.backup import Backups
 
 FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
 SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in LAYOUTS]
@@ -48,8 +48,8 @@ def renewed(comm: Comm) -> Kept:
     with kept.trainer.gathered_parameters():
         for p in kept.trainer.model.parameters():
             p.data[...] *= 2
-    kept.backups.renew(1, None)  # not the last version
-    kept.backups.renew(2, None)
+    kept.backups.renew(1, None, kept.trainer.session.state())  # not the last version
+    kept.backups.renew(2, None, kept.trainer.session.state())
     kept.truth[2] = kept.trainer.session.snapshot().arrays
     return kept
 
@@ -123,11 +123,11 @@ def clocked(comm: Comm, mtbf: str) -> list[int]:
         return now[0]
 
     kept = Kept(comm, LAYOUTS["zero 1"][1], 0, mtbf)
-    a, state, _ = kept.made_from
-    holders = Holders(gather_objects(comm, [x.on_paper() for x in state()]))
-    backups = Backups(a, state, holders, comm, clock)
+    state = [*kept.trainer.session.state()]
+    holders = Holders(gather_objects(comm, [x.on_paper() for x in state]))
+    backups = Backups(kept.arrangement, state, holders, comm, clock)
     for version in range(30):
-        backups.after_step(version, None)
+        backups.after_step(version, None, state)
         made += [one.version for one in backups.held()[:1] if one.version == version]
         now[0] += 1.0
     backups.close()

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnmpi import Tensor, nn, optim, tensor
-from nnmpi.parallel.step.last_round import LastRound
+from nnmpi.parallel.recovery.last_round import LastRound
 
 
 class Counts(nn.Module):

@@ -12,7 +12,7 @@ from nnmpi.io.output import NullReport
 from nnmpi.io.output.pace import NO_TIME
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, StateArray
-from nnmpi.parallel.backup import Version
+from nnmpi.parallel.recovery.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.recovery.run_counters import adopt

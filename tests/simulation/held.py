@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.nn.place import Range
-from nnmpi.parallel.backup import Version
+from nnmpi.parallel.recovery.backup import Version
 from nnmpi.run.recovery.rank_status import RankStatus
 
 

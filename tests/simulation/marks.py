@@ -10,8 +10,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm.calls import CallRunner
 from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.averaging.rounds import Rounds
-from nnmpi.parallel.backup import Backups
 from nnmpi.parallel.model.state import model_tensors
+from nnmpi.parallel.recovery.backup import Backups
 from nnmpi.parallel.server.exchange import RequestChannel
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.checkpointing import Checkpoints

@@ -254,7 +254,7 @@ MUTANTS = (
     ),
     Mutant(
         "double update of a rank that knows",
-        ("nnmpi.parallel.step.last_step", "LastStep.may_make"),
+        ("nnmpi.parallel.recovery.last_step", "LastStep.may_make"),
         "self._update.summed > self._update.version",
         "self._update.summed >= self._update.version and self._update.summed",
         SIMPLE,
@@ -262,7 +262,7 @@ MUTANTS = (
     ),
     Mutant(
         "restored after an update",
-        ("nnmpi.parallel.step.last_step", "LastStep.restore"),
+        ("nnmpi.parallel.recovery.last_step", "LastStep.restore"),
         "self._update.version <= self._begun",
         "True",
         ("servers", "ring", "pipelines", "batch norm"),
@@ -278,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "round: Adam's steps not undone",
-        ("nnmpi.parallel.step.last_round", "LastRound.restore"),
+        ("nnmpi.parallel.recovery.last_round", "LastRound.restore"),
         "self._optimizer.steps[:] = self._steps",
         "pass",
         ("local", "fragments"),
@@ -360,7 +360,7 @@ MUTANTS = (
     ),
     Mutant(
         "backup not agreed",
-        ("nnmpi.parallel.backup", "Backups._finish"),
+        ("nnmpi.parallel.recovery.backup", "Backups._finish"),
         'self._comm.all_reduce(row, "doubling")',
         "row *= self._comm.size",
         ONE_BACKUP,
@@ -368,7 +368,7 @@ MUTANTS = (
     ),
     Mutant(
         "newest backup overwritten",
-        ("nnmpi.parallel.backup", "Backups._start"),
+        ("nnmpi.parallel.recovery.backup", "Backups._start"),
         "min(self._memories",
         "max(self._memories",
         ONE_BACKUP,

@@ -161,7 +161,8 @@ def check_outputs(config: Config) -> None:
     for file, path in files.items():
         _refuse_other_kinds(path, f"write {file.option}", file.kind, file.fits)
     if config.log:
-        check_log(config.log, config.append or config.resume or config.elastic)
+        appends = config.append or config.resume or bool(addons.chosen("restarts", config))
+        check_log(config.log, appends)
 
 
 def _refuse_other_kinds(

@@ -27,7 +27,6 @@ from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
 from nnmpi.parallel.step.executor import Executor, GradientSync, StepResult, StepState
-from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import (
     Evaluation,
@@ -37,6 +36,7 @@ from nnmpi.parallel.strategy import (
     TrainSpec,
     executor_of,
     slowed,
+    undo_of,
     update_of,
 )
 
@@ -85,7 +85,7 @@ class Rounds:
         averaging: Averaging,
         layout: Layout,
         spec: TrainSpec,
-        last: LastRound | None = None,
+        last: Any = None,
     ) -> None:
         self._executor, self._averaging = executor, averaging
         self._all, self._dp = layout.all, layout.axis["dp"]
@@ -209,7 +209,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     executor = executor_of(layout, spec, sync, ends, stats)
     scaler = [spec.task.scaler] if spec.task.scaler else []
-    last = LastRound(optimizer, spec.part.model, *scaler) if layout.all.fault_tolerant else None
+    last = undo_of(layout, "round", optimizer, spec.part.model, *scaler)
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor
 
 

@@ -8,7 +8,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.replicas.replicas import replicas
-from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.strategy import (
     ExecutorStrategy,
@@ -16,6 +15,7 @@ from nnmpi.parallel.strategy import (
     TrainSpec,
     executor_of,
     slowed,
+    undo_of,
     update_of,
 )
 from nnmpi.parallel.swapping.on_disk import OnDisk, with_swaps
@@ -78,7 +78,7 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
         optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
-    last = LastStep(update, spec.part.model) if layout.all.fault_tolerant else None
+    last = undo_of(layout, "step", update, spec.part.model)
     executor = executor_of(
         layout, spec, sync, update.ends, stats, swapper.channels, swapper.op_hooks
     )

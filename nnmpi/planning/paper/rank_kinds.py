@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from nnmpi import addons
 from nnmpi.data.loader import part_of
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import unreplicated_bytes
@@ -32,6 +31,17 @@ HELD = (
 """Kinds of memory of a rank, in the order of columns; with `_bytes` appended, keys of the event."""
 
 
+class Backup(NamedTuple):
+    """What backups of a rank's state cost it.
+
+    sent   the traffic of one backup
+    held   the bytes of memory for backups
+    """
+
+    sent: Traffic = Traffic()
+    held: int = 0
+
+
 class RankKind(NamedTuple):
     """Ranks of the same stages that hold and send the same amounts, with the amounts of the first
     of them.
@@ -51,7 +61,7 @@ class RankKind(NamedTuple):
     traffic: AxisTraffic
     parameters_sent: Traffic = Traffic()
     unique: int = 0
-    backup: Backup = NO_BACKUP
+    backup: Backup = Backup()
 
 
 @gc_paused()
@@ -83,7 +93,8 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
         held = Memory(*map(add, held, memory(single, 0, batch)))
         kept = max(kept, activations(single, 0, batch))  # one trains after the other
     sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
-    copies = backup(a, first) if needs_backups(a) else NO_BACKUP
+    backups = _backups(a)
+    copies = Backup(*backups(first)) if backups else Backup()
     stages = a.model_on(first).stages
     return RankKind(ranks, stages, held, kept, sent, parameters, lost, copies)
 
@@ -108,14 +119,20 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
     else:
         keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
         keys += [_node_pattern(at, nodes)] if a.mesh.axes["tp"] > 1 else []
-    if needs_backups(a):
-        keys.append(np.array([backup(a, r).held for r in ranks.tolist()]))
+    if backups := _backups(a):
+        keys.append(np.array([Backup(*backups(r)).held for r in ranks.tolist()]))
     kinds = _column_ids(keys)
     in_order = np.argsort(kinds, kind="stable")
     groups = np.split(in_order, np.flatnonzero(np.diff(kinds[in_order])) + 1)
     yield from sorted(tuple(group.tolist()) for group in groups)
     if a.servers:
         yield tuple(range(a.mesh.size, a.ranks))
+
+
+def _backups(a: Arrangement) -> Any:
+    """A function that returns what backups cost a rank; None if there are none."""
+    backups = addons.chosen("backups", a.config)
+    return backups and backups(a)
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:

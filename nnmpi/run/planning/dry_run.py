@@ -35,7 +35,6 @@ from nnmpi.run.planning.layout_events import layout_event, moves_event
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_models, machine_on_paper
 from nnmpi.run.planning.step_text import lines
-from nnmpi.run.resume import fitted
 from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
 from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import Setup, TrainerArguments, build_model, initialise, set_up
@@ -51,8 +50,8 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 def print_dry_run(c: Config, comm: Comm) -> int:
     """Prints what each rank would hold and send (--dry-run); returns the exit status. Every rank
     calls it."""
-    if c.elastic:
-        fewer = fitted(c, comm)
+    if layout_of := addons.chosen("layouts", c):
+        fewer = layout_of(c, comm)
         if comm.rank == 0:
             print_error(f"nnmpi.train: {fewer.why}")
         work = comm.split(0 if comm.rank < fewer.ranks else None)
@@ -122,10 +121,10 @@ def add_options(p: argparse.ArgumentParser) -> None:
         help="the old layout, with --ranks, in quotes: shows what ranks move to get to the new one",
     )  # fmt: skip
     cli.add_flags(p, GROUPS)
-    backups = p.add_argument_group("backups")
-    backups.add_argument(
-        "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
-    )
+    if "backup" in addons.table("backups"):
+        p.add_argument_group("backups").add_argument(
+            "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
+        )
     output = p.add_argument_group("output")
     output.add_argument(
         "--svg",
@@ -219,4 +218,4 @@ def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | No
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
     """The cluster, as one whose job survives the loss of ranks if backups are asked for."""
-    return cluster._replace(survives=cluster.survives or config.backup is not None)
+    return cluster._replace(survives=cluster.survives or bool(addons.chosen("backups", config)))

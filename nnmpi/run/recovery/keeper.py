@@ -7,7 +7,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.state import assign
-from nnmpi.parallel.backup import Version, backups
+from nnmpi.parallel.recovery.backup import Version, backups
 from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.session import Session
 
@@ -22,7 +22,7 @@ class Keeper:
 
     def __init__(self, session: Session, number: int) -> None:
         self.number = number
-        self._backups = backups(session.arrangement, session.state, session.comm)
+        self._backups = backups(session.arrangement, session.state(), session.comm)
         if self._backups is not None:
             session.shared.callback(self._backups.close)
         # with parameter servers that may lose a worker: this rank's part of the last version that
@@ -32,14 +32,14 @@ class Keeper:
     def begin_steps(self, session: Session) -> None:
         """Keeps what the steps of an epoch may change; every rank calls it before them."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
-            self._backups.renew(session.run.state.step, facts_of(session))
+            self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)
 
     def back_up(self, session: Session) -> None:
         """Makes a backup, if one is due; every rank calls it before the first step and after
         each."""
         if self._backups is not None:
-            self._backups.after_step(session.run.state.step, facts_of(session))
+            self._backups.after_step(session.run.state.step, facts_of(session), session.state())
 
     def keep_epoch_start(self, session: Session) -> None:
         """Keeps what servers go back to if they lose a worker, whose epoch then begins again here;

@@ -7,7 +7,7 @@ import numpy as np
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.backup import Version
+from nnmpi.parallel.recovery.backup import Version
 from nnmpi.run.recovery.run_counters import counters_of
 from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.run_state import RunState

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.nn.place import StateArray
-from nnmpi.parallel.backup import Version
+from nnmpi.parallel.recovery.backup import Version
 from nnmpi.run.recovery.versions import newest
 from nnmpi.run.reported import EventPosition, ReportedEvents
 from nnmpi.run.run_state import Counters

@@ -19,21 +19,21 @@ from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
-from nnmpi.parallel.backup import Version
 from nnmpi.parallel.model.state import whole_state
+from nnmpi.parallel.recovery.backup import Version
+from nnmpi.parallel.recovery.fitted_layout import FittedLayout
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.recovery.keeper import Keeper
 from nnmpi.run.recovery.kept import KeptVersions
+from nnmpi.run.recovery.layouts import layout_of_job
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.recovery.reopening import go_back, nearest_layout, wait
 from nnmpi.run.recovery.run_counters import adopt
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.recovery.versions import spare_transfers
-from nnmpi.run.resume import fitted
 from nnmpi.run.session import Session
 from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prepare, tracer_of
 
@@ -53,7 +53,7 @@ class Recovery:
     which its methods get as an argument."""
 
     def __init__(self, comm: Comm) -> None:
-        self.survivors = Survivors(comm)
+        self.survivors, self.fitted = Survivors(comm), ""
         self._is_set_up, self._recoveries = False, list[Event]()  # not reported yet
         self._was_spare = self._had_spare = False  # this rank, or any rank, since the last loss
         self._number = 0  # of the newest session or the next one; equal on all ranks
@@ -76,10 +76,9 @@ class Recovery:
             if comm.is_abandoned:
                 raise RankLost("a rank was lost before the Trainer was made")
             if trainer.requested.elastic:
-                layout = fitted(trainer.requested, comm)
-                trainer.fitted = (
-                    layout.why if layout.spare or layout.config != trainer.requested else ""
-                )
+                layout = layout_of_job(trainer.requested, comm)
+                is_other = layout.spare or layout.config != trainer.requested
+                self.fitted = layout.why if is_other else ""
             self._arrange_all(trainer, RecoveryPlan(RunStage.SETTING_UP), layout)
             return
         self._recover(trainer)

@@ -8,13 +8,13 @@ from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
+from nnmpi.parallel.recovery.fitted_layout import FittedLayout
 from nnmpi.parallel.refusals import why_not
-from nnmpi.run import resume
 from nnmpi.run.callbacks import load_states
+from nnmpi.run.recovery.layouts import fitted, layout_of_job
 from nnmpi.run.recovery.run_counters import adopt_checkpoint
 from nnmpi.run.session import Session
-from nnmpi.run.setup.cutting import UncutModel, fitted
+from nnmpi.run.setup.cutting import UncutModel
 from nnmpi.run.training import NoSession, Training, open_on, replace_session
 
 SPARE = cast(
@@ -37,7 +37,7 @@ def nearest_layout(trainer: Training, comm: Comm) -> FittedLayout:
     every rank calls it."""
     nearest = all_or_none(comm, lambda: _nearest(trainer, comm.size))
     known = filter(None, gather_objects(comm, nearest))
-    return next(known, None) or resume.fitted(trainer.requested, comm)
+    return next(known, None) or layout_of_job(trainer.requested, comm)
 
 
 def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:

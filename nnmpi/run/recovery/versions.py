@@ -6,8 +6,8 @@ from typing import NamedTuple
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import Range, StateArray
 from nnmpi.optim.replica_state import unnumbered
-from nnmpi.parallel.backup import Version
 from nnmpi.parallel.model.mover import Mover
+from nnmpi.parallel.recovery.backup import Version
 from nnmpi.run.run_state import Counters
 
 

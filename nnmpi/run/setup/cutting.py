@@ -24,11 +24,9 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.context.layers import cut_sequences, shard_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.stage_cut import even_division
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -226,16 +224,3 @@ def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangeme
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))
     return arrange(config, cluster, graph, sharding, divide(config, graph), UNMEASURED)
-
-
-def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
-    """The layout nearest to a config's that so many ranks can have and that the model can be
-    divided for.
-
-    It calls `uncut` for the model only if the ranks are fewer than one copy of the model takes.
-    """
-
-    def divide(fewer: Config, working: int) -> None:
-        on_cluster(uncut()._replace(config=fewer), Cluster.on_paper(working), even_division)
-
-    return fit_layout(config, ranks, strategies.check, divide)

@@ -107,8 +107,9 @@ def set_up(
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
-        for refuse in addons.given("job_checks", config):
-            refuse(config, comm)
+        if not addons.chosen("instead", config):  # it trains
+            for refuse in addons.given("job_checks", config):
+                refuse(config, comm)
         on = _checked_device(config, comm, ranks or comm.size)
         criterion = objectives.checked(given.loss, metrics)
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None

@@ -11,9 +11,9 @@ from helpers.training.laws_snapshot import trainer_of
 from nnmpi.comm import Comm
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.backups import backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import Traffic
-from nnmpi.parallel.backup import Backups, Version, backups
+from nnmpi.parallel.recovery.backup import Backups, Version, backups
+from nnmpi.parallel.recovery.backups_on_paper import backup, needs_backups
 from nnmpi.parallel.step.executor import StepState
 
 Options = Mapping[str, Any]
@@ -47,8 +47,7 @@ class Kept:
         self.trainer = t = trainer_of(comm, **options)
         config = replace(t.config, backup=every, mtbf=mtbf)
         self.arrangement = a = replace(t.arrangement, config=config)
-        self.made_from = a, t.session.state, comm
-        self.backups = backups(*self.made_from)
+        self.backups = backups(a, t.session.state(), comm)
         assert isinstance(self.backups, Backups) == needs_backups(a)
         self.truth: dict[int, tuple[StateArray, ...]] = {}
 
@@ -65,7 +64,8 @@ class Kept:
     def _note(self, version: int) -> None:
         self.truth[version] = self.trainer.session.snapshot().arrays
         if self.backups is not None:
-            self.backups.after_step(version, f"version {version}")
+            state = self.trainer.session.state()
+            self.backups.after_step(version, f"version {version}", state)
 
     def close(self) -> None:
         if self.backups is not None:
@@ -125,8 +125,8 @@ def backups_outlive(comm: Comm, options: Options, losses: Losses) -> None:
             for memory in made._memories
             for packed in (memory.own, *memory.kept.values())
         )
-        said = backup(kept.arrangement, comm.rank)
-        assert (sent, held) == (said.sent.times(2), said.held)
+        sent_once, held_on_paper = backup(kept.arrangement, comm.rank)
+        assert (sent, held) == (sent_once.times(2), held_on_paper)
         told = gather_objects(comm, (made.held(), kept.truth))
         for lost in losses(comm):
             assert left_by(told, lost) == [2, 0], f"without {lost}"

@@ -11,15 +11,15 @@ from nnmpi import Config, nn
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.backups import (
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.state_on_paper import holders_on_paper, unreplicated_bytes
+from nnmpi.parallel.recovery.backups_on_paper import (
     backed_up,
     backup,
     needs_backups,
     neighbours,
     steps_between,
 )
-from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.state_on_paper import holders_on_paper, unreplicated_bytes
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_costs import division_on_paper
@@ -122,7 +122,7 @@ def test_what_a_node_alone_has_goes_to_another_one() -> None:
     on_nodes, on_node = (arranged(4, nodes, **inside) for nodes in (2, 1))
     assert all(backed_up(on_nodes, r) for r in range(4))
     assert not needs_backups(on_node)
-    assert sum(backup(on_nodes, r).held for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
+    assert sum(backup(on_nodes, r)[1] for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ step does not contain it. Tests compare them with what runs send.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, cycle
-from typing import NamedTuple
 
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -73,29 +73,26 @@ def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
     return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 
 
-class Backup(NamedTuple):
-    """The cost of backups on a rank.
-
-    sent   the traffic of one backup, including the messages by which ranks agree
-    held   the bytes of memory: for its own state, and for state that it keeps for others
-    """
-
-    sent: Traffic
-    held: int
+def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
+    """Returns a function of a rank: what backups cost it; None if nothing is backed up."""
+    return partial(backup, a) if needs_backups(a) else None
 
 
-NO_BACKUP = Backup(Traffic(), 0)
-
-
-def backup(a: Arrangement, rank: int) -> Backup:
-    """Returns the cost of backups on a rank, where backups are needed."""
+def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
+    """Returns the traffic of a backup on a rank, with the messages by which ranks agree, and the
+    bytes of memory: for its own state, and for state that it keeps for others."""
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)
     message, everyone = _bytes(backed_up(a, rank)), tuple(range(a.ranks))
-    return Backup(
+    return (
         Traffic(message, int(message > 0)) + sent(a, agreement(everyone, AGREED_VALUES), rank),
         VERSIONS_KEPT * (_bytes(state_on_paper(a, rank)) + of_others),
     )
+
+
+def layout_fields(a: Arrangement) -> dict[str, int]:
+    """Returns the steps between backups, as a field of the event of a layout."""
+    return {"backup": a.config.backup}
 
 
 def _bytes(arrays: Iterable[StateArray]) -> int:

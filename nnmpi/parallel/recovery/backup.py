@@ -29,15 +29,15 @@ from nnmpi.options.config import Config
 from nnmpi.options.terms import duration
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.backups import (
+from nnmpi.parallel.arrangement.state_on_paper import Holders
+from nnmpi.parallel.layout import duplicate
+from nnmpi.parallel.recovery.backups_on_paper import (
     VERSIONS_KEPT,
     backed_up,
     needs_backups,
     neighbours,
     steps_between,
 )
-from nnmpi.parallel.arrangement.state_on_paper import Holders
-from nnmpi.parallel.layout import duplicate
 
 
 class Version(NamedTuple):
@@ -135,24 +135,27 @@ class VersionMemory:
 class Backups:
     """The backups of one rank; every rank of `comm`, the Comm of the arrangement, constructs one.
 
-    state   yields the arrays of this rank; `holders` has those of all ranks
-    every   steps between backups; 0: chosen from the cost of a backup and the time between failures
+    It does not keep the arrays: `state` is what this rank has, also where methods take it.
+
+    holders   has the arrays of all ranks
+    every     steps between backups; 0: chosen from the cost of a backup and the time between
+              failures
     """
 
     def __init__(
         self,
         arrangement: Arrangement,
-        state: Callable[[], Iterable[StateArray]],
+        state: Iterable[StateArray],
         holders: Holders,
         comm: Comm,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         config, rank = arrangement.config, comm.rank
         self.every, self._mtbf = config.backup or 0, duration(config.mtbf)
-        self._state, self._clock = state, clock
+        self._clock = clock
         asked = [backed_up(arrangement, r, holders) for r in range(comm.size)]
         self._sent = {x.range for x in asked[rank]}
-        owned = [x.on_paper() for x in self._owned()]
+        owned = [x.on_paper() for x in self._owned(state)]
         self._length = sum(x.nbytes for x in asked[rank])  # what is sent comes first in memory
         keepers = neighbours(arrangement.cluster.nodes)
         self._keeper = keepers[rank]
@@ -163,7 +166,7 @@ class Backups:
         self._cost, self._returned = 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
-    def after_step(self, version: int, about: Any) -> None:
+    def after_step(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
         """Makes a backup if one is due, after completing the one that began a step before.
 
         Every rank calls it before the first step and after each one, with the number of steps made
@@ -175,26 +178,26 @@ class Backups:
             self._finish(began)
         if version >= self._due:
             is_first = self._latest < 0
-            self._start(version, about)
+            self._start(version, about, state)
             if is_first:  # without it there is nothing to go back to, so it is completed at once
                 self._finish(self._clock())
                 # with every=0 the next one follows at once, to measure what a backup costs
                 self._due = version + (self.every or 1)
         self._returned = self._clock()
 
-    def renew(self, version: int, about: Any) -> None:
+    def renew(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
         """Makes the first backup; or that of this version again, if there is one, because values
         may have been written since. Every rank calls it before the steps of an epoch. Until it is
         complete there is another one: of the version before or, if there is none, of this one."""
         if self._latest < 0:
-            self.after_step(version, about)
+            self.after_step(version, about, state)
         elif self._latest == version:
             if self._is_under_way:
                 self._finish(self._clock())
             due, older = self._due, min(self._memories, key=AGE)
             if 0 <= older.version < version:  # keep that one, and not this one as it was
                 next(memory for memory in self._memories if memory.version == version).clear()
-            self._start(version, about, self._renewal + 1)
+            self._start(version, about, state, self._renewal + 1)
             self._finish(self._clock())
             self._due, self._returned = due, self._clock()
 
@@ -217,16 +220,18 @@ class Backups:
             self._finish(self._clock())
         self._comm.free()
 
-    def _owned(self) -> list[StateArray]:
+    def _owned(self, state: Iterable[StateArray]) -> list[StateArray]:
         """Returns the arrays that this rank owns; those that it sends come first."""
-        return sorted(self._state(), key=lambda x: x.range not in self._sent)
+        return sorted(state, key=lambda x: x.range not in self._sent)
 
-    def _start(self, version: int, about: Any, renewal: int = 0) -> None:
+    def _start(
+        self, version: int, about: Any, state: Iterable[StateArray], renewal: int = 0
+    ) -> None:
         """Copies what this rank owns over the older version, and starts the messages."""
         began = self._clock()
         older, self._latest, self._renewal = min(self._memories, key=AGE), version, renewal
         older.clear()
-        older.own.fill(self._owned())
+        older.own.fill(self._owned(state))
         older.version, older.renewal, older.about = version, renewal, about
         works = [
             self._comm.irecv(packed.memory, r, copies=packed) for r, packed in older.kept.items()
@@ -250,20 +255,19 @@ class Backups:
 
 def check(config: Config, comm: Comm) -> None:
     """Raises ValueError if backups are asked for but no rank would survive to use them."""
-    if not (comm.fault_tolerant or config.dry_run):
+    if not comm.fault_tolerant:
         raise ValueError(
             "backup: this job ends when a rank is lost, so nobody could use its backups; start it "
             "with mpirun --with-ft ulfm, or leave backup out"
         )
 
 
-def backups(
-    arrangement: Arrangement, state: Callable[[], Iterable[StateArray]], comm: Comm
-) -> Backups | None:
+def backups(arrangement: Arrangement, state: Iterable[StateArray], comm: Comm) -> Backups | None:
     """Returns the backups that the options ask for; None if nothing would be lost with any one
     rank. Every rank calls it."""
     if arrangement.config.backup is None:
         return None
-    holders = Holders(gather_objects(comm, [x.on_paper() for x in state()]))
+    held = [x.on_paper() for x in state]
+    holders = Holders(gather_objects(comm, held))
     is_needed = needs_backups(arrangement, holders)
-    return Backups(arrangement, state, holders, comm, comm.system.clock) if is_needed else None
+    return Backups(arrangement, held, holders, comm, comm.system.clock) if is_needed else None

@@ -8,7 +8,7 @@ from nnmpi.data import Load
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.model.state import HasState
-from nnmpi.parallel.step.buffer_copies import BufferCopies
+from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 
 
 class LastRound:

@@ -10,10 +10,11 @@ from nnmpi import Config
 from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
-from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.recovery.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.refusals import AXES_BESIDE_DP
-from nnmpi.run.setup.cutting import UncutModel, fitted
+from nnmpi.run.recovery.layouts import fitted
+from nnmpi.run.setup.cutting import UncutModel
 
 MOST = 24  # ranks
 OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in LAYOUT_GROUPS]

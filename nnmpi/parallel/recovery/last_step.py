@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nnmpi.data import Load
 from nnmpi.nn import Module
-from nnmpi.parallel.step.buffer_copies import BufferCopies
+from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 from nnmpi.parallel.step.update import Update
 
 
