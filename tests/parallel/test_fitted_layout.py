@@ -1,5 +1,6 @@
 """The layouts of ranks that are left: valid, the nearest ones, and as many ranks as can work."""
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -14,7 +15,7 @@ from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.recovery.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.refusals import AXES_BESIDE_DP
 from nnmpi.run.recovery.layouts import fitted
-from nnmpi.run.setup.cutting import UncutModel
+from nnmpi.run.setup.cutting import UncutModel, uncut_of
 
 MOST = 24  # ranks
 OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in LAYOUT_GROUPS]
@@ -147,6 +148,21 @@ def test_the_model_is_looked_at_only_where_an_axis_changes() -> None:
     assert fitted(Config(dp=3, tp=2), 5, unasked).ranks == 4
     with pytest.raises(AssertionError):
         fitted(Config(dp=3, tp=2), 1, unasked)
+
+
+@cache
+def gpt() -> UncutModel:
+    """A model of four heads on windows of 16 tokens."""
+    return uncut_of(Config(model="gpt:4x4x32", data="text", context=16))[1]
+
+
+def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> None:
+    """Seven ranks along tp are more than there are heads; three have two, one and one."""
+    options = {"model": "gpt:4x4x32", "data": "text", "context": 16, "tp": 8}
+    found = fitted(Config(**options, sequence_parallel=True), 7, gpt)
+    assert (found.config.tp, found.ranks, found.spare) == (4, 4, 3)
+    assert "; tp 7 is not possible: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
+    assert fitted(Config(**options | {"tp": 4}), 3, gpt).config.tp == 3
 
 
 def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:

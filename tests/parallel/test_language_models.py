@@ -1,8 +1,8 @@
-"""What core does with language models: blocks, fragments, products, layouts, copies, updates."""
+"""What core does with language models: blocks, fragments, products, copies, updates."""
 
 import copy
 import pickle
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,12 @@ from helpers.training.pipelined import Ran, equals, run
 from nnmpi import Config
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data import blank
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_paths, recomputed_with
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.averaging.fragments import fragments, layer_of
-from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import UncutModel, fitted, uncut_of
-from nnmpi.run.setup.setup import build_model
+from nnmpi.run.setup.cutting import uncut_of
 
 
 def graph_of(model: str) -> Graph:
@@ -62,26 +59,6 @@ def test_lookups_are_no_products() -> None:
     assert works["h.0.attn.c_attn"] == t * h * 3 * h
     assert works["head"] == t * h * words
     assert works["h.0.attn.attend"] == t * t * h  # causal: half of the positions, twice
-
-
-@cache
-def gpt() -> UncutModel:
-    """A model of four heads on windows of 16 tokens."""
-    config = Config(model="gpt:4x4x32", data="text", context=16)
-    dataset = blank(config.data, None, config.seed, config.context, None)
-    model, loss = build_model(config, None, dataset), objectives.criterion(None)
-    return UncutModel(
-        config, objectives.model_graph(config, model, dataset, loss), loss, dataset, {}
-    )
-
-
-def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> None:
-    """Seven ranks along tp are more than there are heads; three have two, one and one."""
-    options = {"model": "gpt:4x4x32", "data": "text", "context": 16, "tp": 8}
-    found = fitted(Config(**options, sequence_parallel=True), 7, gpt)
-    assert (found.config.tp, found.ranks, found.spare) == (4, 4, 3)
-    assert "; tp 7 is not possible: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
-    assert fitted(Config(**options | {"tp": 4}), 3, gpt).config.tp == 3
 
 
 def test_one_is_copied_with_its_values() -> None:

@@ -46,6 +46,10 @@ OF_OPTIONS = {
     "samplers",
     "tracers",
     "reports",
+    "supervisors",
+    "restarts",
+    "layouts",
+    "backups",
 }
 """The tables whose keys are options, or features of these."""
 

@@ -1,6 +1,5 @@
-"""What one rank alone has, where its backup goes, and how often: on paper."""
+"""What one rank alone has, on paper."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,6 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.state_on_paper import holders_on_paper, unreplicated_bytes
-from nnmpi.parallel.recovery.backups_on_paper import (
-    backed_up,
-    backup,
-    needs_backups,
-    neighbours,
-    steps_between,
-)
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_costs import division_on_paper
@@ -36,7 +28,7 @@ def layers() -> nn.Sequential:
 
 def arranged(ranks: int, nodes: int = 1, **options: Any) -> Arrangement:
     graph = trace(layers(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
-    config, cluster = Config(**{"backup": 1} | options), Cluster.on_paper(ranks, nodes)
+    config, cluster = Config(**options), Cluster.on_paper(ranks, nodes)
     division = division_on_paper(ModelTimes(graph, TYPICAL, "float32"), config)
     return arrange(config, cluster, graph, shard(graph, config.tp), division)
 
@@ -86,50 +78,3 @@ def test_what_ranks_along_tp_have_whole_is_lost_with_all_of_them() -> None:
     buffers = {v.path for v in a.graph.variables if not v.is_parameter}
     assert rest >= {"5.weight", "5.bias", *buffers}
     assert len(buffers) == 3
-
-
-@pytest.mark.parametrize(
-    ("nodes", "keepers"),
-    [
-        ((0,), (0,)),
-        ((0, 0, 0), (1, 2, 0)),
-        ((0, 1), (1, 0)),
-        ((0, 0, 1, 1, 2, 2), (2, 3, 4, 5, 0, 1)),
-        ((0, 1, 2, 0, 1, 2), (1, 2, 0, 4, 5, 3)),
-        ((0, 0, 0, 1), (3, 3, 3, 0)),
-        ((0, 0, 0, 1, 1, 2), (3, 4, 5, 5, 0, 0)),
-    ],
-)
-def test_a_backup_is_on_another_node(nodes: tuple[int, ...], keepers: tuple[int, ...]) -> None:
-    assert neighbours(nodes) == keepers
-
-
-def test_nodes_of_one_size_keep_as_much_as_each_other() -> None:
-    for nodes, each in product(range(2, 6), range(1, 5)):
-        places = [r // each for r in range(nodes * each)]
-        keepers = neighbours(places)
-        assert sorted(keepers) == [*range(len(places))]
-        assert all(places[r] != places[keeper] for r, keeper in enumerate(keepers))
-
-
-def test_what_a_node_alone_has_goes_to_another_one() -> None:
-    """Copies that a node has do not outlive it."""
-    inside, across = ({"pp": 2, **RING, "order": order} for order in ("tp,dp,pp", "pp,dp,tp"))
-    for order, is_needed in ((inside, True), (across, False)):
-        a = arranged(4, 2, **order)
-        assert not any(unreplicated_bytes(a, r) for r in range(4))
-        assert needs_backups(a) == is_needed
-    on_nodes, on_node = (arranged(4, nodes, **inside) for nodes in (2, 1))
-    assert all(backed_up(on_nodes, r) for r in range(4))
-    assert not needs_backups(on_node)
-    assert sum(backup(on_nodes, r)[1] for r in range(4)) > 2 * 2 * 2 * 12 * PARAMETERS
-
-
-@pytest.mark.parametrize(
-    ("cost", "step", "mtbf", "steps"),
-    [(0.5, 1.0, 3600.0, 60), (0.5, 0.1, 3600.0, 600), (1e-9, 1.0, 1.0, 1), (0.0, 0.0, 1.0, 1)],
-)
-def test_young_weighs_the_cost_of_backups_against_the_steps_they_save(
-    cost: float, step: float, mtbf: float, steps: int
-) -> None:
-    assert steps_between(cost, step, mtbf) == steps
