@@ -39,6 +39,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     memory_limits   an option          (config): the most bytes of a rank, for a plan
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
+    outliving       "ulfm"             the module that starts jobs whose ranks outlive others
     supervisors     an option          (comm): the Supervisor of a run that asks for it, or that may
                                        lose ranks
     restarts        an option          (log): a note on a run that goes on from a checkpoint where
@@ -343,10 +344,11 @@ ADD_ONS = {
     "recovery": AddOn(
         modules=(
             "nnmpi.options.parts.recovery",
-            *("nnmpi.parallel.recovery", "nnmpi.run.recovery"),
+            *("nnmpi.parallel.recovery", "nnmpi.run.recovery", "nnmpi.comm.ulfm"),
         ),
         rows={
             "options": {"recovery": "nnmpi.options.parts.recovery:PART"},
+            "outliving": {"ulfm": "nnmpi.comm.ulfm.start"},
             "job_checks": {"backup": "nnmpi.parallel.recovery.backup:check"},
             "supervisors": {"elastic": "nnmpi.run.recovery.recovery:Recovery"},
             "restarts": {"elastic": "nnmpi.run.recovery.layouts:no_checkpoint"},

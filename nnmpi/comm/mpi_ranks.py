@@ -5,11 +5,12 @@ import math
 import os
 import signal
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings
 from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
@@ -19,7 +20,7 @@ from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import flush_output
 from nnmpi.comm.thread_ranks import comm_self
-from nnmpi.comm.transport.base import OtherRankError, RankLost, Transport
+from nnmpi.comm.transport.base import OtherRankError, Transport
 
 if TYPE_CHECKING:  # an import starts MPI
     from nnmpi.comm.transport.mpi_job import MPIChannel
@@ -84,7 +85,7 @@ def _start(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
-            from nnmpi.comm.transport import files, mpi, mpi_job, ulfm
+            from nnmpi.comm.transport import files, mpi, mpi_job
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             reason = str(failure).partition("\n")[0]
@@ -102,11 +103,9 @@ def _start(guard: bool) -> Comm:
         )
     if size == 1:
         return _single_rank(Comm(mpi.MPITransport.world()), error)
-    if ulfm.is_available() and not files.HAS_FILES:
-        raise _UnusableError(
-            "with --with-ft ulfm, ranks share memory through files in /dev/shm, which this system "
-            "does not have: start the job without --with-ft ulfm"
-        )
+    outliving = _outliving()
+    if outliving and not files.HAS_FILES:
+        raise _UnusableError(outliving.NEEDS_FILES)
     progress = Progress(CallLog(settings))
     return _start_guarded(progress, error) if guard else _connect(progress, error)[0]
 
@@ -131,28 +130,23 @@ def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
 def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
     """Connects all ranks and returns their Comm, with the debug settings of rank 0.
 
-    In a fault-tolerant job the Comm has the ranks that are left once all have connected, and comes
-    with a channel for watchdogs. If a rank is lost during the start, the Comm is abandoned: the
-    caller's next operation raises RankLost, as for a later loss, and the caller shrinks.
+    A fault-tolerant job has a channel for its watchdogs.
     """
-    from nnmpi.comm.transport import mpi, ulfm, ulfm_channel
+    from nnmpi.comm.transport import mpi
 
-    if not ulfm.is_available():
-        transport = mpi.MPITransport.world()
-        _agree_on_settings(transport, progress.log, error)
-        return Comm(transport, progress=progress), None
-    progress.family = ulfm.before_start()
-    while True:
-        with suppress(RankLost):
-            left = progress.shrink()
-            assert isinstance(left, ulfm.UlfmTransport)
-            channel = ulfm_channel.UlfmChannel(left)
-            _agree_on_settings(left, progress.log, error)
-            comm = Comm(left, progress=progress)
-            left.family.confirm()  # not Comm.confirm: that would end the time limit of the start
-            if comm.lost:
-                comm.abandon()
-            return comm, channel
+    agree = partial(_agree_on_settings, log=progress.log, error=error)
+    if outliving := _outliving():
+        connected: tuple[Comm, MPIChannel] = outliving.connected(progress, agree)
+        return connected
+    transport = mpi.MPITransport.world()
+    agree(transport)
+    return Comm(transport, progress=progress), None
+
+
+def _outliving() -> Any:
+    """The module that starts a job whose ranks outlive others; None if this job is none."""
+    outliving = addons.row("outliving", "ulfm")
+    return outliving if outliving and outliving.is_available() else None
 
 
 def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | None) -> None:
@@ -168,10 +162,11 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
 
 def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, guarded by exception hooks and a watchdog."""
-    from nnmpi.comm.transport import mpi_job, start_mpi, ulfm, ulfm_channel
+    from nnmpi.comm.transport import mpi_job, start_mpi
 
+    outliving = _outliving()
     rank, size = mpi_job.rank_and_size()
-    ending = exit_hooks.JobEnd(mpi_job.abort_job, ulfm.is_available())
+    ending = exit_hooks.JobEnd(mpi_job.abort_job, outliving is not None)
     watchdog = Watchdog(rank, progress, ending)
     exit_hooks.install(rank, size, ending, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
@@ -179,8 +174,8 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
         comm, channel = _connect(progress, error)
         if comm.any_thread:
             watchdog.channel = channel or mpi_job.MPIChannel.of_job()
-    if comm.fault_tolerant:
-        start_mpi.at_exit(ulfm_channel.remove_segments)  # runs after those registered below
+    if outliving:
+        start_mpi.at_exit(outliving.remove_segments)  # runs after those registered below
     limit = progress.log.settings.timeout
     start_mpi.at_exit(lambda: limit_end(limit))  # runs after watchdog.leave
     mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", ending)(watchdog.leave))

@@ -238,19 +238,19 @@ def dies_before_mpi() -> None:
 
 
 def dies_before_it_joins() -> None:
-    from nnmpi.comm.transport import ulfm
+    from nnmpi.comm.ulfm import start
 
-    ulfm.before_start = die  # type: ignore[assignment]
+    start.before_start = die  # type: ignore[assignment]
 
 
 def dies_while_others_join() -> None:
-    from nnmpi.comm.transport import ulfm_channel
+    from nnmpi.comm.ulfm import channel
 
-    ulfm_channel.UlfmChannel = die  # type: ignore[assignment,misc]
+    channel.UlfmChannel = die  # type: ignore[assignment,misc]
 
 
 def dies_before_all_have_joined() -> None:
-    from nnmpi.comm.transport.ulfm_family import UlfmFamily
+    from nnmpi.comm.ulfm.family import UlfmFamily
 
     UlfmFamily.confirm = die  # type: ignore[assignment,method-assign]
 

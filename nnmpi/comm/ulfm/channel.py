@@ -7,8 +7,8 @@ from contextlib import suppress
 from nnmpi.comm.transport.files import node_number
 from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.start_mpi import MPI
-from nnmpi.comm.transport.ulfm import UlfmTransport
-from nnmpi.comm.transport.ulfm_family import failed_ranks
+from nnmpi.comm.ulfm.family import failed_ranks
+from nnmpi.comm.ulfm.transport import UlfmTransport
 
 ENDED = b"e"  # the message of a rank that has reached its end
 
@@ -50,15 +50,3 @@ class UlfmChannel(MPIChannel):
         for r in self.left():
             self.send(ENDED, r)
         return lambda: self._ended | self._gone >= {*self.peers}
-
-
-def remove_segments() -> None:
-    """Removes the files of MPI's own shared memory, also those of lost ranks. Linux only.
-
-    MPI removes them when it ends, but a fault-tolerant job does not end MPI.
-    """
-    with suppress(OSError), open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "/sm_segment." in line}
-        for path in paths:
-            with suppress(OSError):  # another rank has removed the file
-                os.unlink(path)

@@ -14,7 +14,7 @@ Rules, each of which was measured (docs/faults.md):
 - A probe that finds a message returns it even if its sender is lost, and does not report the loss:
   so a look for losses probes for a tag that no message has.
 - Nothing that was revoked is freed.
-- A death while MPI makes a communicator may end survivors, so few are made: see `ulfm_family`.
+- A death while MPI makes a communicator may end survivors, so few are made: see `family`.
 """
 
 import time
@@ -29,20 +29,10 @@ from nnmpi.comm.transport.base import Bytes, Ledger, Segments, add_up, pieces
 from nnmpi.comm.transport.files import map_segments, node_number
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.node_barrier import Barrier, Counts
-from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
-from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
+from nnmpi.comm.transport.start_mpi import MPI
+from nnmpi.comm.ulfm.family import BARRIER, GATHER, UlfmFamily
 
 TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
-
-
-def is_available() -> bool:
-    """True if this job outlives its ranks: it was started with ULFM, by a library that has it."""
-    if not OUTLIVES_RANKS or MPI.get_vendor()[0] != "Open MPI":
-        return False
-    try:
-        return not MPI.COMM_SELF.Is_revoked()
-    except MPI.Exception:  # the library was built without ULFM
-        return False
 
 
 class UlfmTransport(MPITransport):
@@ -258,15 +248,3 @@ class UlfmReceiver(MPIReceiver):
     def test(self, requests: Sequence[Receive]) -> bool:
         with self._noticing():
             return super().test(requests)
-
-
-def before_start() -> UlfmFamily:
-    """The family of all ranks that the launcher has started; they shrink it to start."""
-
-    def first(family: UlfmFamily) -> UlfmTransport:
-        family.skip(0)
-        return UlfmTransport(family, range(family.comm.size), 0)
-
-    family = UlfmFamily(first, MPI.COMM_WORLD)
-    family.leave()
-    return family

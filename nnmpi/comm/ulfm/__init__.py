@@ -1,0 +1,1 @@
+"""Ranks of MPI that outlive others: `mpirun --with-ft ulfm` of Open MPI 5."""

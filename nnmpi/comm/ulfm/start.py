@@ -1,0 +1,75 @@
+"""The start of a job that outlives its ranks."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from nnmpi.comm.communicator import Comm
+from nnmpi.comm.progress import Progress
+from nnmpi.comm.transport.base import RankLost, Transport
+from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
+from nnmpi.comm.ulfm import channel
+from nnmpi.comm.ulfm.family import UlfmFamily
+from nnmpi.comm.ulfm.transport import UlfmTransport
+
+NEEDS_FILES = (
+    "with --with-ft ulfm, ranks share memory through files in /dev/shm, which this system "
+    "does not have: start the job without --with-ft ulfm"
+)
+
+
+def is_available() -> bool:
+    """True if this job outlives its ranks: it was started with ULFM, by a library that has it."""
+    if not OUTLIVES_RANKS or MPI.get_vendor()[0] != "Open MPI":
+        return False
+    try:
+        return not MPI.COMM_SELF.Is_revoked()
+    except MPI.Exception:  # the library was built without ULFM
+        return False
+
+
+def connected(
+    progress: Progress, agree: Callable[[Transport], None]
+) -> tuple[Comm, channel.UlfmChannel]:
+    """The Comm of the ranks that are left once all have connected and agreed, and a channel for
+    their watchdogs.
+
+    If a rank is lost meanwhile, the Comm is abandoned: the caller's next operation raises RankLost,
+    as for a later loss, and the caller shrinks.
+    """
+    progress.family = before_start()
+    while True:
+        with suppress(RankLost):
+            left = progress.shrink()
+            assert isinstance(left, UlfmTransport)
+            of_watchdogs = channel.UlfmChannel(left)
+            agree(left)
+            comm = Comm(left, progress=progress)
+            left.family.confirm()  # not Comm.confirm: that would end the time limit of the start
+            if comm.lost:
+                comm.abandon()
+            return comm, of_watchdogs
+
+
+def before_start() -> UlfmFamily:
+    """The family of all ranks that the launcher has started; they shrink it to start."""
+
+    def first(family: UlfmFamily) -> UlfmTransport:
+        family.skip(0)
+        return UlfmTransport(family, range(family.comm.size), 0)
+
+    family = UlfmFamily(first, MPI.COMM_WORLD)
+    family.leave()
+    return family
+
+
+def remove_segments() -> None:
+    """Removes the files of MPI's own shared memory, also those of lost ranks. Linux only.
+
+    MPI removes them when it ends, but a fault-tolerant job does not end MPI.
+    """
+    with suppress(OSError), open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "/sm_segment." in line}
+        for path in paths:
+            with suppress(OSError):  # another rank has removed the file
+                os.unlink(path)
