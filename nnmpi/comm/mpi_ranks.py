@@ -85,7 +85,7 @@ def _start(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
-            from nnmpi.comm.transport import files, mpi, mpi_job
+            from nnmpi.comm.transport import mpi, mpi_job
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
             reason = str(failure).partition("\n")[0]
@@ -103,9 +103,8 @@ def _start(guard: bool) -> Comm:
         )
     if size == 1:
         return _single_rank(Comm(mpi.MPITransport.world()), error)
-    outliving = _outliving()
-    if outliving and not files.HAS_FILES:
-        raise _UnusableError(outliving.NEEDS_FILES)
+    if (outliving := _outliving()) and (problem := outliving.problem()):
+        raise _UnusableError(problem)
     progress = Progress(CallLog(settings))
     return _start_guarded(progress, error) if guard else _connect(progress, error)[0]
 

@@ -27,12 +27,9 @@ from nnmpi.options.features import (
     requirements,
 )
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
 """A config with all options at their defaults."""
-
-AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 
 
 _LIBRARIES = tuple(addons.table("library_sums"))
@@ -199,7 +196,7 @@ def check(config: Config, ranks: int) -> None:
         if first and second:
             raise ValueError(f"{first} with {second}: {reason}; {remedy}")
     for feature, other, reason in REQUIREMENTS:
-        if asked[feature.name] and not _is_met(other, config):
+        if asked[feature.name] and not is_met(other, config):
             raise ValueError(
                 f"{asked[feature.name]} without {other}: {reason}; "
                 f"add --{other.replace('_', '-')}, or leave {feature.name} out"
@@ -213,16 +210,7 @@ def why_not(option: str, config: Config, ranks: int) -> str:
     return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")
 
 
-def pointless(config: Config, ranks: int) -> list[str]:
-    """Returns the options of a config that have no meaning on this many ranks, because they lack
-    another option or need several ranks."""
-    alone = (row.feature for row in REFUSALS if row.beside.name == "one rank" and ranks == 1)
-    unmet = (row.feature for row in REQUIREMENTS if not _is_met(row.other, config))
-    asked = (feature.name for feature in (*alone, *unmet) if feature.asked(config, ranks))
-    return [name.partition(" ")[0] for name in asked]  # of "layout length:cp" the option
-
-
-def _is_met(other: str, config: Config) -> bool:
+def is_met(other: str, config: Config) -> bool:
     """Returns True if a config has what another option requires: an option, or one of its
     values."""
     name, _, value = other.partition(" ")

@@ -48,13 +48,6 @@ def division_of(
     return divide(graph, units, cut, place)
 
 
-def even_division(config: Config, graph: Graph) -> Division:
-    """Divides a model into stages as if all units cost the same, where only the arrangement of
-    ranks counts."""
-    units, _ = given_units(None, graph, 1)
-    return division_of(config, graph, units, lambda: [EQUAL] * len(units))
-
-
 def measured_samples(config: Config, parts: int) -> int:
     """Returns how many samples to measure the units of a model with: a rank's samples in a
     micro-batch."""

@@ -25,22 +25,10 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
                 getattr(callback, occasion)(trainer, {**event, **trainer.session.scale})
     if run.state.step < step:  # a callback restored an older snapshot: report its steps again
         run.reported.go_back(run.state.step)
-    if trainer.comm.fault_tolerant and not trainer.session.is_closed:
-        _keep_changes(trainer, occasion)
+    trainer.supervisor.called(trainer, occasion)
     run.pace.resume()
     if trainer.session.is_closed and trainer.comm.size > 1 and occasion != "on_end":
         raise ValueError(
             f"{occasion} of a callback has closed this Trainer while its run goes on: call "
             "trainer.stop() there, and close() after fit"
         )
-
-
-def _keep_changes(trainer: Training, occasion: str) -> None:
-    """Records which settings callbacks have changed; in a step that is made again, restores the
-    recorded changes."""
-    run, settings = trainer.run, trainer.session.settings
-    key, changes = (run.state.step, occasion), settings.changes
-    if key in run.changed:
-        settings.change(run.changed[key])
-    elif changes != next(reversed(run.changed.values()), settings.unchanged):
-        run.changed[key] = changes

@@ -13,7 +13,6 @@ from nnmpi.io.output import Event, LostOutputError, Report, open_report
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.reported import event_position, runs_in
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import environment, resumed_event, start_event
@@ -64,26 +63,22 @@ def open_reports(
     then."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
-    is_reported = run.reported.events >= event_position(run.first, "start")
-    if lost and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
-        is_reported = run.reported.once(run.first, "start")  # by the former rank 0, now lost
+    is_reported = trainer.supervisor.is_start_reported(trainer)
     mark = resumed.mark if resumed and not is_reported else None
     # after one that left no checkpoint
     starts_again = not run.resumed and addons.chosen("restarts", config) is not None
     appends = starts_again or run.runs > 1 or is_reported
     opened = open_report(config, comm, report or run.opened, appends, mark)
-    # after open_report, which cuts the log of a resumed run at its mark
-    if comm.fault_tolerant and not lost and not is_reported:
-        run.reported.runs = len(runs_in(config.log))
+    is_new = run.opened is None and bool(comm.rank == 0 or report)
     if comm.rank == 0 or report:
-        if run.opened is None:
+        if is_new:
             outputs.enter_context(opened)
             for write_at_end in addons.given("reports", config):
                 write_at_end(outputs, config, opened, writes=comm.rank == 0)
-            if is_reported and config.log:
-                run.reported.read_log(config.log)
         run.opened = opened
     run.report = opened
+    # after open_report, which cuts the log of a resumed run at its mark
+    trainer.supervisor.opened_reports(trainer, is_new)
     begun = resumed_event if resumed else start_event
     event = {**begun(session, run), **environment(session)}
     if run.reported.once(run.first, "start"):

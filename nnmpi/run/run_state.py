@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.files.loading import Loaded
 from nnmpi.io.output import Event, NullReport, Report
-from nnmpi.io.output.pace import NO_TIME, Pace, PaceCounts, counts_tokens
+from nnmpi.io.output.pace import NO_TIME, Pace, counts_tokens
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
@@ -34,39 +34,6 @@ class StepPhase(Enum):
     UPDATING = auto()
 
 
-class Counters(NamedTuple):
-    """How far a run is after a step; equal on all remaining ranks.
-
-    span      the first step and the end of a run by fit(epochs=N); None: the options say them
-    state     how far training is: step, epoch and batch
-    skipped   the number of steps whose update was left out because a value was not finite
-    sums      of losses, over the steps of the epoch so far
-    first     the step that `fit` begins with
-    runs      how often `fit` was called
-    restored  the steps that `restore` has taken the run to, in order
-    stop_at   the step after which all ranks have agreed to stop, if they have
-    metrics   of the last epoch of the run that was evaluated, or how the run was suspended
-    measured  losses and metrics of the evaluation after the last step, if there was one
-    pace      the time of the run so far
-    changed   settings that callbacks have changed, by step and occasion
-    last      the last step, until the work that follows it is done; only where ranks may be lost
-    """
-
-    span: tuple[int, int] | None
-    state: StepState
-    skipped: int
-    sums: Sums
-    first: int
-    runs: int
-    restored: tuple[int, ...]
-    stop_at: int | None
-    metrics: Event
-    measured: Event
-    pace: PaceCounts
-    changed: Mapping[tuple[int, str], Changes]
-    last: StepResult | None = None
-
-
 class RunPlan(NamedTuple):
     """The plan that a run was started with.
 
@@ -81,8 +48,20 @@ class RunPlan(NamedTuple):
 
 
 class RunState:
-    """The counters of a run, named as in `Counters`, and the requests and reports of this rank.
+    """The counters of a run, and the requests and reports of this rank.
 
+    span        the first step and the end of a run by fit(epochs=N); None: the options say them
+    state       how far training is: step, epoch and batch
+    skipped     the number of steps whose update was left out because a value was not finite
+    sums        of losses, over the steps of the epoch so far
+    first       the step that `fit` begins with
+    runs        how often `fit` was called
+    restored    the steps that `restore` has taken the run to, in order
+    stop_at     the step after which all ranks have agreed to stop, if they have
+    metrics     of the last epoch of the run that was evaluated, or how the run was suspended
+    measured    losses and metrics of the evaluation after the last step, if there was one
+    changed     settings that callbacks have changed, by step and occasion
+    last        the last step, until the work that follows it is done; only where ranks may be lost
     is_running  True from the beginning of a run to its end
     sessions    how many sessions the run has had
     reached     the newest step before the last loss, which may take the run back; 0: none, or a
@@ -175,14 +154,6 @@ class RunState:
             self.report.event(event)
 
     # ---- what other ranks, or another session, go on from
-
-    @property
-    def counters(self) -> Counters:
-        """The counters that other ranks need to go on from this step."""
-        sums = self.sums._replace(metrics={})  # steps measure none, and they would be sent
-        progress = self.span, self.state, self.skipped, sums, self.first, self.runs, self.restored
-        known = self.stop_at, self.metrics, self.measured, self.pace.counts
-        return Counters(*progress, *known, dict(self.changed), self.last)
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """Sets the counters to those of a snapshot."""

@@ -307,19 +307,20 @@ class Session:
 
     def head(self) -> Snapshot:
         """A snapshot of this step without arrays."""
-        counters, position = self.run.counters, self.strategy.position
+        run, position = self.run, self.strategy.position
+        pace = run.pace.counts
         return Snapshot(
             self.config,
             self.comm.size,
             self.arrangement.measured,
-            counters.span,
-            counters.state,
-            counters.skipped,
-            counters.sums,
+            run.span,
+            run.state,
+            run.skipped,
+            run.sums._replace(metrics={}),  # steps measure none, and they would be sent
             () if position is None else (position,),
             self.settings.changes,
             (),
-            (counters.pace.norm, counters.pace.norms),
+            (pace.norm, pace.norms),
         )
 
     # ---- between two runs, and the end

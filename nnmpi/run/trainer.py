@@ -24,7 +24,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.whole import load_state, whole_optimizer
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.reported import runs_in
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
@@ -157,11 +156,9 @@ class Trainer:
         """Runs training from where it is: from its start, or from where a Supervisor has set it."""
         if not self.run.is_running:
             ends.check_ready(self.run, self.session, epochs)
-            earlier_runs = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self.session.reshard()
             self.run.begin(epochs)
-            self.run.reported.runs = earlier_runs
             self.checkpoints.go_back(-1)  # this run has reported no checkpoint yet
         ends.open_reports(self, lost, outputs, report)
         self.checkpoints.begin(self.comm)

@@ -99,6 +99,15 @@ class Supervisor(Protocol):
         """Returns what the body of `fit` returns, perhaps after several calls, each of which goes
         on from where the run is; the body reports the given events, on losses, and clears them."""
 
+    def is_start_reported(self, trainer: "Training") -> bool:
+        """True if the start of the run was reported before; each call of the body asks once."""
+
+    def opened_reports(self, trainer: "Training", is_new: bool) -> None:
+        """Takes note of reports that are open; `is_new` if this rank has begun to write them."""
+
+    def called(self, trainer: "Training", occasion: str) -> None:
+        """Takes note of a call of the callbacks, which may have changed settings."""
+
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
         """A context in which a session ends, and another one is made from a snapshot."""
 
@@ -128,6 +137,16 @@ class Unsupervised:
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
         """Returns what the body of `fit` returns."""
         return body([])
+
+    def is_start_reported(self, trainer: "Training") -> bool:
+        """False: a run begins once."""
+        return False
+
+    def opened_reports(self, trainer: "Training", is_new: bool) -> None:
+        """Does nothing."""
+
+    def called(self, trainer: "Training", occasion: str) -> None:
+        """Does nothing."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
         """A context that does nothing."""

@@ -15,7 +15,7 @@ from nnmpi.parallel.recovery.backups_on_paper import (
     neighbours,
     steps_between,
 )
-from nnmpi.parallel.stage_cut import even_division
+from nnmpi.run.recovery.layouts import even_division
 from nnmpi.run.setup.cutting import on_cluster, uncut_of
 
 MODEL = "mlp:64-8-10"

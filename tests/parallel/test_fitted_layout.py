@@ -12,8 +12,12 @@ from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.layout import mesh_of, server_count
-from nnmpi.parallel.recovery.fitted_layout import FittedLayout, fit_layout
-from nnmpi.parallel.refusals import AXES_BESIDE_DP
+from nnmpi.parallel.recovery.fitted_layout import (
+    AXES_BESIDE_DP,
+    FittedLayout,
+    fit_layout,
+    pointless,
+)
 from nnmpi.run.recovery.layouts import fitted
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 
@@ -186,3 +190,10 @@ def test_options_that_never_go_together_are_refused_as_without_it(
 ) -> None:
     with refused(words):
         fit_layout(Config(**options), 4, strategies.check)
+
+
+def test_a_layout_means_nothing_where_its_ranks_are_lost() -> None:
+    for text in ("length:cp", "channels:tp", "0=row"):
+        assert pointless(Config(layout=text), 4) == ["layout"]
+    assert not pointless(Config(layout="batch:dp"), 4)
+    assert not pointless(Config(layout="length:cp,0=row", tp=2, cp=2), 4)

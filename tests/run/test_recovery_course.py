@@ -15,10 +15,10 @@ from nnmpi.nn.place import Place, StateArray
 from nnmpi.parallel.recovery.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
-from nnmpi.run.recovery.run_counters import adopt
+from nnmpi.run.recovery.reported_log import adopt_reported
+from nnmpi.run.recovery.run_counters import Counters, adopt, counters_now
 from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.reported import ReportedEvents, event_position
-from nnmpi.run.run_state import Counters
 
 TENSORS = tuple(
     StateArray(Place.of_whole(path, (4,)), (0,), 0, 4, "float32") for path in ("first", "second")
@@ -76,7 +76,7 @@ def test_no_rank_makes_a_step_of_which_others_have_all() -> None:
 def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:
     first, second = status("first", 8), status("second", 8)
     reported = ReportedEvents()
-    reported.adopt(None, frozenset([event_position(8, "on_step")]))
+    adopt_reported(reported, None, frozenset([event_position(8, "on_step")]))
     assert agreed([first._replace(reported=reported), second]).repeated_calls == {
         event_position(8, "on_step")
     }
@@ -139,8 +139,8 @@ def test_ranks_agree_after_a_loss_on_what_was_measured() -> None:
     ahead, behind = trainer(), trainer(epochs=1)
     behind.fit(NullReport())
     assert behind.run.measured["test_loss"] > 0
-    kept = behind.run.counters
-    adopt(behind.run, ahead.run.counters)
+    kept = counters_now(behind.run)
+    adopt(behind.run, counters_now(ahead.run))
     assert behind.run.measured == ahead.run.measured == {}
     adopt(ahead.run, kept)  # as a rank that was spare
     assert ahead.run.measured == kept.measured

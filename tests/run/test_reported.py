@@ -1,11 +1,6 @@
-"""What a rank has told, and what the next first rank takes from the log."""
+"""What a rank has told."""
 
-from pathlib import Path
-
-from nnmpi.run.reported import ReportedEvents, event_position
-
-START = '{"event": "start"}\n'
-EPOCH = '{"event": "epoch", "epoch": 1, "steps": 5}\n'
+from nnmpi.run.reported import ReportedEvents
 
 
 def after_step(step: int) -> ReportedEvents:
@@ -22,37 +17,3 @@ def test_each_event_is_told_once_in_one_order() -> None:
     assert reported.once(5, "result")
     reported.go_back(4)
     assert reported.once(5, "progress")
-
-
-def test_the_log_decides_what_was_told_after_the_last_step(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    for text, is_new in ((START, True), (START + EPOCH, False), (START + EPOCH[:-2], True)):
-        log.write_text(text)
-        reported = after_step(5)
-        reported.read_log(str(log))
-        assert not reported.once(5, "progress")
-        assert reported.once(5, "epoch") == is_new
-
-
-def test_a_log_may_be_further_than_the_rank(tmp_path: Path) -> None:
-    log, reported = tmp_path / "log", ReportedEvents()
-    log.write_text(START + EPOCH)
-    reported.read_log(str(log))
-    assert not reported.once(5, "progress")
-    assert not reported.once(5, "epoch")
-    assert reported.once(6, "progress")
-
-
-def test_a_call_that_was_interrupted_is_made_again_on_all_ranks() -> None:
-    first, second = event_position(5, "on_step", 0), event_position(5, "on_step", 1)
-    reported = ReportedEvents()
-    for position in (first, second):
-        with reported.call(position):
-            assert reported.calling == position
-    reported.adopt(None, frozenset([first]))
-    assert (reported.is_called(first), reported.is_called(second)) == (False, True)
-    assert reported.interrupted == {first}  # after another loss too
-    with reported.call(first):
-        pass
-    assert reported.is_called(first)
-    assert not reported.interrupted

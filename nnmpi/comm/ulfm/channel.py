@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from nnmpi.comm.transport.files import node_number
 from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.start_mpi import MPI
 from nnmpi.comm.ulfm.family import failed_ranks
+from nnmpi.comm.ulfm.files import node_number
 from nnmpi.comm.ulfm.transport import UlfmTransport
 
 ENDED = b"e"  # the message of a rank that has reached its end

@@ -10,12 +10,8 @@ from nnmpi.comm.transport.base import RankLost, Transport
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.ulfm import channel
 from nnmpi.comm.ulfm.family import UlfmFamily
+from nnmpi.comm.ulfm.files import HAS_FILES
 from nnmpi.comm.ulfm.transport import UlfmTransport
-
-NEEDS_FILES = (
-    "with --with-ft ulfm, ranks share memory through files in /dev/shm, which this system "
-    "does not have: start the job without --with-ft ulfm"
-)
 
 
 def is_available() -> bool:
@@ -26,6 +22,16 @@ def is_available() -> bool:
         return not MPI.COMM_SELF.Is_revoked()
     except MPI.Exception:  # the library was built without ULFM
         return False
+
+
+def problem() -> str:
+    """The reason why such a job cannot run here; empty if it can."""
+    if HAS_FILES:
+        return ""
+    return (
+        "with --with-ft ulfm, ranks share memory through files in /dev/shm, which this system does "
+        "not have: start the job without --with-ft ulfm"
+    )
 
 
 def connected(

@@ -8,7 +8,6 @@ step-00001200   intact so far: digests are compared for    ◄── newest
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -224,11 +223,3 @@ def newest_of(
             f"no checkpoint in {shown(directory)} can be used: {'; '.join(passed_over[:3])}"
         )
     return None
-
-
-def newest_path(directory: str | None) -> str | None:
-    """The path of the newest checkpoint whose manifest verifies, or None; called on one rank."""
-    checkpoint = None
-    with suppress(ValueError):  # no checkpoint can be used
-        checkpoint = newest_of(Path(directory)) if directory else None
-    return str(checkpoint.folder) if checkpoint else None

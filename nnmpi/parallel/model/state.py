@@ -111,11 +111,6 @@ def model_tensors(model: Module) -> tuple[StateArray, ...]:
     return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
-def whole_state(model: Module) -> tuple[StateArray, ...]:
-    """The tensors of a model and the state of its modules, whole and on paper."""
-    return (*model_tensors(model), *(x.as_whole() for _, x in module_state(model)))
-
-
 def first_names(model: Module) -> dict[str, str]:
     """The first name of each tensor, by any of its names in the state dict."""
     first = dict[int, str]()

@@ -25,7 +25,10 @@ from nnmpi import addons
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.layout import server_count
-from nnmpi.parallel.refusals import AXES_BESIDE_DP, PLAIN, pointless
+from nnmpi.parallel.mesh import AXES
+from nnmpi.parallel.refusals import PLAIN, REFUSALS, REQUIREMENTS, is_met
+
+AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 
 Check: TypeAlias = Callable[[Config, int], object]
 """A function that raises ValueError if this many ranks cannot be arranged as a config says."""
@@ -122,6 +125,15 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
     never = pointless(config, ranks=2)  # kept, so that `check` refuses them
     changes |= {name: getattr(PLAIN, name) for name in useless if name not in never}
     return replace(config, **changes)
+
+
+def pointless(config: Config, ranks: int) -> list[str]:
+    """Returns the options of a config that have no meaning on this many ranks, because they lack
+    another option or need several ranks."""
+    alone = (row.feature for row in REFUSALS if row.beside.name == "one rank" and ranks == 1)
+    unmet = (row.feature for row in REQUIREMENTS if not is_met(row.other, config))
+    asked = (feature.name for feature in (*alone, *unmet) if feature.asked(config, ranks))
+    return [name.partition(" ")[0] for name in asked]  # of "layout length:cp" the option
 
 
 # ---- in words

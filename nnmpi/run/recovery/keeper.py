@@ -8,6 +8,7 @@ from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.state import assign
 from nnmpi.parallel.recovery.backup import Version, backups
+from nnmpi.run.recovery.run_counters import counters_now
 from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.session import Session
 
@@ -73,7 +74,7 @@ class Keeper:
 
 def facts_of(session: Session) -> VersionFacts:
     """The facts about the model's current version, besides its arrays."""
-    return VersionFacts(session.head(), session.run.counters)
+    return VersionFacts(session.head(), counters_now(session.run))
 
 
 def _share_untrained(session: Session) -> None:

@@ -3,13 +3,16 @@
 from collections.abc import Callable
 
 from nnmpi.comm import Comm
+from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import Division
+from nnmpi.parallel.arrangement.partition import given_units
 from nnmpi.parallel.recovery.fitted_layout import FittedLayout, fit_layout
-from nnmpi.parallel.stage_cut import even_division
+from nnmpi.parallel.stage_cut import EQUAL, division_of
 from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
@@ -29,6 +32,13 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
         on_cluster(uncut()._replace(config=fewer), Cluster.on_paper(working), even_division)
 
     return fit_layout(config, ranks, strategies.check, divide)
+
+
+def even_division(config: Config, graph: Graph) -> Division:
+    """The stages of a model if all units cost the same, where only the arrangement of ranks
+    counts."""
+    units, _ = given_units(None, graph, 1)
+    return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 
 
 def no_checkpoint(log: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.recovery.backup import Version
+from nnmpi.run.recovery.reported_log import interrupted
+from nnmpi.run.recovery.run_counters import Counters
 from nnmpi.run.recovery.versions import newest
 from nnmpi.run.reported import EventPosition, ReportedEvents
-from nnmpi.run.run_state import Counters
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
 """The number of a step, and what all ranks have agreed on at its end."""
@@ -38,6 +39,7 @@ class RankStatus(NamedTuple):
     session    the number of its session
     counters   how far its run is
     reported   the events that it has reported
+    runs_before  how many runs the log had before this one, as it knows
     holds      the versions of the state of which it has a part, on paper; empty on a spare rank
     tensors    the parameters and buffers of the model and the state of its modules, whole
     may_make   the step whose sums this rank knows, without the decision: it can make the update of
@@ -51,6 +53,7 @@ class RankStatus(NamedTuple):
     session: int
     counters: Counters | None = None
     reported: ReportedEvents = ReportedEvents()
+    runs_before: int = 0
     holds: tuple[Version, ...] = ()
     tensors: tuple[StateArray, ...] = ()
     may_make: int | None = None
@@ -83,6 +86,7 @@ class RecoveryPlan(NamedTuple):
     makes_step      True if ranks that hold the summed gradients of the interrupted step apply that
                     update first: without it no complete copy of `source` exists
     reported        the events that formerly spare ranks treat as reported
+    runs_before     how many runs the log had before this one
     callbacks       the states that callbacks of formerly spare ranks load
     repeated_calls  calls of callbacks that are repeated, because one was interrupted
     missing         the state that no remaining rank has, for a message; a checkpoint may have it
@@ -95,6 +99,7 @@ class RecoveryPlan(NamedTuple):
     decision: Decision | None = None
     makes_step: bool = False
     reported: ReportedEvents = ReportedEvents()
+    runs_before: int = 0
     callbacks: tuple[tuple[str, Any], ...] = ()
     repeated_calls: frozenset[EventPosition] = frozenset()
     missing: str = ""
@@ -137,8 +142,9 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
         decision,
         makes_step,
         first.reported,
+        first.runs_before,
         first.callbacks,
-        frozenset[EventPosition]().union(*(status.reported.interrupted for status in workers)),
+        frozenset[EventPosition]().union(*(interrupted(status.reported) for status in workers)),
         missing,
         checkpoint,
     )

@@ -12,14 +12,12 @@ from itertools import islice
 
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.data import Loader
-from nnmpi.io.checkpoints.read import newest_path
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.model.state import whole_state
 from nnmpi.parallel.recovery.backup import Version
 from nnmpi.parallel.recovery.fitted_layout import FittedLayout
 from nnmpi.parallel.step.executor import StepResult, StepState
@@ -30,10 +28,12 @@ from nnmpi.run.recovery.keeper import Keeper
 from nnmpi.run.recovery.kept import KeptVersions
 from nnmpi.run.recovery.layouts import layout_of_job
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
-from nnmpi.run.recovery.reopening import go_back, nearest_layout, wait
-from nnmpi.run.recovery.run_counters import adopt
+from nnmpi.run.recovery.reopening import go_back, nearest_layout, newest_path, wait
+from nnmpi.run.recovery.reported_log import adopt_reported, read_log, runs_in
+from nnmpi.run.recovery.run_counters import adopt, counters_now, keep_changes
 from nnmpi.run.recovery.survivors import Survivors
-from nnmpi.run.recovery.versions import spare_transfers
+from nnmpi.run.recovery.versions import spare_transfers, whole_state
+from nnmpi.run.reported import event_position
 from nnmpi.run.session import Session
 from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prepare, tracer_of
 
@@ -57,6 +57,7 @@ class Recovery:
         self._is_set_up, self._recoveries = False, list[Event]()  # not reported yet
         self._was_spare = self._had_spare = False  # this rank, or any rank, since the last loss
         self._number = 0  # of the newest session or the next one; equal on all ranks
+        self._runs_before = 0  # how many runs the log had before this one
         self._kept = KeptVersions()
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[StateArray, ...] = ()  # of the whole model
@@ -86,12 +87,37 @@ class Recovery:
     def run(self, trainer: Training, body: Callable[[list[Event]], Event]) -> Event:
         """Returns what `body` returns on the ranks that work; after a loss these call it again, and
         it goes on from where the run is."""
+        if trainer.comm.fault_tolerant and not self.is_spare:
+            self._runs_before = len(runs_in(trainer.config.log))
         while True:
             if self.is_spare:  # a spare rank may be the last one that knows of it
                 trainer.run.is_running = True
             with suppress(RankLost):
                 return self.survivors.end(lambda: body(self._recoveries))
             self._recover(trainer)  # outside the block: the traceback keeps the old session alive
+
+    def is_start_reported(self, trainer: Training) -> bool:
+        """True if the start of the run was reported before a loss, by this rank or by the former
+        rank 0."""
+        run, log = trainer.run, trainer.config.log
+        start, runs = event_position(run.first, "start"), self._runs_before
+        if self._recoveries and run.reported.events < start and len(runs_in(log)) > runs:
+            run.reported.once(run.first, "start")
+        return run.reported.events >= start
+
+    def opened_reports(self, trainer: Training, is_new: bool) -> None:
+        """Counts the runs in the log, or reads there what the former rank 0 had reported."""
+        run, log = trainer.run, trainer.config.log
+        is_reported = run.reported.events >= event_position(run.first, "start")
+        if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
+            self._runs_before = len(runs_in(log))
+        if is_new and is_reported and log:
+            read_log(run.reported, log, self._runs_before)
+
+    def called(self, trainer: Training, occasion: str) -> None:
+        """Keeps the changes of settings, to make them again in steps that are made again."""
+        if trainer.comm.fault_tolerant and not trainer.session.is_closed:
+            keep_changes(trainer.run, trainer.session.settings, occasion)
 
     @contextmanager
     def restoring(self, trainer: Training, snapshot: Snapshot) -> Iterator[None]:
@@ -254,7 +280,10 @@ class Recovery:
             run.last = _result(trainer.setup.train, run.state, decision)
             run.count_step(run.last)
         trainer.checkpoints.newest = plan.checkpoint
-        run.reported.adopt(plan.reported if self._was_spare else None, plan.repeated_calls)
+        reported = plan.reported if self._was_spare else None
+        adopt_reported(run.reported, reported, plan.repeated_calls)
+        if self._was_spare:
+            self._runs_before = plan.runs_before
         if self._was_spare and plan.callbacks:
             load_states(trainer.callbacks, plan.callbacks)
 
@@ -288,8 +317,9 @@ class Recovery:
         return RankStatus(
             RunStage.RUNNING if run.is_running else RunStage.READY,
             self._number,
-            run.counters,
+            counters_now(run),
             run.reported,
+            self._runs_before,
             tuple(version.on_paper() for version in holds),
             self._tensors,
             last.may_make if last else None,

@@ -1,10 +1,12 @@
 """Functions for a Trainer after a loss: its rank waits, chooses a layout, or goes back to a
 checkpoint."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.io.checkpoints.read import StoredCheckpoint, newest_of, use_newest
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -77,3 +79,11 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
             f"there is nothing to continue from: {where} ({missing}); "
             f"next time use {remedy}{shorter}--save-every"
         )
+
+
+def newest_path(directory: str | None) -> str | None:
+    """The path of the newest checkpoint whose manifest verifies, or None; called on one rank."""
+    checkpoint = None
+    with suppress(ValueError):  # no checkpoint can be used
+        checkpoint = newest_of(Path(directory)) if directory else None
+    return str(checkpoint.folder) if checkpoint else None

@@ -1,14 +1,51 @@
 """The counters of a run where ranks go on after a loss: those that all of them take over."""
 
-from nnmpi.io.checkpoints.snapshot import Snapshot
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
+from nnmpi.io.output import Event
+from nnmpi.io.output.pace import PaceCounts
+from nnmpi.metrics import Sums
+from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.run.callbacks import Settings
 from nnmpi.run.reported import ReportedEvents
 from nnmpi.run.resume import ResumePoint
-from nnmpi.run.run_state import Counters, RunState, StepPhase
+from nnmpi.run.run_state import RunState, StepPhase
+
+
+class Counters(NamedTuple):
+    """How far a run is after a step, as RunState has it; equal on all remaining ranks.
+
+    pace  the time of the run so far
+    """
+
+    span: tuple[int, int] | None
+    state: StepState
+    skipped: int
+    sums: Sums
+    first: int
+    runs: int
+    restored: tuple[int, ...]
+    stop_at: int | None
+    metrics: Event
+    measured: Event
+    pace: PaceCounts
+    changed: Mapping[tuple[int, str], Changes]
+    last: StepResult | None = None
+
+
+def counters_now(run: RunState) -> Counters:
+    """The counters that other ranks need to go on from this step."""
+    sums = run.sums._replace(metrics={})  # steps measure none, and they would be sent
+    progress = run.span, run.state, run.skipped, sums, run.first, run.runs, run.restored
+    known = run.stop_at, run.metrics, run.measured, run.pace.counts
+    return Counters(*progress, *known, dict(run.changed), run.last)
 
 
 def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
     """The counters that belong to a snapshot of this run."""
-    counters, is_now = run.counters, snapshot.state == run.state
+    counters, is_now = counters_now(run), snapshot.state == run.state
     return counters._replace(
         span=snapshot.run,
         state=snapshot.state,
@@ -42,3 +79,13 @@ def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
     counters = counters_of(run, resumed.snapshot)
     adopt(run, counters._replace(pace=resumed.pace, last=None))
     run.reported.once(run.first, "start")
+
+
+def keep_changes(run: RunState, settings: Settings, occasion: str) -> None:
+    """Records which settings callbacks have changed; in a step that is made again, restores the
+    recorded changes."""
+    key, changes = (run.state.step, occasion), settings.changes
+    if key in run.changed:
+        settings.change(run.changed[key])
+    elif changes != next(reversed(run.changed.values()), settings.unchanged):
+        run.changed[key] = changes

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.nn import Module
 from nnmpi.nn.place import Range, StateArray
 from nnmpi.optim.replica_state import unnumbered
 from nnmpi.parallel.model.mover import Mover
+from nnmpi.parallel.model.state import model_tensors, module_state
 from nnmpi.parallel.recovery.backup import Version
-from nnmpi.run.run_state import Counters
+from nnmpi.run.recovery.run_counters import Counters
 
 
 class VersionFacts(NamedTuple):
@@ -24,6 +26,11 @@ def progress(version: Version) -> tuple[int, bool, bool]:
     counters = version.about.counters
     is_followed = counters.last is None and counters.state.step == version.version
     return -counters.runs, is_followed, counters.sums.samples == 0
+
+
+def whole_state(model: Module) -> tuple[StateArray, ...]:
+    """The tensors of a model and the state of its modules, whole and on paper."""
+    return (*model_tensors(model), *(x.as_whole() for _, x in module_state(model)))
 
 
 def newest(

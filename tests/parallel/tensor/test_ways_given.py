@@ -18,7 +18,6 @@ from nnmpi.nn.models import digits_cnn, mnist_cnn
 from nnmpi.nn.tracing import trace
 from nnmpi.options import terms
 from nnmpi.options.cli import from_layout, layout_file
-from nnmpi.parallel.refusals import pointless
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.shard import shard
@@ -190,13 +189,6 @@ def test_axes_that_cannot_be_cut_are_refused_by_name(cuts: str, words: str) -> N
         ValueError, match=r"vocabulary among 12 ranks; the longest such axis has 10, in 11"
     ):
         ways_of("vocabulary:tp", 64, ranks=12)
-
-
-def test_a_layout_means_nothing_where_its_ranks_are_lost() -> None:
-    for text in ("length:cp", "channels:tp", "0=row"):
-        assert pointless(Config(layout=text), 4) == ["layout"]
-    assert not pointless(Config(layout="batch:dp"), 4)
-    assert not pointless(Config(layout="length:cp,0=row", tp=2, cp=2), 4)
 
 
 # ---- files
