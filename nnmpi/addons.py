@@ -350,6 +350,7 @@ ADD_ONS = {
             "options": {"recovery": "nnmpi.options.parts.recovery:PART"},
             "outliving": {"ulfm": "nnmpi.comm.ulfm.start"},
             "job_checks": {"backup": "nnmpi.parallel.recovery.backup:check"},
+            "event_texts": {"recovered": "nnmpi.run.recovery.recovered_text:recovered"},
             "supervisors": {"elastic": "nnmpi.run.recovery.recovery:Recovery"},
             "restarts": {"elastic": "nnmpi.run.recovery.layouts:no_checkpoint"},
             "layouts": {"elastic": "nnmpi.run.recovery.layouts:layout_of_job"},

@@ -143,7 +143,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     except KeyboardInterrupt:
         return interrupted(comm, " before the first step")
     except Exception as error:
-        # no Trainer exists yet with which the other ranks could recover, so end them
+        # no Trainer exists yet with which the other ranks could go on, so end them
         if comm.fault_tolerant and not isinstance(error, LostOutputError):
             comm.abort(traceback_text(error))
         raise

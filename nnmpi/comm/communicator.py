@@ -4,13 +4,12 @@ import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from numpy import ndarray
 
 from nnmpi.collectives.step import Algorithm, chunk_start
-from nnmpi.comm.allreduce import autotune
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch, PreparedSum
 from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
 from nnmpi.comm.arguments import (
@@ -34,6 +33,9 @@ from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.steps import Copies, Steps
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
 from nnmpi.options import user_code
+
+if TYPE_CHECKING:
+    from nnmpi.comm.allreduce.autotune import AlgorithmChoice
 
 
 class Comm:
@@ -66,7 +68,7 @@ class Comm:
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport, narrow_sums)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
-        self._choice: autotune.AlgorithmChoice | None = None
+        self._choice: AlgorithmChoice | None = None
         self._prepared: PreparedSums = {}
         self._splits = 0
         self._calls = CallRunner(name, self._transport, self._progress)
@@ -378,6 +380,8 @@ class Comm:
                 # a ledger of its own: the run's traffic does not include the trial
                 transport = self._transport.duplicate(Ledger(self.size))
                 trial = Comm(transport, f"{self.name}/trial", self._progress)
-            self._choice = autotune.measure_choice(trial)
+            from nnmpi.comm.allreduce.autotune import measure_choice  # most runs measure nothing
+
+            self._choice = measure_choice(trial)
             trial.free()
         return self._choice.name(nbytes) if self._choice else "ring"

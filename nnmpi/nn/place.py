@@ -3,7 +3,7 @@ StateArray: a range of such a part, with the functions that read and write it.
 
 A rank draws initial values for its part alone, from the path and the indices in the whole tensor,
 and loads its part of a whole tensor. All that training has is a list of StateArrays
-(`parallel/model/state.py`): files, the digest, `--verify`, backups and recovery know nothing else.
+(`parallel/model/state.py`): files, the digest and what compares or copies models know nothing else.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Training: from options and data to a session, its loop, and recovery after the loss of ranks.
+"""Training: from options and data to a session and its loop.
 
 In this room: `Trainer`, `setup` (data, model, optimizer), sessions, the loop of epochs and steps,
-recovery, and commands that need a model: planning a run, generating text, notebooks.
+and add-ons that need a session or a model, such as recovery after the loss of ranks.
 Elsewhere: files and reports (`io`); the choice of a strategy, which only `parallel` knows.
 """

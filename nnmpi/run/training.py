@@ -100,7 +100,7 @@ class Supervisor(Protocol):
         on from where the run is; the body reports the given events, on losses, and clears them."""
 
     def is_start_reported(self, trainer: "Training") -> bool:
-        """True if the start of the run was reported before; each call of the body asks once."""
+        """True if the start of this run was reported before a loss."""
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
         """Takes note of reports that are open; `is_new` if this rank has begun to write them."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CAN_GO = (
     *("notebook", "course", "sklearn", "loggers", "trace"),
     *("pipedream", "averaging", "servers", "checks", "language", "pages"),
-    *("compression", "swapping", "nccl", "cuda"),
+    *("compression", "swapping", "nccl", "cuda", "recovery"),
 )
 """The add-ons that no test of others needs."""
 

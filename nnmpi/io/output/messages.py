@@ -37,15 +37,6 @@ def _resumed(e: Event) -> str:
     return "\n".join([how, *e["notes"], _start(e)])
 
 
-def _recovered(e: Event) -> str:
-    """The text on which ranks were lost, and how the others continue."""
-    lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
-    steps = f"step {e['step']:,}"
-    if e["steps_again"]:
-        steps += f", with {plural(e['steps_again'], 'step')} to repeat"
-    return f"lost {lost}: continues after {e['seconds']:.1f} s from {steps}; {e['layout']}"
-
-
 def _checkpoint(e: Event) -> str:
     if "problem" in e:
         return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
@@ -239,7 +230,6 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "sample": _sample,
     "evaluation": _step,
     "epoch": _epoch,
-    "recovered": _recovered,
     "done": _result,
     "stopped": _result,
     "suspended": _suspended,

@@ -73,11 +73,6 @@ class Exchange(NamedTuple):
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
 
-def agreement(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
-    """Returns the exchange of an all-reduce of a few float64 values, before the update."""
-    return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.APPLY)
-
-
 # ---- the traffic of a rank in an algorithm, and the most that it receives at a time
 
 

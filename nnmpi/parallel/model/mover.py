@@ -4,8 +4,8 @@
     rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
     StateArray each                                             └─►  w b   rank 2 of 3
 
-`nearest.py` plans who sends what to whom, and `moving.py` sends it. Snapshots, files, digests,
-exports and recovery move arrays in this way only.
+`nearest.py` plans who sends what to whom, and `moving.py` sends it. Snapshots, files, digests
+and exports move arrays in this way only.
 """
 
 from collections import defaultdict

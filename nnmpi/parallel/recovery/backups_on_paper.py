@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, cycle
 
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Traffic, agreement, sent
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, Traffic, sent
 from nnmpi.parallel.arrangement.state_on_paper import Holders, holders_on_paper, state_on_paper
+from nnmpi.schedules.op import Kind
 
 VERSIONS_KEPT = 2
 
@@ -83,9 +85,12 @@ def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
     bytes of memory: for its own state, and for state that it keeps for others."""
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)
-    message, everyone = _bytes(backed_up(a, rank)), tuple(range(a.ranks))
+    message, how = _bytes(backed_up(a, rank)), (Collective.ALL_REDUCE, "doubling")
+    agreement = Exchange(
+        "agreement", *how, tuple(range(a.ranks)), AGREED_VALUES, FLOAT64, Kind.APPLY
+    )
     return (
-        Traffic(message, int(message > 0)) + sent(a, agreement(everyone, AGREED_VALUES), rank),
+        Traffic(message, int(message > 0)) + sent(a, agreement, rank),
         VERSIONS_KEPT * (_bytes(state_on_paper(a, rank)) + of_others),
     )
 
