@@ -361,6 +361,10 @@ ADD_ONS = {
                 "round": "nnmpi.parallel.recovery.last_round:LastRound",
             },
         },
+        files=(
+            *("tests/comm/test_ulfm_mpi.py", "tests/run/test_recovery_ulfm_mpi.py"),
+            "benchmarks/backup.py",
+        ),
     ),
     "course": AddOn(
         modules=("nnmpi.course",),

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training import recovered
-from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
 
 import nnmpi
@@ -295,21 +293,6 @@ def test_two_arrays_with_one_name_are_refused() -> None:
     config = Config(**{**COMMON, "model": "build"})
     with pytest.raises(ValueError, match=r"3\.rng: state_arrays gives it a name that is in use"):
         Trainer(config, lambda: nn.Sequential(*layers(), Clashes()), digits())
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_the_state_of_a_module_outlives_its_rank(lost: int) -> None:
-    """With backups; each stage draws from a generator of its own."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Noisy(), nn.Linear(10, 10), Noisy())
-
-    def losses(callbacks: list[object]) -> list[float]:
-        options = {"model": "build", "build": build, "pp": 2, "cut": "3", "backup": 1}
-        left = recovered.run_of(2, {**COMMON, **options, "callbacks": callbacks}, {})
-        return next([loss for _, loss in of.told.steps] for of in left if of is not None)
-
-    np.testing.assert_allclose(losses([KillsAt(lost, 4)]), losses([]), rtol=1e-5)
 
 
 def test_a_rank_that_cannot_write_fails_on_all() -> None:

@@ -131,7 +131,7 @@ def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
                 time.sleep(0.3)
 
     def fit(comm: Comm) -> Event:
-        how = {"keep_best": "test_loss", "keep": 9, "quiet": True}
+        how = {"keep_best": "test_loss", "keep": 9, "quiet": True, "elastic": True}
         return fitted(comm, tmp_path, Breaks(), Waits(), KillsAt(1, 12), **how)
 
     left = threads.run(2, fit, fault_tolerant=True)

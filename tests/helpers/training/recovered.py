@@ -14,6 +14,7 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
 from nnmpi.io.output import Event
+from nnmpi.run.recovery.recovery import Recovery
 
 Options = Mapping[str, Any]
 COMMON: Options = {**MLP, "dtype": "float64", "epochs": 2, "steps": 6, "batch_size": 24}
@@ -106,6 +107,7 @@ def trained(comm: Comm, options: Options) -> Left:
     build, given = options.get("build"), options.get("given", digits)()
     callbacks = [told, *options.get("callbacks", ())]
     trainer = Trainer(Config(**said), build, given, comm, callbacks=callbacks)
+    assert isinstance(trainer.supervisor, Recovery) or not comm.fault_tolerant
     last, state = trainer.fit(heard), None
     with suppress(RankLost):  # after the run
         state = None if trainer.is_spare else contents(trainer)
