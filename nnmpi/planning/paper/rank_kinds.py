@@ -32,7 +32,7 @@ HELD = (
 
 
 class Backup(NamedTuple):
-    """What backups of a rank's state cost it.
+    """The cost of backups of a rank's state.
 
     sent   the traffic of one backup
     held   the bytes of memory for backups

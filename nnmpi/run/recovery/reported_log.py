@@ -1,4 +1,4 @@
-"""What remaining ranks know of the events that were reported before a loss, also from the log."""
+"""Events that were reported before a loss, as the remaining ranks know them, or read in the log."""
 
 import json
 import os
