@@ -372,6 +372,18 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "checkpoint": AddOn(
+        modules=("nnmpi.checkpoint", "nnmpi.io.checkpoints.export"),
+        commands={"checkpoint": ("nnmpi.checkpoint", "list, verify and export checkpoints")},
+    ),
+    "doctor": AddOn(
+        modules=("nnmpi.doctor", "nnmpi.comm.transport.installed"),
+        commands={"doctor": ("nnmpi.doctor", "check the installation")},
+    ),
+    "completion": AddOn(
+        modules=("nnmpi.completion",),
+        commands={"completion": ("nnmpi.completion", "print the completion script of a shell")},
+    ),
 }
 """By name."""
 

@@ -16,8 +16,5 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("nnmpi.train", "train a model, under mpirun on many ranks"),
     **{name: Command(*entry) for a in ADD_ONS.values() for name, entry in a.commands.items()},
-    "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),
-    "doctor": Command("nnmpi.doctor", "check the installation"),
-    "completion": Command("nnmpi.completion", "print the completion script of a shell"),
 }
 """By name: `nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""

@@ -1,8 +1,7 @@
-"""`nnmpi NAME` is `python -m nnmpi.NAME`; completion; wrong names."""
+"""`nnmpi NAME` is `python -m nnmpi.NAME`; wrong names."""
 
 import pytest
 from helpers.commands import Command
-from helpers.completion import completed, in_each_shell
 
 import nnmpi
 from nnmpi.commands import COMMANDS
@@ -35,17 +34,3 @@ def test_every_command_prints_its_own_help(name: str, here: Command) -> None:
     run = here(name, "--help")
     assert (run.status, run.err) == (0, "")
     assert run.out.startswith(f"usage: nnmpi {name} ")
-
-
-@in_each_shell
-def test_completion_knows_commands_options_and_values(shell: str) -> None:
-    assert completed("nnmpi tra", shell) == ["train"]
-    assert completed("nnmpi train --dty", shell) == ["--dtype"]
-    assert completed("nnmpi train --device ", shell) == ["cpu", "cuda", "auto"]
-    assert completed("nnmpi train --device = c", shell) == ["cpu", "cuda"]  # bash's words
-    assert completed("nnmpi train --device=c", shell) == ["--device=cpu", "--device=cuda"]  # zsh's
-    assert completed("nnmpi train --model ir", shell) == ["iris-mlp"]
-    assert completed("nnmpi train --data mn", shell) == ["mnist"]
-    assert completed("nnmpi train --epochs 1 --allreduce r", shell) == ["ring"]
-    assert completed("nnmpi train --save ", shell) == []  # of files, by the shell
-    assert completed("nnmpi checkpoint ", shell)[-1] == "export"
