@@ -40,7 +40,6 @@ with _gc_paused():
     from nnmpi.nn.random_numbers import *  # noqa: F403
     from nnmpi.nn.seeding import manual_seed as manual_seed
     from nnmpi.nn.seeding import seeded as seeded
-    from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options.config import Config as Config
     from nnmpi.version import __version__ as __version__
 
@@ -73,6 +72,7 @@ if _TYPE_CHECKING:
     from nnmpi.arrays import cuda as cuda
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
+    from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.planning.described import machines as machines
     from nnmpi.run import notebook as notebook

@@ -372,6 +372,13 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "compile": AddOn(
+        modules=(
+            *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step"),
+            *("nnmpi.optim.step_code", "nnmpi.optim.step_values"),
+        ),
+        rows={"names": {"compile": "nnmpi.optim.compiled:compile"}},
+    ),
     "checkpoint": AddOn(
         modules=("nnmpi.checkpoint", "nnmpi.io.checkpoints.export"),
         commands={"checkpoint": ("nnmpi.checkpoint", "list, verify and export checkpoints")},
