@@ -26,7 +26,6 @@ with _gc_paused():
     from nnmpi import comm as _comm  # noqa: F401 - programs use nnmpi.comm without importing it
     from nnmpi import nn as nn
     from nnmpi import optim as optim
-    from nnmpi import utils as utils
     from nnmpi.arrays import blas as blas
     from nnmpi.arrays.backend import device as device
     from nnmpi.autograd import Tensor as Tensor
@@ -69,6 +68,7 @@ library."""
 
 if _TYPE_CHECKING:
     from nnmpi import data as data
+    from nnmpi import utils as utils
     from nnmpi.arrays import cuda as cuda
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot

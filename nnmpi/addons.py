@@ -372,6 +372,15 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "utils": AddOn(
+        modules=("nnmpi.utils", "nnmpi.optim.lr_scheduler"),
+        rows={
+            "names": {
+                "utils": "nnmpi.utils",
+                "optim.lr_scheduler": "nnmpi.optim.lr_scheduler",
+            }
+        },
+    ),
     "compile": AddOn(
         modules=(
             *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step"),

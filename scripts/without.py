@@ -56,7 +56,7 @@ def main() -> int:
         for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
-        for names in ("nnmpi/__init__.py", "nnmpi/nn/__init__.py"):
+        for names in ("nnmpi/__init__.py", "nnmpi/nn/__init__.py", "nnmpi/optim/__init__.py"):
             take_out(tree / names, lambda node: imports_of(node, modules))
         for path in importing(tree, modules):
             path.unlink()

@@ -6,11 +6,11 @@ updates is decided in `parallel.step`.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from nnmpi import addons
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
-from nnmpi.optim import lr_scheduler
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
 from nnmpi.optim.layerwise import LAMB, LARS
 from nnmpi.optim.muon import Muon
@@ -47,15 +47,22 @@ __all__ = [
     "clip_grad_norm",
     "constant",
     "cosine",
-    "lr_scheduler",
     "matrices_decay",
     "step_decay",
     "warm_up",
+    *addons.names_of("nnmpi.optim"),
 ]
 
-if not TYPE_CHECKING:  # so that type checkers still know which names there are
+if TYPE_CHECKING:
+    from nnmpi.optim import lr_scheduler as lr_scheduler
+else:  # type checkers know from the names above which there are
 
-    def __getattr__(name: str) -> NoReturn:
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+    def __getattr__(name: str) -> Any:
+        if where := addons.names_of(__name__).get(name):
+            return addons.loaded(where)
         why = "" if name != "LBFGS" else "its line search needs all parameters on one rank: "
         instead = "use Adam with a schedule, or write a subclass of Optimizer (docs/optimizers.md)"
         raise AttributeError(f"nnmpi.optim has no {name!r}: {why}{instead}")
