@@ -61,6 +61,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     phrases         the same           (event): yields more phrases on how ranks are used
     rank_fields     any                (arrangement): its fields about ranks, where it is reported
     event_texts     a kind of event    (event): its text
+    optimizers      its name           what makes it, of parameters and options of a run
     models          before a colon     a SizedModel, for models whose names begin so
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
     model_files     "folder"           (path): the ModelFile that the folder is
@@ -72,6 +73,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
 from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 
@@ -372,6 +374,25 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "optimizers": AddOn(
+        modules=(
+            "nnmpi.options.parts.optimizers",
+            *("nnmpi.optim.layerwise", "nnmpi.optim.muon"),
+        ),
+        rows={
+            "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
+            "names": {
+                "optim.LAMB": "nnmpi.optim.layerwise:LAMB",
+                "optim.LARS": "nnmpi.optim.layerwise:LARS",
+                "optim.Muon": "nnmpi.optim.muon:Muon",
+            },
+            "optimizers": {
+                "lamb": "nnmpi.optim.layerwise:LAMB",
+                "lars": "nnmpi.optim.layerwise:LARS",
+                "muon": "nnmpi.optim.muon:Muon.with_adamw",
+            },
+        },
+    ),
     "utils": AddOn(
         modules=("nnmpi.utils", "nnmpi.optim.lr_scheduler"),
         rows={
@@ -466,4 +487,4 @@ def loaded(where: str) -> Any:
     """Loads what is at "module:name", or the module itself, and returns it."""
     module, _, attribute = where.partition(":")
     value = import_module(module)
-    return getattr(value, attribute) if attribute else value
+    return attrgetter(attribute)(value) if attribute else value

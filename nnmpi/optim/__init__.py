@@ -12,15 +12,10 @@ from nnmpi import addons
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
-from nnmpi.optim.layerwise import LAMB, LARS
-from nnmpi.optim.muon import Muon
 from nnmpi.optim.optimizer import Optimizer
-from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
+from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop, optimizer_named
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 from nnmpi.options.config import Config
-
-WITH_MOMENTUM = "sgd", "lars"
-"""The optimizers that --momentum is for."""
 
 
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
@@ -28,19 +23,17 @@ def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimiz
     paths."""
     lr, decay = config.lr, config.weight_decay
     trained = DECAYS[config.weight_decay_of](p for _, p in named)
-    momentum = {"momentum": config.momentum} if config.optimizer in WITH_MOMENTUM else {}
-    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay, **momentum)
+    make = optimizer_named(config.optimizer)
+    momentum = {"momentum": config.momentum} if getattr(make, "takes_momentum", False) else {}
+    return make(trained, lr, weight_decay=decay, **momentum)
 
 
 __all__ = [
     "DECAYS",
-    "LAMB",
-    "LARS",
     "OPTIMIZERS",
     "SGD",
     "Adam",
     "AdamW",
-    "Muon",
     "Optimizer",
     "RMSprop",
     "all_decay",
@@ -50,11 +43,15 @@ __all__ = [
     "matrices_decay",
     "step_decay",
     "warm_up",
-    *addons.names_of("nnmpi.optim"),
 ]
+
+__all__ += list(addons.names_of(__name__))
 
 if TYPE_CHECKING:
     from nnmpi.optim import lr_scheduler as lr_scheduler
+    from nnmpi.optim.layerwise import LAMB as LAMB
+    from nnmpi.optim.layerwise import LARS as LARS
+    from nnmpi.optim.muon import Muon as Muon
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:

@@ -114,6 +114,7 @@ class LARS(Layerwise):
     """LARS (You and others, 2017): SGD with momentum, whose gradient of each parameter gets the
     norm of the parameter, times `trust` and the learning rate."""
 
+    takes_momentum = True
     momentum, weight_decay, trust = Option(), Option(), Option()
 
     def __init__(

@@ -80,6 +80,9 @@ class Optimizer:
     whole = False
     """True if an update needs all elements of a parameter at once."""
 
+    takes_momentum = False
+    """True if `--momentum` is for it."""
+
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 

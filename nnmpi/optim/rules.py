@@ -2,19 +2,18 @@
 
 from collections.abc import Callable
 
+from nnmpi import addons
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import Operands
 from nnmpi.optim.groups import Group, Option, Parameters
-from nnmpi.optim.layerwise import LAMB, LARS
-from nnmpi.optim.muon import Muon
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
 
-    takes_mixed = True
+    takes_mixed = takes_momentum = True
     momentum, weight_decay, nesterov = Option(), Option(), Option()
 
     def __init__(
@@ -198,8 +197,10 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
     "rmsprop": RMSprop,
-    "lamb": LAMB,
-    "lars": LARS,
-    "muon": Muon.with_adamw,
 }
-"""The optimizers by their names on the command line."""
+"""By their names on the command line; add-ons have more, in the table `optimizers`."""
+
+
+def optimizer_named(name: str) -> Callable[..., Optimizer]:
+    """Returns what makes the optimizer with this name."""
+    return OPTIMIZERS.get(name) or addons.needed("optimizers", name)

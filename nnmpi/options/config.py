@@ -35,7 +35,7 @@ from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
-OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "lars", "muon")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
@@ -49,8 +49,6 @@ SCHEDULES = (
 )
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 RECOMPUTED = ("none", "stage", "block", "selective")
-LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
-OF_MATRICES = ("muon",)  # optimizers that need whole matrices
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
@@ -114,7 +112,7 @@ class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
     optimizer: str = training_option(
         "adam",
         "rule that updates the parameters; muon updates matrices, and adamw the others then",
-        choices=OPTIMIZERS,
+        choices=_choices("optimizer", *OPTIMIZERS),
         resume=rules.OTHER_STATE,
     )
     momentum: float = training_option(

@@ -10,7 +10,7 @@ from nnmpi import addons
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options import terms
-from nnmpi.options.config import LAYERWISE, OF_MATRICES, Config
+from nnmpi.options.config import Config
 from nnmpi.options.features import (
     ALL_REDUCE,
     EXACT_SUMS,
@@ -21,6 +21,7 @@ from nnmpi.options.features import (
     WHOLE_MODEL,
     WHOLE_STATE,
     Feature,
+    Property,
     choice,
     given,
     refusals,
@@ -159,8 +160,6 @@ FEATURES: tuple[Feature, ...] = (
     # what is computed, and on what
     Feature("16 bits", choice("dtype", *HALVES)),
     Feature("dtype float16", choice("dtype", "float16"), remedy="use --dtype bfloat16"),
-    Feature("layerwise", choice("optimizer", *LAYERWISE)),
-    Feature("optimizer muon", choice("optimizer", *OF_MATRICES), relies_on=(WHOLE_MATRICES,)),
     Feature("clip_norm"),
     Feature("weight_decay_of", requires={"weight_decay": "without it no parameter decays"}),
     Feature(
@@ -201,6 +200,11 @@ def check(config: Config, ranks: int) -> None:
                 f"{asked[feature.name]} without {other}: {reason}; "
                 f"add --{other.replace('_', '-')}, or leave {feature.name} out"
             )
+
+
+def relies_on(wanted: Property, config: Config, ranks: int) -> bool:
+    """Returns True if a config asks for a feature that relies on a property."""
+    return any(f.asked(config, ranks) for f in FEATURES if wanted in f.relies_on)
 
 
 def why_not(option: str, config: Config, ranks: int) -> str:

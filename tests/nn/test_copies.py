@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnmpi
-from nnmpi import nn, optim
+from nnmpi import addons, nn, optim
 from nnmpi.nn.models import digits_cnn
 
 
@@ -108,13 +108,13 @@ def test_parts_find_their_model_in_whatever_order_they_are_copied(
 
 
 @both
-@pytest.mark.parametrize("make", optim.OPTIMIZERS.values(), ids=optim.OPTIMIZERS)
+@pytest.mark.parametrize("name", [*optim.OPTIMIZERS, *addons.table("optimizers")])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_copied_optimizer_trains_its_copied_model(
-    make: Any, duplicate: Callable[[Any], Any], swapped: bool
+    name: str, duplicate: Callable[[Any], Any], swapped: bool
 ) -> None:
     model, x = small(), some(5, 3)
-    opt = make(model.parameters(), lr=0.1)
+    opt = optim.rules.optimizer_named(name)(model.parameters(), lr=0.1)
 
     def step(model: nn.Module, opt: optim.Optimizer) -> None:
         opt.zero_grad()

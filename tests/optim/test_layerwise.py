@@ -53,7 +53,7 @@ def test_an_update_is_that_of_the_formula(name: str, decays: str) -> None:
     groups: Any = parameters
     if decays == "matrices":
         groups = optim.DECAYS["matrices"](parameters)
-    optimizer = optim.OPTIMIZERS[name](groups, **options)
+    optimizer = optim.rules.optimizer_named(name)(groups, **options)
     states: list[dict[str, Any]] = [{} for _ in values]
     for t in range(1, 5):
         for p, value, state in zip(parameters, values, states, strict=True):

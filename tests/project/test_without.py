@@ -13,7 +13,7 @@ CAN_GO = (
     *("notebook", "course", "sklearn", "loggers", "trace"),
     *("pipedream", "averaging", "servers", "checks", "language", "pages"),
     *("compression", "swapping", "nccl", "cuda", "recovery"),
-    *("checkpoint", "doctor", "completion", "compile", "utils"),
+    *("checkpoint", "doctor", "completion", "compile", "utils", "optimizers"),
 )
 """The add-ons that no test of others needs."""
 

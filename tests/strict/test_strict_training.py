@@ -93,7 +93,7 @@ def train(task: Task, on: Backend, labels_on: Backend) -> Run:
     model = task.make().to(np.float64, on)
     loss_of = getattr(nn, task.loss)()
     options: dict[str, Any] = {"momentum": 0.9} if task.optimizer == "sgd" else {}
-    opt = optim.OPTIMIZERS[task.optimizer](
+    opt = optim.rules.optimizer_named(task.optimizer)(
         model.parameters(), lr=0.01, weight_decay=0.01, **options
     )
     run = Run([], {})

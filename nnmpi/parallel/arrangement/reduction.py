@@ -13,12 +13,14 @@ from nnmpi.arrays.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
-from nnmpi.options.config import OF_MATRICES, Config
+from nnmpi.options.config import Config
+from nnmpi.options.features import WHOLE_MATRICES
 from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.layout import Layout, server_count
 from nnmpi.parallel.mesh import REPLICAS, Mesh
+from nnmpi.parallel.refusals import relies_on
 from nnmpi.parallel.wire import Wire
 
 
@@ -161,7 +163,7 @@ def shares_values(config: Config, cluster: Cluster) -> bool:
     Not where ranks continue after one is lost, perhaps with a half updated window; nor with an
     optimizer that needs whole matrices.
     """
-    return not cluster.survives and config.optimizer not in OF_MATRICES
+    return not cluster.survives and not relies_on(WHOLE_MATRICES, config, 0)
 
 
 def _lack(

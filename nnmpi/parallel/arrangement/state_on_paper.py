@@ -22,9 +22,10 @@ import numpy as np
 from nnmpi.arrays.dtypes import is_float, named
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, StateArray, whole
-from nnmpi.optim import OPTIMIZERS, Optimizer, of_config
+from nnmpi.optim import Optimizer, of_config
 from nnmpi.optim import state as states
 from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.optim.rules import optimizer_named
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
@@ -34,7 +35,7 @@ from nnmpi.parallel.arrangement.rank_model import HeldVariable
 
 def state_arrays_of(config: Config) -> tuple[str, ...]:
     """Returns the names of the state arrays of the optimizer that `config` asks for."""
-    return _state_arrays_of(OPTIMIZERS[config.optimizer], config.optimizer, config.momentum)
+    return _state_arrays_of(optimizer_named(config.optimizer), config.optimizer, config.momentum)
 
 
 @lru_cache(maxsize=64)

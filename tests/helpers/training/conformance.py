@@ -40,7 +40,7 @@ from helpers.training.pipelined import (
 from helpers.training.unusual_models import UNUSUAL_MODELS
 
 from nnmpi.comm import Comm
-from nnmpi.options.config import ALLREDUCES, OF_MATRICES, ORDERS
+from nnmpi.options.config import ALLREDUCES, ORDERS
 from nnmpi.parallel.mesh import AXES
 
 OPTIMIZERS: dict[str, Options] = {
@@ -210,7 +210,7 @@ def _ways_of_layers() -> Iterator[Row]:
 
 def _zero() -> Iterator[Row]:
     for zero, dp, (name, optimizer) in product((1, 2, 3), (2, 3, 4), OPTIMIZERS.items()):
-        if name in OF_MATRICES:
+        if name == "muon":
             continue  # refused
         layout = {"dp": dp, "zero": zero, "allreduce": "ring", "bucket_mb": 0.01}
         yield _row(f"digits-cnn {name}", layout, {**CNN, **optimizer})
