@@ -192,6 +192,19 @@ ADD_ONS = {
             "watch": ("nnmpi.watch", "serve that page, and update it while a run continues"),
         },
     ),
+    "images": AddOn(
+        modules=tuple(f"nnmpi.data.{name}" for name in ("mnist", "cifar", "download")),
+        rows={
+            "names": {
+                f"data.{name}": f"nnmpi.data.{name}" for name in ("mnist", "cifar", "download")
+            },
+            "datasets": {
+                "mnist": "nnmpi.data.mnist:MNIST",
+                "fashion-mnist": "nnmpi.data.mnist:FASHION_MNIST",
+                "cifar10": "nnmpi.data.cifar:CIFAR10",
+            },
+        },
+    ),
     "language": AddOn(
         modules=(
             "nnmpi.options.parts.language",

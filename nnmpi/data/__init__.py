@@ -6,16 +6,15 @@ Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
 """
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.data import cifar, embedded, mnist, npz, synthetic
+from nnmpi.data import embedded, npz, synthetic
 from nnmpi.data.dataset import Dataset as Dataset
-from nnmpi.data.dataset import DatasetEntry, DatasetRequest, DatasetSize
+from nnmpi.data.dataset import DatasetEntry, DatasetRequest
 from nnmpi.data.dataset import Language as Language
 from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
@@ -124,17 +123,9 @@ def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
     return Dataset(name, Split(rows, rows), Split(rows, rows), vocabulary, "")
 
 
-MNIST_SIZE = DatasetSize((1, 28, 28), 10, 60_000, 10_000)
-CIFAR_SIZE = DatasetSize((3, 32, 32), 10, 50_000, 10_000)
-
 DATASETS = {
     "iris": DatasetEntry(embedded.iris, "iris"),
     "digits": DatasetEntry(embedded.digits, "digits"),
-    "mnist": DatasetEntry(partial(mnist.load, "mnist"), "mnist", lambda _: MNIST_SIZE),
-    "fashion-mnist": DatasetEntry(
-        partial(mnist.load, "fashion-mnist"), "fashion-mnist", lambda _: MNIST_SIZE
-    ),
-    "cifar10": DatasetEntry(cifar.cifar10, "cifar10", lambda _: CIFAR_SIZE),
     "synthetic": DatasetEntry(
         synthetic.synthetic,
         "synthetic:1x28x28:10:12800 (shape, classes, samples)",

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import REMEDY, check_labels, fetch
+from nnmpi.data.dataset import Dataset, DatasetEntry, DatasetRequest, DatasetSize, Split
+from nnmpi.data.download import REMEDY, check_labels, fetch
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import reading
 
@@ -94,3 +94,7 @@ def _records(data: bytes) -> np.ndarray:
 def _split(files: list[np.ndarray]) -> Split:
     x = np.concatenate([records[:, 1:] for records in files]).reshape(-1, 3, 32, 32)
     return Split(x, np.concatenate([records[:, 0] for records in files]).astype("int64"))
+
+
+SIZE = DatasetSize((3, 32, 32), 10, 50_000, 10_000)
+CIFAR10 = DatasetEntry(cifar10, "cifar10", lambda _: SIZE)

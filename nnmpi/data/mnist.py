@@ -9,12 +9,13 @@ An IDX file is a magic number, the shape, then bytes; it may be gzipped:
 
 import gzip
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from nnmpi.data.dataset import Dataset, DatasetRequest, Split
-from nnmpi.data.files import REMEDY, check_labels, fetch
+from nnmpi.data.dataset import Dataset, DatasetEntry, DatasetRequest, DatasetSize, Split
+from nnmpi.data.download import REMEDY, check_labels, fetch
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import reading
 
@@ -123,3 +124,9 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
         if length != count:
             raise ValueError(f"its shape {shape} takes {count:,} bytes, and it has {length:,}")
         return np.frombuffer(data, np.uint8, offset=len(header)).reshape(shape).copy()
+
+
+SIZE = DatasetSize((1, 28, 28), 10, 60_000, 10_000)
+MNIST, FASHION_MNIST = (
+    DatasetEntry(partial(load, name), name, lambda _: SIZE) for name in TORCHVISION
+)

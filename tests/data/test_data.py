@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.datafiles import checked, four, refused, write_cifar, write_mnist
+from helpers.datafiles import checked, refused
 
 from nnmpi import data
 from nnmpi.data import DATASETS, from_arrays, hold_out
@@ -19,9 +19,6 @@ def write_npz(folder: Path) -> str:
 
 
 PREPARED: dict[str, Callable[[Path], str]] = {
-    "mnist": lambda tmp: (write_mnist(tmp, four()), "mnist")[1],
-    "fashion-mnist": lambda tmp: (write_mnist(tmp, four()), "fashion-mnist")[1],
-    "cifar10": lambda tmp: (write_cifar(tmp), "cifar10")[1],
     "synthetic": lambda _: "synthetic:2x3x4:5:50",
     "npz": write_npz,
 }

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.datafiles import (
+from helpers.datafiles import checked, refused
+from helpers.imagefiles import (
     STEMS,
     four,
     idx_bytes,
     images,
     records,
-    refused,
     tar_up,
     write_cifar,
     write_mnist,
@@ -20,6 +20,15 @@ from helpers.datafiles import (
 
 from nnmpi import data
 from nnmpi.data import cifar, mnist
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+def test_every_set_of_images_is_valid(name: str, tmp_path: Path) -> None:
+    write_cifar(tmp_path) if name == "cifar10" else write_mnist(tmp_path, four())
+    dataset = checked(name, tmp_path)
+    assert dataset.name.startswith(name)
+    for x, y in (dataset.train, dataset.test):
+        assert y.shape == (len(x),)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

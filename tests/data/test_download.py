@@ -14,7 +14,7 @@ from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import mnist
-from nnmpi.data.files import MIRRORS, DownloadSource, fetch
+from nnmpi.data.download import MIRRORS, DownloadSource, fetch
 
 CONTENT = b"some bytes " * 300_000
 

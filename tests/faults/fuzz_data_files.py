@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fuzzing import Fault, Outcome, damaged, refused
-from helpers.datafiles import four, idx_bytes, tar_up, write_cifar, write_mnist
+from helpers.imagefiles import four, idx_bytes, tar_up, write_cifar, write_mnist
 
 from nnmpi import data
 from nnmpi.data import Dataset, cifar, mnist

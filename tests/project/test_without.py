@@ -13,7 +13,7 @@ CAN_GO = (
     *("notebook", "course", "sklearn", "loggers", "trace"),
     *("pipedream", "averaging", "servers", "checks", "language", "pages"),
     *("compression", "swapping", "nccl", "cuda", "recovery"),
-    *("checkpoint", "doctor", "completion", "compile", "utils", "optimizers"),
+    *("checkpoint", "doctor", "completion", "compile", "utils", "optimizers", "images"),
 )
 """The add-ons that no test of others needs."""
 
