@@ -387,6 +387,14 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "recurrent": AddOn(
+        modules=("nnmpi.nn.layers.recurrent", "nnmpi.autograd.ops.recurrent"),
+        rows={
+            "names": {
+                f"nn.{name}": f"nnmpi.nn.layers.recurrent:{name}" for name in ("GRU", "LSTM", "RNN")
+            }
+        },
+    ),
     "optimizers": AddOn(
         modules=(
             "nnmpi.options.parts.optimizers",

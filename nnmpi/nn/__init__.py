@@ -57,7 +57,6 @@ from nnmpi.nn.layers.pooling import (
     MaxPool2d,
     Upsample,
 )
-from nnmpi.nn.layers.recurrent import GRU, LSTM, RNN
 from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding, RotaryPositionalEmbeddings
 from nnmpi.nn.layers.transformer import TransformerEncoder, TransformerEncoderLayer
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
@@ -66,7 +65,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
 __all__ = [
-    "ELU", "GELU", "GRU", "LSTM", "RNN", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
+    "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
     "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Branches", "ChannelsFirst",
     "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d",
     "Embedding", "Flatten", "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss",
@@ -85,6 +84,9 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
+    from nnmpi.nn.layers.recurrent import GRU as GRU
+    from nnmpi.nn.layers.recurrent import LSTM as LSTM
+    from nnmpi.nn.layers.recurrent import RNN as RNN
     from nnmpi.nn.llama import Llama as Llama
 else:  # type checkers know from the names above which there are
 

@@ -1,37 +1,12 @@
-"""Test cases of ops: joins of branches, and mixtures of experts."""
+"""Test cases of ops: mixtures of experts."""
 
-from functools import reduce
 from math import ceil
 from typing import Any
 
 import numpy as np
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import experts, shape
-
-
-def _joined(t: Any, *parts: Any, join: str, axis: int = -1) -> Any:
-    if join in ("concat", "stack"):
-        return (t.cat if join == "concat" else t.stack)(parts, dim=axis)
-    total = reduce(lambda a, b: a + b, parts)
-    return total / len(parts) if join == "mean" else total
-
-
-def _cases() -> dict[str, Case]:
-    same, wide = (2, 3, 4), (2, 5, 4)
-    tries: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "sum": ((same, same, same), {"join": "sum"}),
-        "sum of one": ((same,), {"join": "sum"}),
-        "mean": ((same, same, same), {"join": "mean"}),
-        "concat": ((same, wide, same), {"join": "concat", "axis": 1}),
-        "concat of the last axis": ((same, same), {"join": "concat"}),
-        "stack": ((same, same), {"join": "stack", "axis": 1}),
-        "stack behind": ((same, same, same), {"join": "stack"}),
-    }
-    return {
-        f"joined: {name}": Case(shape.joined, sizes, _joined, options)
-        for name, (sizes, options) in tries.items()
-    }
+from nnmpi.autograd.ops import experts
 
 
 def routed(t: Any, x: Any, w: Any, top_k: int, factor: float) -> Any:
@@ -90,4 +65,4 @@ def _mixtures() -> dict[str, Case]:
     return cases
 
 
-EXPERTS = _cases() | _mixtures()
+EXPERTS = _mixtures()
