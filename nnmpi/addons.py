@@ -64,6 +64,7 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     optimizers      its name           what makes it, of parameters and options of a run
     models          before a colon     a SizedModel, for models whose names begin so
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
+    layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
     model_files     "folder"           (path): the ModelFile that the folder is
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
     data_options    an option          (config): arguments of `nnmpi.data.load`
@@ -387,6 +388,19 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "experts": AddOn(
+        modules=(
+            *("nnmpi.nn.layers.experts", "nnmpi.autograd.ops.experts"),
+            "nnmpi.parallel.tensor.experts",
+        ),
+        rows={
+            "names": {"nn.MixtureOfExperts": "nnmpi.nn.layers.experts:MixtureOfExperts"},
+            "layer_rules": {
+                "nnmpi.nn.layers.experts:Experts": "nnmpi.parallel.tensor.experts:EXPERTS_RULE",
+                "nnmpi.nn.layers.experts:Router": "nnmpi.parallel.tensor.experts:ROUTER_RULE",
+            },
+        },
+    ),
     "recurrent": AddOn(
         modules=("nnmpi.nn.layers.recurrent", "nnmpi.autograd.ops.recurrent"),
         rows={

@@ -40,7 +40,6 @@ from nnmpi.nn.layers.activations import (
 from nnmpi.nn.layers.attention import MultiheadAttention, SelfAttention
 from nnmpi.nn.layers.basic import Dropout, Dropout2d, Embedding, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
-from nnmpi.nn.layers.experts import MixtureOfExperts
 from nnmpi.nn.layers.norm import (
     BatchNorm1d,
     BatchNorm2d,
@@ -70,7 +69,7 @@ __all__ = [
     "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d",
     "Embedding", "Flatten", "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss",
     "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss",
-    "MaxPool1d", "MaxPool2d", "MixtureOfExperts", "Module", "ModuleDict", "ModuleList",
+    "MaxPool1d", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
     "MultiheadAttention", "NLLLoss", "PReLU", "Parameter", "ParameterList", "PositionalEmbedding",
     "RMSNorm", "ReLU", "RotaryPositionalEmbeddings", "SelfAttention", "Sequential", "SiLU",
     "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh", "TransformerEncoder",
@@ -84,6 +83,7 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
+    from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.nn.layers.recurrent import GRU as GRU
     from nnmpi.nn.layers.recurrent import LSTM as LSTM
     from nnmpi.nn.layers.recurrent import RNN as RNN

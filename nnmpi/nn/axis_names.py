@@ -2,26 +2,23 @@
 
     images       batch, channels, rows, columns        Embedding       batch, length, channels
     features     batch, channels                       SelfAttention   batch, length, heads
-    scores       batch, vocabulary, ...                Router          batch, length, experts
+    scores       batch, vocabulary, ...                Linear          batch, channels
 
-The output of any other layer or op has the names of its first input, if it has as many axes.
+A layer class names the last axis of its output in `last_axis`. The output of any other layer or op
+has the names of its first input, if it has as many axes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.basic import Embedding, Linear
+from nnmpi.nn.layers.basic import Embedding
 from nnmpi.nn.layers.conv import Conv1d
-from nnmpi.nn.layers.experts import Router
 from nnmpi.nn.layers.sequences import ChannelsFirst
-from nnmpi.nn.module import Module
 
 IMAGES = ("batch", "channels", "rows", "columns")
 SEQUENCES = ("batch", "length", "channels")
 BY_AXES = {2: ("batch", "channels"), 3: SEQUENCES, 4: IMAGES}
-LAST: Mapping[type[Module], str] = {Linear: "channels", SelfAttention: "heads", Router: "experts"}
-"""The name of the last axis of the output, by layer; the other names are those of the input."""
 
 
 def with_names(graph: Graph) -> Graph:
@@ -52,8 +49,8 @@ def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> 
     x = inputs[0] if inputs else ()
     if node.layer is Embedding:
         return (*x, "channels")
-    if node.layer is not None and node.layer in LAST and x:
-        return (*x[:-1], LAST[node.layer])
+    if node.layer and x and (last := vars(node.layer).get("last_axis")):
+        return (*x[:-1], last)
     if node.layer is ChannelsFirst and x:
         return (x[0], x[-1], *x[1:-1])
     if node.layer is Conv1d:

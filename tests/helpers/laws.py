@@ -26,7 +26,6 @@ from helpers.comm import (
 )
 from helpers.sample import one_in
 from helpers.tensor import (
-    laws_experts,
     laws_sequence,
     laws_tensor,
     laws_tensor_graphs,
@@ -78,7 +77,7 @@ def of(*modules: ModuleType) -> dict[str, Law]:
 
 def of_add_on(*names: str) -> dict[str, Law]:
     """The laws of modules of an add-on; none where it was taken out, and they with it."""
-    paths = (f"helpers.training.{name}" for name in names)
+    paths = (f"helpers.{name}" for name in names)
     return of(*(import_module(path) for path in paths if find_spec(path)))
 
 
@@ -98,7 +97,8 @@ OF_COMM = of(
     *(laws_halves, laws_narrow, laws_refusals, laws_background),
 )
 OF_SHARDS = {
-    **of(laws_tensor_ops, laws_experts, laws_sequence, laws_tensor_loss),
+    **of(laws_tensor_ops, laws_sequence, laws_tensor_loss),
+    **of_add_on("tensor.laws_experts"),
     **each(laws_sequence.a_transformer_trains_as_one_rank, ("decoder", "gpt")),
     **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
 }
@@ -189,7 +189,10 @@ TABLE = {
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "gpt2": Row(
-        of_add_on("laws_gpt2", "laws_generation"), (2,), threads_all=(1, 3, 4), mpi_all=(2,)
+        of_add_on("training.laws_gpt2", "training.laws_generation"),
+        (2,),
+        threads_all=(1, 3, 4),
+        mpi_all=(2,),
     ),
     "pipelines": Row(OF_PIPELINES, (4,), threads_all=(1, 2), mpi_all=(3,)),
     "pipelines of processes": Row({SENT: OF_PIPELINES[SENT]}, mpi=(2,)),

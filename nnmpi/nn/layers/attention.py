@@ -92,6 +92,8 @@ class SelfAttention(Module):
     Sharding sets `num_heads`, `num_kv_heads`, and `part`: the channels of the output on this rank.
     """
 
+    last_axis = "heads"
+
     def __init__(
         self,
         num_heads: int,

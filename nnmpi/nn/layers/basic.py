@@ -62,6 +62,7 @@ ALL = ChannelRange(0, 1, 1)
 class Linear(Module):
     """A linear layer y = x @ weight.T + bias with weight (out_features, in_features)."""
 
+    last_axis = "channels"
     op = staticmethod(linear.linear)
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:

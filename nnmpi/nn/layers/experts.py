@@ -15,6 +15,8 @@ class Router(Module):
     """The gates of the experts, (N, ..., num_experts), for tokens (N, ..., width): see `route` in
     the ops."""
 
+    last_axis = "experts"
+
     def __init__(
         self, width: int, num_experts: int, top_k: int, capacity_factor: float, auxiliary: float
     ) -> None:

@@ -19,7 +19,7 @@ from nnmpi.parallel.context.ring import Ring, ring_attention
 from nnmpi.parallel.sequence_cut import SequenceCut
 from nnmpi.parallel.tensor.parallelize import become
 from nnmpi.parallel.tensor.possible import is_plain
-from nnmpi.parallel.tensor.rules import OPS, RULES
+from nnmpi.parallel.tensor.rules import OPS, rule_of
 
 # ---- where positions go
 
@@ -60,9 +60,9 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     if node.layer is None:
         is_alike = len(lengths) == 1 and not axes_of_inputs and node.op in OPS
         behind = axis if is_alike and not any(_reach(graph, node, lengths.pop(), axis)) else None
-    elif node.layer in RULES and len(node.arguments[0]) == 1 and is_plain(node):
+    elif (rule := rule_of(node.layer)) and len(node.arguments[0]) == 1 and is_plain(node):
         axes_of_x = len(graph.edges[node.inputs[0]].axes)
-        behind = RULES[node.layer].positions(node.settings, axes_of_x, axis)
+        behind = rule.positions(node.settings, axes_of_x, axis)
     if behind is None:
         label = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
         raise ValueError(

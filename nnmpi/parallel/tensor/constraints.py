@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.nn.layers.experts import Experts
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
@@ -104,10 +103,8 @@ def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
     way, y = choice.way, graph.edges[node.outputs[0]]
     if not way.pattern.divides:
         return ""
-    if node.layer is Experts:
-        return "experts"
-    if not isinstance(way.output, int):  # rows of a table
-        return "vocabulary"
+    if not isinstance(way.output, int):
+        return way.divided
     return y.axes[1:][way.output].name
 
 

@@ -29,11 +29,24 @@ from nnmpi.arrays.kernels import Prepare, Result, Vjp
 from nnmpi.arrays.meta import is_meta
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import experts
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, span_of
+from nnmpi.parallel.tensor.rules import LayerRule
 from nnmpi.parallel.tensor.specs import AxisSharded
+from nnmpi.parallel.tensor.ways import (
+    POSITIONS,
+    F,
+    I,
+    Message,
+    Pattern,
+    W,
+    Way,
+    of_input,
+    of_output,
+)
 
 
 def lengths(bounds: Sequence[int]) -> list[int]:
@@ -255,3 +268,25 @@ def experts_by_exchange(
         return (dx.reshape(shape), dgates.reshape(gates_shape)), shared
 
     return _of_inputs_and_weights(y.reshape(shape), vjps, prepare)
+
+
+# no cost, because no other way leaves as few activations whole
+COUNTS = Message(
+    Collective.GATHER_COUNTS, of_output, F, 0, "all-gather of how many tokens chose each expert"
+)
+EXCHANGE = Collective.ALL_TO_ALL
+TOKENS = Message(EXCHANGE, of_input, F, 0, "all-to-all of tokens, and back of results")
+RESULTS = Message(EXCHANGE, of_output, F, 0)
+RESULT_GRADIENTS = Message(EXCHANGE, of_output, I | W, 0, "the same of their gradients")
+TOKEN_GRADIENTS = Message(EXCHANGE, of_input, I, 0)
+
+ROUTER = Pattern("counts", (COUNTS,))
+EXPERTS = Pattern("all-to-all", (TOKENS, RESULTS, RESULT_GRADIENTS, TOKEN_GRADIENTS), divides=True)
+
+_PARAMETERS = {"weight1": 0, "bias1": 0, "weight2": 0, "bias2": 0}
+_HERE = Way(None, None, _PARAMETERS, divided="experts", inputs=2, part=ShardedExperts)
+_EXCHANGED = _HERE._replace(
+    input=POSITIONS, output=POSITIONS, named=EXPERTS, part=ExchangingExperts
+)
+EXPERTS_RULE = LayerRule((_HERE, _EXCHANGED))
+ROUTER_RULE = LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),))

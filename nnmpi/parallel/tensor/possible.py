@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
-from nnmpi.parallel.tensor.rules import OPS, RULES, ways
+from nnmpi.parallel.tensor.rules import OPS, rule_of, ways
 from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, Marker, Way
 
 
@@ -21,7 +21,7 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
     fitting = (way for way in ways(node.layer) if way.markers <= {*cuts})
     inputs = len(node.arguments[0])
     possible_ways = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
-    for way in possible_ways if node.layer not in RULES else ():
+    for way in possible_ways if rule_of(node.layer) is None else ():
         _check_own(graph, node, way)
     return possible_ways
 
@@ -58,7 +58,7 @@ def takes_samples(graph: Graph, node: Node) -> bool:
 def follows(node: Node) -> bool:
     """Returns True if a layer works unchanged on a part of its input, and so never changes how that
     is cut; some of these layers exchange rows of images."""
-    if node.layer is None or node.layer not in RULES or node.variables:
+    if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False
     return not any(way.rebuilds for way in ways(node.layer) if IMAGE_ROWS not in way.markers)
 

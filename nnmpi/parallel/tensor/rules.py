@@ -17,22 +17,18 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from nnmpi import nn
+from nnmpi import addons, nn
 from nnmpi.arrays.kernels.window import pair
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor import image_rows, layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
-from nnmpi.parallel.tensor.experts import CountingRouter, ExchangingExperts, ShardedExperts
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.ways import (
     BY_CHANNEL,
-    EXPERTS,
     IMAGE_ROWS,
     KEPT,
     POSITIONS,
-    ROUTER,
     SAMPLES,
     SPATIAL,
     SPATIAL_OF_WHOLE,
@@ -161,7 +157,6 @@ def _is_mean(settings: Options) -> bool:
 
 _SCALED = {"weight": 0, "bias": 0}
 _STATISTICS = {"running_mean": 0, "running_var": 0}
-_OF_EXPERTS = {"weight1": 0, "bias1": 0, "weight2": 0, "bias2": 0}
 
 _COLUMN = Way(None, -1, _SCALED, part=layers.ColumnLinear)
 _ROW = Way(-1, None, {"weight": 1}, part=layers.RowLinear)  # its bias is a copy
@@ -172,8 +167,6 @@ _COLUMN_2D = Way(None, 0, _SCALED, fits=_has_one_group, part=ColumnConv2d)
 _ROW_2D = Way(0, None, {"weight": 1}, fits=_has_one_group, part=RowConv2d)
 _COLUMN_1D, _ROW_1D = _COLUMN_2D._replace(part=ColumnConv1d), _ROW_2D._replace(part=RowConv1d)
 _ROWS = Way(None, None, {"weight": 0}, part=layers.ShardedEmbedding)
-_EXPERTS = Way(None, None, _OF_EXPERTS, inputs=2, part=ShardedExperts)
-_EXCHANGED = Way(POSITIONS, POSITIONS, _OF_EXPERTS, named=EXPERTS, inputs=2, part=ExchangingExperts)
 _GROUPS = Way(
     *(0, 0, _SCALED, ("in_channels", "out_channels", "groups"), _has_groups),
     block=_group_of_inputs,
@@ -196,8 +189,6 @@ _GATES = Way(-1, -1, block=lambda *_: 2, behind=lambda *given: tuple(b // 2 for 
 RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED, *_OF_SAMPLES), channels_last),
     nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS)), same_axis),
-    Experts: LayerRule((_EXPERTS, _EXCHANGED)),
-    Router: LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),)),
     nn.PositionalEmbedding: LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),), of_sequences),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,), before_normalized)),
     nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
@@ -219,6 +210,15 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     **dict.fromkeys(ELEMENTWISE, LayerRule((KEPT,), same_axis)),
 }
 """The rule of each layer class itself; a subclass may have another `forward`."""
+
+_OF_ADD_ONS = addons.table("layer_rules")
+
+
+def rule_of(layer: type[nn.Module]) -> LayerRule | None:
+    """Returns the rule of a layer class, of core or of an add-on; None if it has none."""
+    where = _OF_ADD_ONS.get(f"{layer.__module__}:{layer.__name__}")
+    return addons.loaded(where) if where else RULES.get(layer)
+
 
 OPS: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -244,8 +244,8 @@ def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
 
     A subclass that overrides `forward` has none, unless it has the attribute too.
     """
-    if layer in RULES:
-        return RULES[layer].ways
+    if rule := rule_of(layer):
+        return rule.ways
     for kind in layer.__mro__:
         if "sharding" in vars(kind):
             return _checked(kind, vars(kind)["sharding"])

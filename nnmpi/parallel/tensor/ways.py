@@ -126,7 +126,6 @@ class Pattern(NamedTuple):
 
 F, I, W = (frozenset({kind}) for kind in (Kind.F, Kind.I, Kind.W))
 SUM, GATHER, SCATTER = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
-GATHER_COUNTS, EXCHANGE = Collective.GATHER_COUNTS, Collective.ALL_TO_ALL
 
 SUM_OUTPUT = Message(SUM, of_output, F, 2, "all-reduce of the output")
 SUM_GRADIENT = Message(SUM, of_gradients, I, 2, "all-reduce of the gradient of the input")
@@ -136,13 +135,6 @@ SCATTER_GRADIENT = Message(SCATTER, of_input, I, 1, "reduce-scatter of its gradi
 SCATTER_OUTPUT = Message(SCATTER, of_output, F, 1, "reduce-scatter of the output")
 GATHER_INPUT_GRADIENT = Message(GATHER, of_gradients, I, 1, "all-gather of the input's gradient")
 GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
-
-# of experts: no cost, because no other way leaves as few activations whole
-COUNTS = Message(GATHER_COUNTS, of_output, F, 0, "all-gather of how many tokens chose each expert")
-TOKENS = Message(EXCHANGE, of_input, F, 0, "all-to-all of tokens, and back of results")
-RESULTS = Message(EXCHANGE, of_output, F, 0)
-RESULT_GRADIENTS = Message(EXCHANGE, of_output, I | W, 0, "the same of their gradients")
-TOKEN_GRADIENTS = Message(EXCHANGE, of_input, I, 0)
 
 # of images cut along rows: the number of rows depends on the ranks, so `choices.py` adds the cost
 HALO = Message(Collective.MESSAGE, of_row, F, 0, "messages of rows to neighbours")
@@ -231,8 +223,6 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
 """The pattern of a way that names none, by its input and output; `...` stands for any axis."""
 
 COPY = Pattern("copy")
-ROUTER = Pattern("counts", (COUNTS,))
-EXPERTS = Pattern("all-to-all", (TOKENS, RESULTS, RESULT_GRADIENTS, TOKEN_GRADIENTS), divides=True)
 SPATIAL = Pattern("spatial", (HALO, HALO_GRADIENT))
 SPATIAL_OF_WHOLE = Pattern("spatial", (HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT))
 
@@ -275,6 +265,7 @@ class Way(NamedTuple):
                 the shape of a whole sample of the input
     behind      a function: the bounds of the output, given that shape and the bounds of the
                 channels of the input; None if a part lacks something that it needs
+    divided     what a way divides that cuts no channels of its output
     named       the pattern of a way that is none of `PATTERNS`
     inputs      how many tensors the layer is called with; of several, all are whole, or all are cut
                 alike, as along positions
@@ -289,6 +280,7 @@ class Way(NamedTuple):
     fits: Callable[[Options], bool] = always
     block: Callable[[Options, tuple[int, ...]], int] = one
     behind: Callable[[Options, tuple[int, ...], Bounds], Bounds | None] = same
+    divided: str = "vocabulary"
     named: Pattern | None = None
     inputs: int = 1
     part: type[Module] | None = None

@@ -29,7 +29,6 @@ from nnmpi.parallel.step.step_traffic import sent_along
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.parallel.tensor.ways import TOKENS
 from nnmpi.planning.paper.activations import pass_bytes
 from nnmpi.planning.paper.rank import memory, traffic
 
@@ -161,7 +160,7 @@ def is_routed(a: Arrangement) -> bool:
     nodes = (
         a.graph.nodes[layer.node]
         for layer in a.sharding.layers
-        if TOKENS in layer.way.pattern.sends
+        if layer.way.pattern.how == "all-to-all"
     )
     return any(node.settings["top_k"] < node.settings["num_experts"] for node in nodes)
 
