@@ -401,6 +401,18 @@ ADD_ONS = {
             },
         },
     ),
+    "transformer": AddOn(
+        modules=("nnmpi.nn.layers.multihead", "nnmpi.nn.layers.transformer"),
+        rows={
+            "names": {
+                "nn.MultiheadAttention": "nnmpi.nn.layers.multihead:MultiheadAttention",
+                **{
+                    f"nn.{name}": f"nnmpi.nn.layers.transformer:{name}"
+                    for name in ("TransformerEncoder", "TransformerEncoderLayer")
+                },
+            }
+        },
+    ),
     "recurrent": AddOn(
         modules=("nnmpi.nn.layers.recurrent", "nnmpi.autograd.ops.recurrent"),
         rows={

@@ -37,7 +37,7 @@ from nnmpi.nn.layers.activations import (
     SwiGLU,
     Tanh,
 )
-from nnmpi.nn.layers.attention import MultiheadAttention, SelfAttention
+from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.basic import Dropout, Dropout2d, Embedding, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
 from nnmpi.nn.layers.norm import (
@@ -57,23 +57,21 @@ from nnmpi.nn.layers.pooling import (
     Upsample,
 )
 from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding, RotaryPositionalEmbeddings
-from nnmpi.nn.layers.transformer import TransformerEncoder, TransformerEncoderLayer
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
 __all__ = [
-    "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
-    "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Branches", "ChannelsFirst",
-    "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d",
-    "Embedding", "Flatten", "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss",
-    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss",
-    "MaxPool1d", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
-    "MultiheadAttention", "NLLLoss", "PReLU", "Parameter", "ParameterList", "PositionalEmbedding",
-    "RMSNorm", "ReLU", "RotaryPositionalEmbeddings", "SelfAttention", "Sequential", "SiLU",
-    "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh", "TransformerEncoder",
-    "TransformerEncoderLayer", "TripletMarginLoss", "Upsample", "functional", "init", "utils",
+    "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss",
+    "BatchNorm1d", "BatchNorm2d", "Branches", "ChannelsFirst", "Conv1d", "Conv2d",
+    "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d", "Embedding", "Flatten",
+    "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss", "L1Loss", "LayerNorm",
+    "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module",
+    "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter", "ParameterList",
+    "PositionalEmbedding", "RMSNorm", "ReLU", "RotaryPositionalEmbeddings", "SelfAttention",
+    "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh",
+    "TripletMarginLoss", "Upsample", "functional", "init", "utils",
 ]  # fmt: skip
 
 _ON_USE = _addons.names_of("nnmpi.nn")
@@ -84,9 +82,12 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
+    from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
     from nnmpi.nn.layers.recurrent import GRU as GRU
     from nnmpi.nn.layers.recurrent import LSTM as LSTM
     from nnmpi.nn.layers.recurrent import RNN as RNN
+    from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
+    from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
     from nnmpi.nn.llama import Llama as Llama
 else:  # type checkers know from the names above which there are
 

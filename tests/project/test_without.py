@@ -14,7 +14,7 @@ CAN_GO = (
     *("pipedream", "averaging", "servers", "checks", "language", "pages"),
     *("compression", "swapping", "nccl", "cuda", "recovery"),
     *("checkpoint", "doctor", "completion", "compile", "utils", "optimizers", "images"),
-    *("recurrent", "experts"),
+    *("recurrent", "experts", "transformer"),
 )
 """The add-ons that no test of others needs."""
 
