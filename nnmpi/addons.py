@@ -320,7 +320,10 @@ ADD_ONS = {
         },
     ),
     "pipedream": AddOn(
-        modules=("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
+        modules=(
+            *("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
+            "nnmpi.parallel.stores.versions",
+        ),
         rows={
             "options": {"pipedream": "nnmpi.options.parts.pipedream:PART"},
             "checks": {"pipedream": "nnmpi.parallel.pipedream:check"},
