@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOADED = {"loaded": 172, "trainer": 335}
+LOADED = {"loaded": 170, "trainer": 331}
 """The most modules that `import nnmpi` and `nnmpi.Trainer` may load."""
 
-PLAIN = 9_365, 206
+PLAIN = 9_350, 206
 """The most code lines, and files, of functions that a plain data-parallel run may execute. They
 differ by some lines between processors, whose kernels are others."""
 
-SEVERAL = 13_449, 246
+SEVERAL = 13_434, 246
 """The same for ZeRO, pipelines, tensor parallelism, checkpoints and --verify too."""
 
 
