@@ -126,3 +126,25 @@ def test_each_command_is_of_core_or_of_one_add_on() -> None:
 def test_what_needs_an_add_on_that_is_not_there_says_so() -> None:
     with pytest.raises(AttributeError, match="write is of an add-on that is not here: install"):
         addons.needed("methods", "write")
+
+
+def test_the_architecture_draws_where_each_add_on_hooks_in() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    head, *lines = text.partition("\ncore  ")[2].partition("```")[0].splitlines()
+    tables, names = head.index("its tables") + len("core  "), head.index("add-ons") + len("core  ")
+    groups: list[tuple[list[str], list[str]]] = []
+    for line in lines:
+        if "◄─" in line:
+            groups.append(([], []))
+        groups[-1][0].extend(line[tables : names - 3].replace(",", "").split())
+        groups[-1][1].extend(line[names:].split())
+    *groups, (_, without_rows) = groups
+    for asked, drawn in groups:
+        rows = {
+            name
+            for name, a in ADD_ONS.items()
+            if {*asked} & {*a.rows, *["commands"] * any(a.commands)}
+        }
+        assert {*drawn} == rows, asked
+    drawn = {name for _, names in groups for name in names}
+    assert {*without_rows} == ADD_ONS.keys() - drawn
