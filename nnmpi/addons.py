@@ -320,10 +320,7 @@ ADD_ONS = {
         },
     ),
     "pipedream": AddOn(
-        modules=(
-            *("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
-            "nnmpi.parallel.stores.versions",
-        ),
+        modules=("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
         rows={
             "options": {"pipedream": "nnmpi.options.parts.pipedream:PART"},
             "checks": {"pipedream": "nnmpi.parallel.pipedream:check"},
