@@ -128,6 +128,7 @@ def test_what_needs_an_add_on_that_is_not_there_says_so() -> None:
         addons.needed("methods", "write")
 
 
+@pytest.mark.all_add_ons
 def test_the_architecture_draws_where_each_add_on_hooks_in() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     head, *lines = text.partition("\ncore  ")[2].partition("```")[0].splitlines()
