@@ -22,7 +22,7 @@ def amount(nbytes: float) -> str:
     return f"{nbytes:.4g} B"
 
 
-def size(nbytes: int) -> str:
+def in_column(nbytes: int) -> str:
     """Formats bytes in kB or MB with one decimal, for columns."""
     return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
 

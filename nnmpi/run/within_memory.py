@@ -42,12 +42,14 @@ PART = 4
 class StepBytes(NamedTuple):
     """The bytes that a rank needs in a step.
 
-    fixed    held between steps, and the input
-    state    of these, optimizer state that may be on disk
+    held     between steps
+    input    the samples of a micro-batch
+    state    of what is held, optimizer state that may be on disk
     units    for each unit, what it keeps and of it its input
     """
 
-    fixed: float
+    held: float
+    input: float
     state: int
     units: Sequence[tuple[float, float]]
 
@@ -70,7 +72,8 @@ def within_memory(
     units = joined(a.graph, partition.units(a.graph))
     of_all = gather_objects(comm, all_or_none(comm, lambda: _needs(a, rank, units)))
     needs = of_all[0]._replace(
-        fixed=max(need.fixed for need in of_all),
+        held=max(need.held for need in of_all),
+        input=max(need.input for need in of_all),
         state=min(need.state for need in of_all),
         units=np.max([need.units for need in of_all], axis=0).tolist(),
     )
@@ -81,7 +84,7 @@ def within_memory(
     loads, disk = _measured(a, comm, model, gather, on, units, needs.units)
 
     def cut() -> Arrangement:
-        room = limit - needs.fixed
+        room = limit - needs.held - needs.input
         kept = _choices(units, loads, room, disk, needs.state)
         by_file = {r: file_bytes(r.activations, r.state) for r in kept}
         _check_disk(a, longest_file, min(by_file.values()))
@@ -96,14 +99,16 @@ def within_memory(
 
 def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) -> None:
     """Raises ValueError if a step does not fit into `limit` even with as much as possible on disk,
-    or if this machine cannot swap."""
-    fixed, longest = needs.fixed, max(nbytes for nbytes, _ in needs.units)
-    least = max(fixed - needs.state + longest, fixed)
+    or if this machine cannot swap. Smaller micro-batches make activations smaller, and nothing
+    else."""
+    longest = max(nbytes for nbytes, _ in needs.units)
+    least = needs.held + needs.input + max(longest - needs.state, 0.0)
     if least > limit:
+        helps = "more --micro-batches" if needs.held < limit else "more ranks with --zero 3"
         raise ValueError(
             f"memory {memory} is not enough: a step needs {amount(needed)} per rank, or "
             f"{amount(least)} with as much as possible on disk: use --memory "
-            f"{-(-least // 10**6):.0f}MB or more, or more --micro-batches"
+            f"{-(-least // 10**6):.0f}MB or more, or {helps}"
         )
     arena.check()
 
@@ -128,7 +133,8 @@ def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     # with masters, or where ranks may be lost, optimizer state must stay in memory
     may_move = not (a.is_mixed or a.cluster.survives)
     return StepBytes(
-        held.total + pass_bytes(a, rank, 0, samples).enters,
+        held.total,
+        pass_bytes(a, rank, 0, samples).enters,
         held.optimizer * may_move,
         tuple(kept),
     )

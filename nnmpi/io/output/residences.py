@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from nnmpi.options.amounts import duration, plural, size
+from nnmpi.options.amounts import duration, in_column, plural
 from nnmpi.options.tables import columns
 
 
@@ -11,10 +11,12 @@ def beyond_memory(event: dict[str, Any]) -> str:
     """A line on where activations are kept if a step does not fit into --memory."""
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
-    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
-    state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
+    disk = " and ".join(f"{in_column(e[f'disk_{way}'])}/s" for way in ("write", "read"))
+    state = f", {in_column(e['swapped_state'])} of optimizer state on disk" * bool(
+        e["swapped_state"]
+    )
     return (
-        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
+        f"memory {e['memory']}, {in_column(e['for_activations'])} for activations: of "
         f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
         f"read), {of['recompute']} recomputed{state}; predicted: a micro-batch takes "
         f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}"
@@ -25,5 +27,5 @@ def units(event: dict[str, Any]) -> str:
     """A line and a table on where the activations of each unit are kept."""
     rows = [("unit", "bytes", "time", "activations")]
     for e in event["residences"]["units"]:
-        rows.append((e["unit"], size(e["bytes"]), duration(e["seconds"]), e["residence"]))
+        rows.append((e["unit"], in_column(e["bytes"]), duration(e["seconds"]), e["residence"]))
     return f"{beyond_memory(event)}\n{columns(rows)}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nnmpi import addons
 from nnmpi.io.output.messages import Event, gpus
-from nnmpi.options.amounts import plural, size
+from nnmpi.options.amounts import in_column, plural
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
 from nnmpi.planning.paper.rank_kinds import HELD, MANY
@@ -39,7 +39,7 @@ def _parts(e: Event) -> Iterator[str]:
         epochs, steps = plural(e["epochs"], "epoch"), plural(e["steps_per_epoch"], "step")
         yield (
             f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
-            f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
+            f"samples, {in_column(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
         )
     yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
     if e["servers"]:
@@ -68,11 +68,15 @@ def _moves(e: Event) -> str:
     alike: dict[tuple[str, ...], list[int]] = {}
     for row_of_rank in e["ranks"]:
         cells = (
-            f"{size(s['bytes'])} in {s['messages']:,}"
+            f"{in_column(s['bytes'])} in {s['messages']:,}"
             for s in (row_of_rank["received"], row_of_rank["sent"])
         )
         given = (row_of_rank["from"].get(r, 0) for r in holders)
-        row = (size(row_of_rank["needed_bytes"]), *cells, *(size(n) if n else "-" for n in given))
+        row = (
+            in_column(row_of_rank["needed_bytes"]),
+            *cells,
+            *(in_column(n) if n else "-" for n in given),
+        )
         alike.setdefault(row, []).append(row_of_rank["rank"])
     rows += [(ranks_text(tuple(ranks)), *row) for row, ranks in alike.items()]
     return (
@@ -87,8 +91,8 @@ def _memory(e: Event) -> Iterator[tuple[str, ...]]:
     yield "ranks", *(name if name != "activation" else "activations" for name in shown), "in all"
     for kind in e["kinds"]:
         held = [kind[f"{name}_bytes"] for name in shown]
-        cells = (size(nbytes) if nbytes else "-" for nbytes in held)
-        yield ranks_text(tuple(kind["ranks"])), *cells, size(sum(held))
+        cells = (in_column(nbytes) if nbytes else "-" for nbytes in held)
+        yield ranks_text(tuple(kind["ranks"])), *cells, in_column(sum(held))
 
 
 def _sent(e: Event) -> Iterator[tuple[str, ...]]:
@@ -97,7 +101,7 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
     yield "ranks", *(f"along {axis}" for axis in axes)
     for kind in e["kinds"]:
         sent = (kind["sent"][axis] for axis in axes)
-        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
+        cells = (f"{in_column(s['bytes'])} in {s['messages']:,}" for s in sent)
         yield ranks_text(tuple(kind["ranks"])), *cells
 
 
@@ -112,7 +116,10 @@ def _backups(e: Event) -> Iterator[str]:
     rows = [("ranks", "alone", "sent")]
     for kind in e["kinds"]:
         sent, alone = kind["backup_sent"], kind["sole_bytes"]
-        cells = (size(alone) if alone else "-"), f"{size(sent['bytes'])} in {sent['messages']:,}"
+        cells = (
+            (in_column(alone) if alone else "-"),
+            f"{in_column(sent['bytes'])} in {sent['messages']:,}",
+        )
         rows.append((ranks_text(tuple(kind["ranks"])), *cells))
     yield columns(rows, str.rjust)
 

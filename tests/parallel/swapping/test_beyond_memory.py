@@ -169,11 +169,16 @@ def test_enough_memory_changes_nothing() -> None:
 
 
 def test_too_little_memory_says_what_works() -> None:
-    with refused("memory 1MB is not enough", "a step needs", "use --memory") as caught:
+    with refused("memory 1MB is not enough", "or more --micro-batches") as caught:
         Trainer(Config(**QUICK, memory="1MB", batch_size=256))
     least = str(caught.value).partition("use --memory ")[2].partition(" ")[0]
     with Trainer(Config(**QUICK, memory=least, batch_size=256)) as trainer:
         assert residences_of(trainer.arrangement) is not None
+
+
+def test_too_little_memory_for_what_is_held_between_steps_says_what_helps() -> None:
+    with refused("memory 100kB is not enough", "or more ranks with --zero 3"):
+        Trainer(Config(**QUICK, memory="100kB", batch_size=256))
 
 
 def test_a_folder_of_tmpdir_that_is_not_there_is_refused(
