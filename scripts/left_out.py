@@ -1,7 +1,8 @@
 """A plugin of pytest for scripts/without: leaves out tests that ask for what is gone.
 
-NNMPI_GONE has the names of options, of their values, of modules, and of functions and classes, with
-commas between them.
+NNMPI_GONE_OPTIONS has the names of options and of their values, NNMPI_GONE_NAMES those of modules,
+functions, classes, models and data sets, with commas between them. A module of nnmpi that imports
+one which is gone makes its test fail.
 """
 
 import os
@@ -11,18 +12,26 @@ from typing import Any
 
 import pytest
 
-NAMES = filter(None, os.environ["NNMPI_GONE"].split(","))
-GONE = "|".join(name.replace("_", "[-_]") for name in NAMES) or "no option"
+
+def _any_of(variable: str) -> str:
+    names = filter(None, os.environ[variable].split(","))
+    return "|".join(re.escape(name).replace("_", "[-_]") for name in names) or "no name"
+
+
+OPTIONS, NAMES = _any_of("NNMPI_GONE_OPTIONS"), _any_of("NNMPI_GONE_NAMES")
 ASKS = re.compile(
-    rf"\b({GONE})\b.{{0,20}}(is not an option|is not one of)"
-    rf"|unrecognized arguments:.*--({GONE})\b"
-    rf"|argument --\S+: invalid choice: .?({GONE})\b"
-    rf"|unexpected keyword argument .({GONE})\b"
-    rf"|(model|data set) '({GONE})\b[^']*' is (unknown|not known)"
-    rf"|has no '({GONE})'"
-    rf"|No module named '({GONE})\b"
-    rf"|\b({GONE}) is of an add-on that is not here"
+    rf"\b({OPTIONS})\b.{{0,20}}(is not an option|is not one of)"
+    rf"|unrecognized arguments:.*--({OPTIONS})\b"
+    rf"|argument --\S+: invalid choice: .?({OPTIONS})\b"
+    rf"|unexpected keyword argument .({OPTIONS})\b"
+    rf"|(model|data set) '({NAMES})\b[^']*' is (unknown|not known)"
+    rf"|has no '({NAMES})'"
+    rf"|\b({NAMES}) is of an add-on that is not here"
 )
+MISSES = re.compile(rf"No module named '({NAMES})\b")
+RAISED = re.compile(r"^(\S+\.py):\d+: ModuleNotFoundError", re.MULTILINE)
+PASSED = re.compile(r'^(?:E +)? *(?:File "(.+?)", line \d+|(\S+\.py):\d+: )', re.MULTILINE)
+"""Lines of tracebacks that name a file: pytest's behind a message, and others before it."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -40,7 +49,19 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 def left_out(report: Any) -> Any:
     """The report, as skipped if its text says that a name is gone."""
     text = "\n".join([report.longreprtext, *(section for _, section in report.sections)])
-    if report.failed and (found := ASKS.search(text)):
+    if report.failed and (found := ASKS.search(text) or missing_module(text)):
         report.outcome = "skipped"
         report.longrepr = (str(report.fspath or report.nodeid), 0, f"left out: {found.group()}")
     return report
+
+
+def missing_module(text: str) -> re.Match[str] | None:
+    """The message that a test, or a program that it runs, imports a module that is gone."""
+    if (found := MISSES.search(text)) is None:
+        return None
+    before = [
+        of_python or of_pytest for of_python, of_pytest in PASSED.findall(text, 0, found.start())
+    ]
+    paths = map(os.path.relpath, [*before, *RAISED.findall(text, found.end())[:1]])
+    here = [path for path in paths if path.startswith(("nnmpi/", "tests/"))]
+    return None if here and here[-1].startswith("nnmpi/") else found

@@ -60,16 +60,38 @@ def main() -> int:
             take_out(tree / names, lambda node: imports_of(node, modules))
         for path in importing(tree, modules):
             path.unlink()
+        (tree / "sitecustomize.py").write_text(ONLY_THIS_TREE, encoding="utf-8")
         environment = {
             **os.environ,
-            "PYTHONPATH": str(tree / "scripts"),
-            "NNMPI_GONE": ",".join(names_of(gone)),
+            "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'scripts'}",
+            "NNMPI_GONE_OPTIONS": ",".join(options_of(gone)),
+            "NNMPI_GONE_NAMES": ",".join(names_of(gone)),
         }
-        for check in BRIEF if given.brief else CHECKS:
+        for check in (is_gone(modules), *(BRIEF if given.brief else CHECKS)):
             print("$", *check, flush=True)
             if status := subprocess.run(check, cwd=tree, env=environment, check=False).returncode:
                 return status
     return 0
+
+
+ONLY_THIS_TREE = """import sys
+
+sys.meta_path[:] = [f for f in sys.meta_path if "Editable" not in getattr(f, "__name__", "")]
+"""
+"""The start of each Python: an editable installation would find what is gone in another tree."""
+
+
+def is_gone(modules: list[str]) -> tuple[str, ...]:
+    """The check that modules cannot be imported."""
+    tries = f"""
+from contextlib import suppress
+from importlib.util import find_spec
+import nnmpi
+for name in {modules!r}:
+    with suppress(ModuleNotFoundError):
+        assert find_spec(name) is None, f"{{name}} is still there"
+"""
+    return "python", "-c", tries
 
 
 BY_NAME = ("names", "methods", "models", "datasets")
@@ -77,14 +99,20 @@ BY_NAME = ("names", "methods", "models", "datasets")
 
 
 def names_of(gone: set[str]) -> Iterator[str]:
-    """Yields the options of these add-ons, the values that they add to other options, their
-    modules, and the names that they give to core."""
-    from nnmpi.addons import ADD_ONS, loaded
+    """Yields the modules of these add-ons, and the names that they give to core."""
+    from nnmpi.addons import ADD_ONS
 
     for name in gone:
         yield from ADD_ONS[name].modules
         for table in BY_NAME:
             yield from (key.rpartition(".")[2] for key in ADD_ONS[name].rows.get(table, {}))
+
+
+def options_of(gone: set[str]) -> Iterator[str]:
+    """Yields the options of these add-ons, and the values that they add to other options."""
+    from nnmpi.addons import ADD_ONS, loaded
+
+    for name in gone:
         for where in ADD_ONS[name].rows.get("options", {}).values():
             part = loaded(where)
             yield from (field.name for field in fields(part.options))
