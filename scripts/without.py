@@ -19,6 +19,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = "nnmpi/addons.py"
+PACKAGES = (
+    *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
+    *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py"),
+)
+"""Files that import names of add-ons for type checkers."""
+
 FEW = (
     "tests/project/test_addons.py",
     "tests/project/test_loaded_on_use.py",
@@ -56,8 +62,8 @@ def main() -> int:
         for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
-        for names in ("nnmpi/__init__.py", "nnmpi/nn/__init__.py", "nnmpi/optim/__init__.py"):
-            take_out(tree / names, lambda node: imports_of(node, modules))
+        for package in PACKAGES:
+            take_out(tree / package, lambda node: imports_of(node, modules))
         for path in importing(tree, modules):
             path.unlink()
         (tree / "sitecustomize.py").write_text(ONLY_THIS_TREE, encoding="utf-8")

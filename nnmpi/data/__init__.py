@@ -135,7 +135,11 @@ DATASETS = {
 }
 """By name; add-ons have more, in the table `datasets`."""
 
-if not TYPE_CHECKING:  # so that type checkers still know which names there are
+if TYPE_CHECKING:
+    from nnmpi.data import cifar as cifar
+    from nnmpi.data import download as download
+    from nnmpi.data import mnist as mnist
+else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *addons.names_of(__name__)})

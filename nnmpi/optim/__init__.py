@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from nnmpi import addons
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
+from nnmpi.optim import rules
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
 from nnmpi.optim.optimizer import Optimizer
-from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop, optimizer_named
+from nnmpi.optim.rules import SGD, Adam, AdamW, RMSprop, optimizer_named
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 from nnmpi.options.config import Config
 
@@ -52,12 +53,16 @@ if TYPE_CHECKING:
     from nnmpi.optim.layerwise import LAMB as LAMB
     from nnmpi.optim.layerwise import LARS as LARS
     from nnmpi.optim.muon import Muon as Muon
+    from nnmpi.optim.rules import OPTIMIZERS as OPTIMIZERS
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
 
     def __getattr__(name: str) -> Any:
+        if name == "OPTIMIZERS":
+            of_add_ons = {key: optimizer_named(key) for key in addons.table("optimizers")}
+            return rules.OPTIMIZERS | of_add_ons
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)
         why = "" if name != "LBFGS" else "its line search needs all parameters on one rank: "

@@ -7,7 +7,6 @@ ranks that are threads, `tests/laws/test_laws_mpi.py` on processes of MPI.
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import isfunction, signature
 from types import ModuleType
 from typing import NamedTuple
@@ -60,6 +59,7 @@ from helpers.training import (
     laws_training,
     laws_zero,
 )
+from nnmpi.addons import ADD_ONS
 from nnmpi.comm import Comm
 
 Law = Callable[[Comm], None]
@@ -75,10 +75,9 @@ def of(*modules: ModuleType) -> dict[str, Law]:
     }
 
 
-def of_add_on(*names: str) -> dict[str, Law]:
+def of_add_on(add_on: str, *names: str) -> dict[str, Law]:
     """The laws of modules of an add-on; none where it was taken out, and they with it."""
-    paths = (f"helpers.{name}" for name in names)
-    return of(*(import_module(path) for path in paths if find_spec(path)))
+    return of(*(import_module(f"helpers.{name}") for name in names if add_on in ADD_ONS))
 
 
 def is_law(f: Callable[..., object]) -> bool:
@@ -98,7 +97,7 @@ OF_COMM = of(
 )
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_sequence, laws_tensor_loss),
-    **of_add_on("tensor.laws_experts"),
+    **of_add_on("experts", "tensor.laws_experts"),
     **each(laws_sequence.a_transformer_trains_as_one_rank, ("decoder", "gpt")),
     **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
 }
@@ -189,7 +188,7 @@ TABLE = {
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "gpt2": Row(
-        of_add_on("training.laws_gpt2", "training.laws_generation"),
+        of_add_on("language", "training.laws_gpt2", "training.laws_generation"),
         (2,),
         threads_all=(1, 3, 4),
         mpi_all=(2,),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,13 @@ from helpers.ops.opcases_losses import LOSSES
 from helpers.ops.opcases_ported import PORTED
 from helpers.ops.opcases_shapes import SHAPES
 
+from nnmpi.addons import ADD_ONS
 from nnmpi.autograd import Tensor
 
 CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
 for NAME in ("recurrent", "experts"):
-    if find_spec(path := f"helpers.ops.opcases_{NAME}"):  # not where the add-on was taken out
-        CASES |= vars(import_module(path))[NAME.upper()]
+    if NAME in ADD_ONS:
+        CASES |= vars(import_module(f"helpers.ops.opcases_{NAME}"))[NAME.upper()]
 
 
 def is_leaf(array: Any) -> bool:
