@@ -36,6 +36,8 @@ rest; those for which all other tests pass are in `tests/project/test_without.py
     fitted_notes    an option          (config): what else changes with their number, or ""
     read_every      an option          (config): after how many steps each it reads the model
     plans           an option          (setup, config, comm): the RunPlan of a run
+    simulations     one of `simulate`  the module of the subcommand: HELP, add_options, run
+    sim_options     an option of it    (subcommand, parser): adds it where it belongs
     memory_limits   an option          (config): the most bytes of a rank, for a plan
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
@@ -96,7 +98,12 @@ class AddOn(NamedTuple):
 
 
 ADD_ONS = {
-    "simulator": AddOn(modules=("nnmpi.sim",)),
+    "simulator": AddOn(
+        modules=("nnmpi.sim", "nnmpi.simulate"),
+        commands={
+            "simulate": ("nnmpi.simulate", "predict and draw what layouts cost, without MPI")
+        },
+    ),
     "compression": AddOn(
         modules=(
             "nnmpi.options.parts.compression",
@@ -150,7 +157,7 @@ ADD_ONS = {
         modules=(
             "nnmpi.options.parts.planning",
             *("nnmpi.planning", "nnmpi.run.planning"),
-            *("nnmpi.plan", "nnmpi.measure", "nnmpi.simulate"),
+            *("nnmpi.plan", "nnmpi.measure"),
         ),
         uses=("simulator",),
         rows={
@@ -158,6 +165,8 @@ ADD_ONS = {
             "names": {"machines": "nnmpi.planning.described:machines"},
             "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
             "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
+            "simulations": {"layout": "nnmpi.run.planning.dry_run"},
+            "sim_options": {"machine": "nnmpi.planning.described.simulated:add_machine"},
             "start_fields": {"pp": "nnmpi.planning.stage_costs:pipeline_fields"},
             "rank_fields": {"kinds": "nnmpi.run.planning.layout_events:rank_fields"},
             "event_texts": {
@@ -166,7 +175,6 @@ ADD_ONS = {
             },
         },
         commands={
-            "simulate": ("nnmpi.simulate", "predict and draw what layouts cost, without MPI"),
             "plan": ("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
             "measure": (
                 "nnmpi.measure",

@@ -162,15 +162,6 @@ def test_times_may_have_exponents(simulator: Any) -> None:
     assert simulator(EXAMPLE.replace("30000h", "3e4h")).out == simulator(EXAMPLE).out
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(("machine", "ranks"), [("a100-80g", 8), ("tpu-v5p", 4), ("a64fx:16", 16)])
-def test_a_machine_says_how_many_ranks_are_lost_together(
-    simulator: Any, machine: str, ranks: int
-) -> None:
-    given = simulator(f"{EXAMPLE} --ranks-per-node {ranks}")
-    assert simulator(f"{EXAMPLE} --machine {machine}").out == given.out
-
-
 def test_json_has_each_case(simulator: Any) -> None:
     out = simulator(f"{EXAMPLE} --every 1h --backup --recover 30s --spares 2 --json").out
     records = json.loads(out)
@@ -213,10 +204,6 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         ("--backup 7200 s", "--every 600 s"),
     ),
     "no copies to recover from": (f"{EXAMPLE} --recover 30s", ("--recover", "--backup")),
-    "a machine and its node": (
-        f"{EXAMPLE} --machine a100-80g --ranks-per-node 8",
-        ("--machine", "--ranks-per-node", "one of them"),
-    ),
     "no spares to wait for": (f"{EXAMPLE} --repair 1h", ("--repair", "--spares")),
     "no time": (f"{EXAMPLE} --checkpoint 0", ("--checkpoint", "duration above 0", "1.5h")),
     "spares": (f"{EXAMPLE} --spares -1", ("--spares -1", "0 to 10000")),

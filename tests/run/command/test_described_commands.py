@@ -8,6 +8,7 @@ import pytest
 from nnmpi import plan, simulate
 
 GPT = "--machine a100-80g --ranks 4 --model gpt:2x4x64 --context 64 --batch-size 16"
+GOODPUT = "goodput --ranks 16384 --mttf-node 30000h --checkpoint 60s --restart 300s"
 LAYOUT = "--pp 2 --dp 2 --micro-batches 4"
 REFUSED = {
     "plan --vocabulary 100 --data text": (plan, f"{GPT} --vocabulary 100 --data text", "--data"),
@@ -16,6 +17,11 @@ REFUSED = {
     "layout --data": (simulate, f"layout {GPT} --vocabulary 9 --data text", "place of --data"),
     "layout --nodes 0": (simulate, f"layout {GPT} --vocabulary 9 --nodes 0", "nodes 0 must be"),
     "--alpha": (simulate, "collective --machine a64fx --ranks 4 --bytes 1MB --alpha 3", "--alpha"),
+    "--ranks-per-node": (
+        simulate,
+        f"{GOODPUT} --machine a100-80g --ranks-per-node 8",
+        "--machine says what --ranks-per-node would: give one of them",
+    ),
 }
 
 
@@ -42,3 +48,12 @@ def test_simulate_layout_and_explain_predict_one_time(capsys):
     assert simulate.main(shlex.split(f"layout {llama} {LAYOUT} --json")) == 0
     simulated = json.loads(capsys.readouterr().out)
     assert simulated["seconds"] == pytest.approx(explained["seconds"], rel=1e-12)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("machine", "ranks"), [("a100-80g", 8), ("tpu-v5p", 4), ("a64fx:16", 16)])
+def test_a_machine_says_how_many_ranks_are_lost_together(machine, ranks, capsys):
+    assert simulate.main(shlex.split(f"{GOODPUT} --ranks-per-node {ranks}")) == 0
+    given = capsys.readouterr().out
+    assert simulate.main(shlex.split(f"{GOODPUT} --machine {machine}")) == 0
+    assert capsys.readouterr().out == given
