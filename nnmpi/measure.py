@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnmpi import addons
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, ended
 from nnmpi.io.files.atomic import check_target, replaced
@@ -40,7 +41,7 @@ def parser() -> cli.Parser:
     )  # fmt: skip
     cli.add_flags(p, TRAINED)
     for option in options(("reduce",)):
-        if option.name == "compress":
+        if option.name in addons.table("codecs"):
             cli.add_flag(p, option)
     return p
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import blas
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm, NoRoomError, comm_self
@@ -98,7 +99,7 @@ class Node(NamedTuple):
 def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
     """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
     plain = {option.name: option.default for option in fields_of(("sync", "equality"))}
-    plain |= {"plan": None, "check_copies": 0, "compress": None}
+    plain |= {"plan": None, "check_copies": 0, **dict.fromkeys(addons.table("codecs"))}
     config: Config = replace(setup.config, **{**plain, **options})
     return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 

@@ -35,7 +35,8 @@ from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
 
-SUMS = tuple(o for o in options(("reduce",)) if o.name in ("reduce_dtype", "compress"))
+TAKEN = "reduce_dtype", *addons.table("codecs")
+SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
 """The options of sums that a plan takes as given, because they change results."""
 
 STEPS_APART = "staleness", "servers", "slow_rank", "jitter"
