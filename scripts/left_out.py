@@ -1,8 +1,8 @@
 """A plugin of pytest for scripts/without: leaves out tests that ask for what is gone.
 
 NNMPI_GONE_OPTIONS has the names of options and of their values, NNMPI_GONE_NAMES those of modules,
-functions, classes, models and data sets, with commas between them. A module of nnmpi that imports
-one which is gone makes its test fail.
+functions, classes, models, data sets and fixtures, with commas between them. A module of nnmpi that
+imports one which is gone makes its test fail.
 """
 
 import os
@@ -26,6 +26,7 @@ ASKS = re.compile(
     rf"|unexpected keyword argument .({OPTIONS})\b"
     rf"|(model|data set) '({NAMES})\b[^']*' is (unknown|not known)"
     rf"|has no '({NAMES})'"
+    rf"|fixture '({NAMES})' not found"
     rf"|\b({NAMES}) is of an add-on that is not here"
 )
 MISSES = re.compile(rf"No module named '({NAMES})\b")

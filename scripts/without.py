@@ -64,14 +64,16 @@ def main() -> int:
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
         for package in PACKAGES:
             take_out(tree / package, lambda node: imports_of(node, modules))
-        for path in importing(tree, modules):
+        tests = importing(tree, modules)
+        fixtures = [*fixtures_of(tests)]
+        for path in tests:
             path.unlink()
         (tree / "sitecustomize.py").write_text(ONLY_THIS_TREE, encoding="utf-8")
         environment = {
             **os.environ,
             "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'scripts'}",
             "NNMPI_GONE_OPTIONS": ",".join(options_of(gone)),
-            "NNMPI_GONE_NAMES": ",".join(names_of(gone)),
+            "NNMPI_GONE_NAMES": ",".join([*names_of(gone), *fixtures]),
         }
         for check in (is_gone(modules), *(BRIEF if given.brief else CHECKS)):
             print("$", *check, flush=True)
@@ -123,6 +125,14 @@ def options_of(gone: set[str]) -> Iterator[str]:
             part = loaded(where)
             yield from (field.name for field in fields(part.options))
             yield from chain.from_iterable(part.choices.values())
+
+
+def fixtures_of(tests: set[Path]) -> Iterator[str]:
+    """Yields the names of functions in files conftest.py: their fixtures."""
+    for path in tests:
+        if path.name == "conftest.py":
+            parsed = ast.parse(path.read_text(encoding="utf-8"))
+            yield from (node.name for node in parsed.body if isinstance(node, ast.FunctionDef))
 
 
 def copy(tree: Path) -> None:
