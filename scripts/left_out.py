@@ -22,7 +22,7 @@ OPTIONS, NAMES = _any_of("NNMPI_GONE_OPTIONS"), _any_of("NNMPI_GONE_NAMES")
 ASKS = re.compile(
     rf"\b({OPTIONS})\b.{{0,20}}(is not an option|is not one of)"
     rf"|unrecognized arguments:.*--({OPTIONS})\b"
-    rf"|argument --\S+: invalid choice: .?({OPTIONS})\b"
+    rf"|argument \S+: invalid choice: .?({OPTIONS})\b"
     rf"|unexpected keyword argument .({OPTIONS})\b"
     rf"|(model|data set) '({NAMES})\b[^']*' is (unknown|not known)"
     rf"|has no '({NAMES})'"

@@ -117,10 +117,12 @@ def names_of(gone: set[str]) -> Iterator[str]:
 
 
 def options_of(gone: set[str]) -> Iterator[str]:
-    """Yields the options of these add-ons, and the values that they add to other options."""
+    """Yields the options, values of options and subcommands of these add-ons."""
     from nnmpi.addons import ADD_ONS, loaded
 
     for name in gone:
+        for table in ("simulations", "sim_options"):
+            yield from ADD_ONS[name].rows.get(table, {})
         for where in ADD_ONS[name].rows.get("options", {}).values():
             part = loaded(where)
             yield from (field.name for field in fields(part.options))

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 CAN_GO = (
-    *("notebook", "course", "sklearn", "loggers", "trace"),
+    *("simulator", "planning", "notebook", "course", "sklearn", "loggers", "trace"),
     *("pipedream", "averaging", "servers", "checks", "language", "pages"),
     *("compression", "swapping", "nccl", "cuda", "recovery"),
     *("checkpoint", "doctor", "completion", "compile", "utils", "optimizers", "images"),

@@ -15,10 +15,10 @@ def printed(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
 
 def test_the_list_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", "mlp:64-128-128-64-10", "--cut", "2", "--bucket-mb", "0.02")
-    status, out, _ = printed(
+    status, out, err = printed(
         capsys, "--ranks", "4", *model, "--dp", "2", "--pp", "2", "--micro-batches", "1"
     )
-    assert status == 0
+    assert status == 0, err
     expected = """\
 list of ranks 2, 3, proved:
   unit 0: 3.weight to 3.bias, buckets: 0

@@ -70,7 +70,7 @@ def test_the_command_gives_the_result_of_a_trainer(command: Command) -> None:
 
 def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
     completed = command(*IRIS, "--dry-run", "--save", "m.safetensors", "--log", "run.jsonl")
-    assert (completed.status, completed.err) == (0, "")
+    assert (completed.status, completed.err) == (0, ""), completed.err
     assert not Path("m.safetensors").exists()
     assert Path("run.jsonl").read_text() == completed.out
     (event,) = completed.events
@@ -92,6 +92,7 @@ def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
 
 def test_a_dry_run_of_ranks_that_are_not_there(command: Command) -> None:
     completed = command(*IRIS, "--dry-run", "--ranks=6", "--dp=3", "--tp=2", "--zero=1")
+    assert completed.status == 0, completed.err
     (event,) = completed.events
     assert (event["ranks"], event["layout"]) == (6, {"pp": 1, "dp": 3, "cp": 1, "tp": 2})
     assert [kind["ranks"] for kind in event["kinds"]] == [[0, 1], [2, 3], [4, 5]]
