@@ -2,7 +2,7 @@
 
 Core imports no add-on. It asks here for the rows of a table, and a row is loaded when it is asked
 for. `scripts/without NAME` takes out the modules of an add-on and its entry here, and tests the
-rest; those for which all other tests pass are in `tests/project/test_without.py`.
+rest.
 
     table           key                the value, or the function and what it returns
     options         its name           a Part of Config: its options, and their features

@@ -7,26 +7,19 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from nnmpi.addons import ADD_ONS
 
-CAN_GO = (
-    *("simulator", "planning", "notebook", "course", "sklearn", "loggers", "trace"),
-    *("pipedream", "averaging", "servers", "checks", "language", "pages"),
-    *("compression", "swapping", "nccl", "cuda", "recovery"),
-    *("checkpoint", "doctor", "completion", "compile", "utils", "optimizers", "images"),
-    *("recurrent", "experts", "transformer"),
-)
-"""The add-ons that no test of others needs."""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_without_two_of_them() -> None:
-    for name in random.sample(CAN_GO, 2):
+    for name in random.sample([*ADD_ONS], 2):
         without(name, "--brief")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", CAN_GO)
+@pytest.mark.parametrize("name", ADD_ONS)
 def test_without_any_of_them(name: str) -> None:
     without(name)
 
