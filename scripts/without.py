@@ -68,7 +68,8 @@ def main() -> int:
         fixtures = [*fixtures_of(tests)]
         for path in tests:
             path.unlink()
-        (tree / "sitecustomize.py").write_text(ONLY_THIS_TREE, encoding="utf-8")
+        with (tree / TABLE).open("a", encoding="utf-8") as file:
+            file.write(ONLY_THIS_TREE)
         environment = {
             **os.environ,
             "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'scripts'}",
@@ -82,11 +83,12 @@ def main() -> int:
     return 0
 
 
-ONLY_THIS_TREE = """import sys
-
-sys.meta_path[:] = [f for f in sys.meta_path if "Editable" not in getattr(f, "__name__", "")]
+ONLY_THIS_TREE = """
+_finders = __import__("sys").meta_path
+_finders[:] = [f for f in _finders if "Editable" not in getattr(f, "__name__", "")]
 """
-"""The start of each Python: an editable installation would find what is gone in another tree."""
+"""Lines of the first module that is imported: an editable installation would find what is gone in
+another tree."""
 
 
 def is_gone(modules: list[str]) -> tuple[str, ...]:
