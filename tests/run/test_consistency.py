@@ -120,6 +120,6 @@ def test_a_command_compares_what_ranks_read(tmp_path: Path) -> None:
         model[1].bias.data[...] += rank
         nnmpi.save(model.state_dict(), tmp_path / str(rank) / "m.safetensors")
     found = run(2, "-c", COMMAND, tmp_path, timeout=100)
-    assert found.out.splitlines() == ["2", "2"], found.err
+    assert sorted(found.out.splitlines()) == ["0", "2"], found.err
     said = "rank 1 differs from rank 0 in --load m.safetensors; let all ranks read"
     assert said in found.err

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Config, Callable[[], nn.Module] | None, Callable[[], Data
     "mnist-cnn": (Config(model="mnist-cnn", batch_size=32), None, DIGITS),
     "mnist-cnn in micro-batches": (IN_PARTS, None, DIGITS),
     "cifar-cnn": (Config(model="cifar-cnn", batch_size=8), None, IMAGES),
-    "decoder": (Config(batch_size=8), DECODER, TOKENS),
+    "decoder": (Config(batch_size=8, compile=True), DECODER, TOKENS),
     "gpt in micro-batches": (Config(batch_size=8, micro_batches=2), gpt, TOKENS),
 }
 

@@ -55,7 +55,11 @@ CASES: dict[str, tuple[dict[str, Any], Any, Callable[[], Any]]] = {
     "cnn": ({"model": "digits-cnn"}, None, digits),
     "random numbers": ({"compile": True}, Dropped, digits),
     "gpt": ({}, gpt, partial(windows, 56, 8)),
-    "decoder": ({}, partial(Decoder, VOCABULARY, 8, heads=2, width=16), partial(windows, 56, 8)),
+    "decoder": (
+        {"compile": True},
+        partial(Decoder, VOCABULARY, 8, heads=2, width=16),
+        partial(windows, 56, 8),
+    ),
     "float16": ({"model": "mlp:64-32-10", "dtype": "float16"}, None, digits),
     "float64": ({"model": "mlp:64-32-10", "dtype": "float64"}, None, digits),
     "micro-batches": ({"model": "mlp:64-32-10", "micro_batches": 2}, None, digits),
