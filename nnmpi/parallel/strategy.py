@@ -16,7 +16,7 @@ Rules:
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
@@ -101,6 +101,36 @@ class NotFiniteError(ArithmeticError):
     """Ends a run from one rank, whose loss or gradient is NaN or infinite."""
 
 
+class Undo(Protocol):
+    """The record of a rank's last step, or last round of local steps, by which it finishes or
+    undoes that if another rank is lost.
+
+    version    the number of steps after which this rank has values and optimizer state now, or
+               after `restore`
+    may_make   the version that `make` would lead to; None if there is none
+    decision   the number of steps, and the values that all ranks agreed on in the last of them;
+               None if this rank does not know them
+    """
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def may_make(self) -> int | None: ...
+
+    @property
+    def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
+
+    def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
+        """Yields the batches, from step number `step` on, and keeps what each step changes."""
+
+    def make(self, decision: Sequence[float]) -> None:
+        """Finishes what all ranks have agreed on; sends no message."""
+
+    def restore(self) -> None:
+        """Undoes what is not finished; sends no message."""
+
+
 class Strategy(Protocol):
     """A way of training in parallel, built for one layout; every rank has one, and all call its
     methods in the same order."""
@@ -108,7 +138,7 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     full_state: WholeArrays  # of the model
-    last: Any  # undoes the last step if a rank is lost within it (`undo_of`)
+    last: Undo | None  # None if no rank may be lost, or the last step cannot be undone
     traffic: StepTraffic  # what this rank sends in a step
 
     @property
@@ -194,7 +224,7 @@ class ExecutorStrategy:
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
-        last: Any = None,
+        last: Undo | None = None,
     ) -> None:
         self.layout, self.optimizer, self.last = layout, optimizer, last
         self.full_state = whole_model(spec.part, layout.all)
@@ -245,7 +275,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
-    last = undo_of(layout, "step", update, spec.part.model)
+    last: Undo | None = undo_of(layout, "step", update, spec.part.model)
     deferred, clip_norm = None, spec.arrangement.config.clip_norm
     if not last and can_defer(spec.arrangement, parts.store, optimizer):
         deferred = DeferredSteps(parts.store, optimizer, clip_norm, update, spec.control)

@@ -34,6 +34,7 @@ from nnmpi.parallel.strategy import (
     RankStep,
     StrategyParts,
     TrainSpec,
+    Undo,
     executor_of,
     slowed,
     undo_of,
@@ -66,6 +67,16 @@ class Averaging(Protocol):
         """Ends a round: until the next one begins, all replicas show equal values."""
 
 
+class RoundUndo(Undo, Protocol):
+    """The record of a rank's last round, by which it finishes or undoes that."""
+
+    def begin(self) -> None:
+        """Copies everything that a round changes."""
+
+    def end(self, step: int) -> None:
+        """Notes that this rank has ended a round, after this number of steps."""
+
+
 AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averaging]] = {
     "local": OuterOptimizer,
     "gossip": Gossiping,
@@ -85,7 +96,7 @@ class Rounds:
         averaging: Averaging,
         layout: Layout,
         spec: TrainSpec,
-        last: Any = None,
+        last: RoundUndo | None = None,
     ) -> None:
         self._executor, self._averaging = executor, averaging
         self._all, self._dp = layout.all, layout.axis["dp"]
@@ -209,7 +220,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     executor = executor_of(layout, spec, sync, ends, stats)
     scaler = [spec.task.scaler] if spec.task.scaler else []
-    last = undo_of(layout, "round", optimizer, spec.part.model, *scaler)
+    last: RoundUndo | None = undo_of(layout, "round", optimizer, spec.part.model, *scaler)
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor
 
 

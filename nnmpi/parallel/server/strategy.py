@@ -22,7 +22,7 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
-from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
+from nnmpi.parallel.strategy import TrainSpec, Undo, WorkerPosition
 from nnmpi.parallel.wire import wire_of
 
 
@@ -75,7 +75,7 @@ class ServerStrategy:
     ends."""
 
     position: WorkerPosition | None = None
-    last = None
+    last: Undo | None = None
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config
