@@ -12,9 +12,8 @@ def beyond_memory(event: dict[str, Any]) -> str:
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{in_column(e[f'disk_{way}'])}/s" for way in ("write", "read"))
-    state = f", {in_column(e['swapped_state'])} of optimizer state on disk" * bool(
-        e["swapped_state"]
-    )
+    swapped = e["swapped_state"]
+    state = f", {in_column(swapped)} of optimizer state on disk" if swapped else ""
     return (
         f"memory {e['memory']}, {in_column(e['for_activations'])} for activations: of "
         f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
