@@ -127,7 +127,8 @@ def options_of(gone: set[str]) -> Iterator[str]:
             yield from ADD_ONS[name].rows.get(table, {})
         for where in ADD_ONS[name].rows.get("options", {}).values():
             part = loaded(where)
-            yield from (field.name for field in fields(part.options))
+            if part.options:
+                yield from (field.name for field in fields(part.options))
             yield from chain.from_iterable(part.choices.values())
 
 

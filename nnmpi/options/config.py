@@ -61,7 +61,7 @@ def _choices(option: str, *names: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Config(*(part.options for part in _PARTS)):  # type: ignore[misc]
+class Config(*(part.options for part in _PARTS if part.options)):  # type: ignore[misc]
     """The options of a run; raises ValueError for a value that is out of range.
 
     Those of add-ons are inherited (`parts/`); type checkers see only those of core.

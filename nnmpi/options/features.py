@@ -57,13 +57,13 @@ class Feature(NamedTuple):
 class Part(NamedTuple):
     """The options of an add-on.
 
-    options   a dataclass, which Config inherits
+    options   a dataclass, which Config inherits; None if there are values of core's options only
     features  what these rely on, break and require
     choices   values that it adds to those of core's options, by option
     costs     options on which the cost of the model's units depends
     """
 
-    options: type
+    options: type | None = None
     features: Sequence[Feature] = ()
     choices: Mapping[str, Sequence[str]] = {}
     costs: Sequence[str] = ()

@@ -1,14 +1,6 @@
-"""Options of sums by NCCL."""
-
-from dataclasses import dataclass
+"""The value of --allreduce for sums by NCCL."""
 
 from nnmpi.options.features import Feature, Part, choice
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """No options of its own."""
-
 
 FEATURES = (
     Feature(
@@ -19,4 +11,4 @@ FEATURES = (
     ),
 )
 
-PART = Part(Options, FEATURES, {"allreduce": ("nccl",)})
+PART = Part(features=FEATURES, choices={"allreduce": ("nccl",)})
