@@ -113,8 +113,7 @@ def ranks_used(e: Event) -> Iterator[str]:
     """Phrases on the number of ranks, and on how they are used."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
-    for phrases in addons.of_fields("sync_phrases", e):
-        yield from phrases(e)
+    yield from phrases("sync_phrases", e)
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"
         yield plural(e["micro_batches"], "micro-batch", "es")
@@ -127,8 +126,13 @@ def ranks_used(e: Event) -> Iterator[str]:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
-    for phrases in addons.of_fields("phrases", e):
-        yield from phrases(e)
+    yield from phrases("phrases", e)
+
+
+def phrases(table: str, e: Event) -> Iterator[str]:
+    """Phrases of add-ons on the fields of an event: the rows of such a table."""
+    for of_field in addons.of_fields(table, e):
+        yield from of_field(e)
 
 
 def _step(e: Event) -> str:

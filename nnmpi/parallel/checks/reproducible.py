@@ -35,6 +35,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
 from nnmpi.parallel.checks.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
+from nnmpi.parallel.checks.slices import layout_fields
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
@@ -66,7 +67,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
             f"{V} slice{'s' * (V != 1)}",
             "other --slices or another --batch-size",
         ),
-        describe={"reproducible": True, "slices": V},
+        describe=layout_fields(spec.arrangement),
         sync=TreeSync(store, dp, stats, plan),
         batch_stats=stats,
         outcome=lambda: {"gradient_buffers": len(store.buffers)},

@@ -35,5 +35,6 @@ KIND = StrategyKind(
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """The number of slices, as a field of the event of a layout."""
-    return {"slices": a.config.slices}
+    """Fields of the start event and of a layout: that it is reproducible, and with how many
+    slices."""
+    return {"reproducible": True, "slices": a.config.slices}

@@ -14,6 +14,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.whole import whole_model
 from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
@@ -31,6 +32,13 @@ def steps_ahead(config: Config) -> float:
     ssp, infinity for asp."""
     ahead: dict[str, float] = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}
     return ahead[config.sync]
+
+
+def layout_fields(a: Arrangement) -> dict[str, int | None]:
+    """Fields of the start event and of a layout: the number of servers, and how many steps a worker
+    may be ahead; None if any number."""
+    ahead = steps_ahead(a.config)
+    return {"servers": a.servers, "steps_ahead": None if ahead == math.inf else int(ahead)}
 
 
 class ServedStore(LocalStore):
@@ -80,6 +88,7 @@ class ServerStrategy:
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config
         self.layout, self._task, self._control = layout, spec.task, spec.control
+        self._arrangement = spec.arrangement
         self._micro_batches, self._bound = config.micro_batches, steps_ahead(config)
         self._synchronous = self._bound == 0
         self._next_steps = () if self._synchronous else spec.next_steps
@@ -90,8 +99,7 @@ class ServerStrategy:
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
 
     def describe(self) -> dict[str, Any]:
-        ahead = None if self._bound == math.inf else int(self._bound)
-        return {"servers": self.layout.servers, "steps_ahead": ahead}
+        return dict(layout_fields(self._arrangement))
 
     def _check_batches(self, loader: Loader) -> None:
         """Raises OneSampleError on all ranks if a part of a batch has too few samples for the

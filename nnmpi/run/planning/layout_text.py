@@ -4,7 +4,7 @@ layout`."""
 from collections.abc import Iterator
 
 from nnmpi import addons
-from nnmpi.io.output.messages import Event, gpus
+from nnmpi.io.output.messages import Event, gpus, phrases
 from nnmpi.options.amounts import in_column, plural
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
@@ -24,8 +24,7 @@ def _parts(e: Event) -> Iterator[str]:
     axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
     how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
     how += gpus(e)
-    how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
-    how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
+    how += [*phrases("sync_phrases", e), *phrases("phrases", e)]
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
     how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
     how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
@@ -42,7 +41,7 @@ def _parts(e: Event) -> Iterator[str]:
             f"samples, {in_column(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
         )
     yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
-    if e["servers"]:
+    if "servers" in e:
         yield "what workers and servers send depends on who waits for whom, so it is not predicted"
     elif e["ranks"] > 1:
         sent = columns(list(_sent(e)), str.rjust)
