@@ -121,10 +121,6 @@ def add_options(p: argparse.ArgumentParser) -> None:
         help="the old layout, with --ranks, in quotes: shows what ranks move to get to the new one",
     )  # fmt: skip
     cli.add_flags(p, GROUPS)
-    if "backup" in addons.table("backups"):
-        p.add_argument_group("backups").add_argument(
-            "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
-        )
     output = p.add_argument_group("output")
     output.add_argument(
         "--svg",
@@ -207,7 +203,7 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
 
 def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | None]:
     """The config, the cluster and the machine, if one is named, that these options describe."""
-    known = {"backup", *(option.name for option in options(GROUPS))}
+    known = {*addons.table("backups"), *(option.name for option in options(GROUPS))}
     requested = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(requested))
     machine, nodes, device = machine_on_paper(given.machine, given.ranks, given.nodes, config)

@@ -40,7 +40,6 @@ def layout_event(a: Arrangement) -> Event:
         "sync": config.sync,
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
-        "backup": None,
         "notes": list(graph.notes),
         **{k: v for f in addons.given("layout_fields", config) for k, v in f(a).items()},
         **rank_fields(a),

@@ -47,8 +47,6 @@ def _parts(e: Event) -> Iterator[str]:
         sent = columns(list(_sent(e)), str.rjust)
         of_first = f" (above {MANY:,} ranks, sums are those of the first)" * (e["ranks"] > MANY)
         yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
-    if e["backup"] is not None:
-        yield "\n".join(_backups(e))
     for text in addons.of_fields("layout_texts", e):
         yield text(e)
     if e["sharded_layers"]:
@@ -86,7 +84,7 @@ def _moves(e: Event) -> str:
 
 
 def _memory(e: Event) -> Iterator[tuple[str, ...]]:
-    shown = HELD if e["backup"] is not None else HELD[:-1]
+    shown = HELD if addons.table("backups").keys() & e else HELD[:-1]
     yield "ranks", *(name if name != "activation" else "activations" for name in shown), "in all"
     for kind in e["kinds"]:
         held = [kind[f"{name}_bytes"] for name in shown]
@@ -102,25 +100,6 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
         sent = (kind["sent"][axis] for axis in axes)
         cells = (f"{in_column(s['bytes'])} in {s['messages']:,}" for s in sent)
         yield ranks_text(tuple(kind["ranks"])), *cells
-
-
-def _backups(e: Event) -> Iterator[str]:
-    """Lines on the bytes that would be lost with a rank, and on the cost of backups."""
-    if not any(kind["backups_bytes"] for kind in e["kinds"]):
-        yield "no backups: everything that a rank has is on another rank too"
-        return
-    often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"
-    where = "on another node" if e["nodes"] > 1 else "on the only node, and lost with it"
-    yield f"bytes that no other rank has, and that a rank sends for a backup {where}, {often}"
-    rows = [("ranks", "alone", "sent")]
-    for kind in e["kinds"]:
-        sent, alone = kind["backup_sent"], kind["sole_bytes"]
-        cells = (
-            (in_column(alone) if alone else "-"),
-            f"{in_column(sent['bytes'])} in {sent['messages']:,}",
-        )
-        rows.append((ranks_text(tuple(kind["ranks"])), *cells))
-    yield columns(rows, str.rjust)
 
 
 def _layers(e: Event) -> Iterator[tuple[str, ...]]:
