@@ -75,11 +75,6 @@ FEATURES: tuple[Feature, ...] = (
         breaks={WHOLE_MODEL: "each rank has some positions of the sequences"},
         conflicts={"positions along tp": "both cut the positions of sequences"},
     ),
-    Feature(
-        "one rank",
-        lambda config, ranks: "1 rank" if ranks == 1 else "",
-        remedy="start it with mpirun -n 2, or leave verify out",
-    ),
     Feature("positions along tp", _positions),
     Feature("sequence_parallel", requires={"tp": "positions are divided among the ranks along tp"}),
     Feature(

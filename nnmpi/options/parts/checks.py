@@ -58,6 +58,11 @@ FEATURES = (
     ),
     Feature("slices", requires={"reproducible": "only that cuts a batch into slices"}),
     Feature(
+        "one rank",
+        lambda config, ranks: "1 rank" if ranks == 1 else "",
+        remedy="start it with mpirun -n 2, or leave verify out",
+    ),
+    Feature(
         "verify",
         relies_on=(EXACT_SUMS,),
         conflicts={
