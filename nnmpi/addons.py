@@ -168,6 +168,8 @@ ADD_ONS = {
             "simulations": {"layout": "nnmpi.run.planning.dry_run"},
             "sim_options": {"machine": "nnmpi.planning.described.simulated:add_machine"},
             "start_fields": {"pp": "nnmpi.planning.stage_costs:pipeline_fields"},
+            "start_lines": {"plan": "nnmpi.run.planning.text:chosen"},
+            "result_lines": {"plan": "nnmpi.run.planning.text:outcome"},
             "rank_fields": {"kinds": "nnmpi.run.planning.layout_events:rank_fields"},
             "event_texts": {
                 "dry-run": "nnmpi.run.planning.layout_text:arranged",
@@ -279,15 +281,6 @@ ADD_ONS = {
             "callbacks": {"logger": "nnmpi.io.loggers:loggers_of"},
         },
     ),
-    "trace": AddOn(
-        modules=("nnmpi.options.parts.trace", "nnmpi.io.trace"),
-        uses=("simulator",),
-        rows={
-            "options": {"trace": "nnmpi.options.parts.trace:PART"},
-            "outputs": {"trace": "nnmpi.io.trace.tracing:OUTPUT"},
-            "tracers": {"trace": "nnmpi.io.trace:Tracer"},
-        },
-    ),
     "notebook": AddOn(
         modules=("nnmpi.run.notebook",),
         uses=("simulator", "planning", "pages"),
@@ -392,6 +385,16 @@ ADD_ONS = {
             *("tests/comm/test_ulfm_mpi.py", "tests/run/test_recovery_ulfm_mpi.py"),
             "benchmarks/backup.py",
         ),
+    ),
+    "trace": AddOn(
+        modules=("nnmpi.options.parts.trace", "nnmpi.io.trace"),
+        uses=("simulator",),
+        rows={
+            "options": {"trace": "nnmpi.options.parts.trace:PART"},
+            "outputs": {"trace": "nnmpi.io.trace.tracing:OUTPUT"},
+            "tracers": {"trace": "nnmpi.io.trace:Tracer"},
+            "result_lines": {"trace": "nnmpi.io.trace.text:times"},
+        },
     ),
     "course": AddOn(
         modules=("nnmpi.course",),

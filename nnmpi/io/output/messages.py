@@ -8,7 +8,6 @@ import numpy as np
 from nnmpi import addons
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import printable
-from nnmpi.options.tables import columns
 from nnmpi.parallel.mesh import CUTS
 
 Event = dict[str, Any]
@@ -21,10 +20,9 @@ def _start(e: Event) -> str:
         f"{e['steps']:,} steps",
         f"on {', '.join(ranks_used(e))}",
         e["note"] or "",
-        *(line(e) for line in addons.of_fields("start_lines", e)),
         _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
-        *(_planned(e["plan"]) if "plan" in e else ()),
+        *(line(e) for line in addons.of_fields("start_lines", e)),
         f"warning: {e['warning']}" if "warning" in e else "",
         *(f"warning: {line}" for line in e.get("advice", ())),
     ]
@@ -51,10 +49,9 @@ def _suspended(e: Event) -> str:
         f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
         f"from {e['checkpoint']}",
         _waited(e["checkpoints"]),
+        *(line(e) for line in addons.of_fields("result_lines", e)),
     ]
-    if "trace" in e:
-        lines.append(_trace(e["trace"], e["steps"]))
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
 
 
 def _waited(e: Event, which: str = "") -> str:
@@ -98,15 +95,6 @@ def _loaded(e: Event) -> Iterator[str]:
     ):
         more = f" and {len(names) - 8} more" if names[8:] else ""
         yield from [f"  {label}: {', '.join(names[:8])}{more}"] * bool(names)
-
-
-def _planned(e: Event) -> Iterator[str]:
-    """Lines on the layout that --plan has chosen, and on its predicted time and memory."""
-    yield from (f"note: {note}" for note in e["notes"])
-    yield (
-        f"plan: {e['layout']}, chosen among {plural(e['looked'], 'layout')}; predicted: "
-        f"{1e3 * e['predicted_seconds']:.4g} ms per step, {amount(e['predicted_bytes'])} per rank"
-    )
 
 
 def ranks_used(e: Event) -> Iterator[str]:
@@ -184,37 +172,15 @@ def _rates(e: Event, of: str = "") -> Iterator[str]:
 def _result(e: Event) -> str:
     """The text for the end of a run: the metrics, and a line for each of the other results."""
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
+    checkpoints = e.get("checkpoints", {})
     loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), loss, *_rates(e)])}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
+        _waited(checkpoints, " before the last one") if checkpoints.get("written") else "",
         *(line(e) for line in addons.of_fields("result_lines", e)),
     ]
-    if "error" in e.get("plan", {}):
-        ms = (1e3 * e["plan"][f"{kind}_seconds"] for kind in ("measured", "predicted"))
-        lines.append(
-            "{:.4g} ms per step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"])
-        )
-    if e.get("checkpoints", {}).get("written"):
-        lines.append(_waited(e["checkpoints"], " before the last one"))
-    if "trace" in e:
-        lines.append(_trace(e["trace"], e["steps"]))
     return "\n".join(filter(None, lines))
-
-
-def _trace(e: Event, steps: int) -> str:
-    """A table of the seconds that each rank spent computing, communicating and waiting, and the
-    bubble of a pipeline."""
-    rows = [["seconds", "computing", "communicating", "waiting", "other"]]
-    for rank, times in e["ranks"].items():
-        rows.append([f"rank {rank}", *(f"{x:.3f}" for x in times.values())])
-    of = f" of {steps:,}" if e["steps"] < steps else ""
-    title = f"trace of {e['steps']:,}{of} steps in {e['file']}, which ui.perfetto.dev shows"
-    lines = [title, columns(rows)]
-    if "bubble" in e:
-        bubble = e["bubble"]
-        lines.append(f"bubble {bubble['measured']:.1%}, simulated {bubble['simulated']:.1%}")
-    return "\n".join(lines)
 
 
 def _passes(e: Event) -> str:

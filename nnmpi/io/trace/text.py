@@ -1,0 +1,21 @@
+"""The text on a trace at the end of a run."""
+
+from typing import Any
+
+from nnmpi.options.tables import columns
+
+
+def times(e: dict[str, Any]) -> str:
+    """A table of the seconds that each rank spent computing, communicating and waiting, and the
+    bubble of a pipeline."""
+    trace = e["trace"]
+    rows = [["seconds", "computing", "communicating", "waiting", "other"]]
+    for rank, seconds in trace["ranks"].items():
+        rows.append([f"rank {rank}", *(f"{x:.3f}" for x in seconds.values())])
+    of = f" of {e['steps']:,}" if trace["steps"] < e["steps"] else ""
+    title = f"trace of {trace['steps']:,}{of} steps in {trace['file']}, which ui.perfetto.dev shows"
+    lines = [title, columns(rows)]
+    if "bubble" in trace:
+        bubble = trace["bubble"]
+        lines.append(f"bubble {bubble['measured']:.1%}, simulated {bubble['simulated']:.1%}")
+    return "\n".join(lines)
