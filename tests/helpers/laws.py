@@ -34,12 +34,8 @@ from helpers.tensor import (
 )
 from helpers.training import (
     conformance,
-    laws_averaging,
-    laws_backup,
-    laws_chaos,
     laws_checkpoint_files,
     laws_checkpoints,
-    laws_compression,
     laws_goals,
     laws_layers,
     laws_masters,
@@ -75,9 +71,9 @@ def of(*modules: ModuleType) -> dict[str, Law]:
     }
 
 
-def of_add_on(add_on: str, *names: str) -> dict[str, Law]:
-    """The laws of modules of an add-on; none where it was taken out, and they with it."""
-    return of(*(import_module(f"helpers.{name}") for name in names if add_on in ADD_ONS))
+def of_add_ons(add_ons: set[str], *names: str) -> dict[str, Law]:
+    """The laws of modules that import add-ons; none where one was taken out, and they with it."""
+    return of(*(import_module(f"helpers.{name}") for name in names if add_ons <= ADD_ONS.keys()))
 
 
 def is_law(f: Callable[..., object]) -> bool:
@@ -97,7 +93,7 @@ OF_COMM = of(
 )
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_sequence, laws_tensor_loss),
-    **of_add_on("experts", "tensor.laws_experts"),
+    **of_add_ons({"experts"}, "tensor.laws_experts"),
     **each(laws_sequence.a_transformer_trains_as_one_rank, ("decoder", "gpt")),
     **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
 }
@@ -134,16 +130,16 @@ IN_V = "a_v_has_the_bits_of_interleaved"
 OF_MANY = "other_ranks_equal_one_rank_in_any_layout"
 OF_CHECKPOINTS = {name: law for name, law in of(laws_checkpoints).items() if name != OF_MANY}
 FAMILIES = conformance.FAMILIES
+OF_BACKUPS = of_add_ons({"recovery"}, "training.laws_backup")
 OF_WORKS = of(laws_works, laws_memory, laws_processes)
 
 
-def late(layouts: Iterable[str]) -> dict[str, Law]:
-    return each(laws_chaos.has_the_bits_of_threads, layouts)
-
-
-def some_late(n: int, layouts: Iterable[str]) -> dict[str, Law]:
-    """One layout in n; all with --all."""
-    return late(one_in(n, layouts, "late"))
+def late(ranks: int, n: int = 1) -> dict[str, Law]:
+    """The law of late messages for one in n of the layouts of so many ranks; all with --all."""
+    if "recovery" not in ADD_ONS:  # what trains them was taken out with it
+        return {}
+    chaos = import_module("helpers.training.laws_chaos")
+    return each(chaos.has_the_bits_of_threads, one_in(n, chaos.layouts_of(ranks), "late"))
 
 
 class Row(NamedTuple):
@@ -175,10 +171,18 @@ TABLE = {
     "training of processes": Row(OF_PROCESSES, mpi=(2,)),
     "layers": Row(of(laws_layers), (3,), threads_all=(2,)),
     "averaging": Row(
-        of(laws_averaging), (4,), threads_all=(1, 2, 3, 8), mpi=(2,), mpi_all=(3, 4, 8)
+        of_add_ons({"planning"}, "training.laws_averaging"),
+        (4,),
+        threads_all=(1, 2, 3, 8),
+        mpi=(2,),
+        mpi_all=(3, 4, 8),
     ),
     "compression": Row(
-        of(laws_compression), (4,), threads_all=(1, 2, 3, 8), mpi=(2,), mpi_all=(3, 4, 8)
+        of_add_ons({"compression", "planning"}, "training.laws_compression"),
+        (4,),
+        threads_all=(1, 2, 3, 8),
+        mpi=(2,),
+        mpi_all=(3, 4, 8),
     ),
     "state of replicas": Row(OF_REPLICA_STATE, (4,), threads_all=(2, 3, 8), mpi_all=(3,)),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
@@ -188,7 +192,7 @@ TABLE = {
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "gpt2": Row(
-        of_add_on("language", "training.laws_gpt2", "training.laws_generation"),
+        of_add_ons({"language"}, "training.laws_gpt2", "training.laws_generation"),
         (2,),
         threads_all=(1, 3, 4),
         mpi_all=(2,),
@@ -203,7 +207,7 @@ TABLE = {
     "snapshot": Row(of(laws_snapshot), (3,), threads_all=(1, 2, 4), mpi_all=(3,)),
     "checkpoints": Row(OF_CHECKPOINTS, mpi=(3,)),
     "all checkpoints": Row(of(laws_checkpoints), threads_all=(1, 2, 3, 4, 8)),
-    "backups": Row(of(laws_backup), mpi=(3,)),
+    "backups": Row(OF_BACKUPS, mpi=(3,)),
     "checkpoint files": Row(
         of(laws_checkpoint_files), threads_all=(1, 3), mpi=(3,), mpich=(3,), quick=(2,)
     ),
@@ -231,16 +235,18 @@ TABLE = {
     "late conformance": Row(
         each(conformance.family_trains_as_one_rank, FAMILIES), chaos_all=(2, 4)
     ),
-    "late layouts of 2 ranks": Row(late(laws_chaos.layouts_of(2)), chaos_all=(2,)),
-    "late layouts of 3 ranks": Row(
-        some_late(6, laws_chaos.layouts_of(3)), chaos=(3,), chaos_mpich=(3,)
-    ),
-    "late layouts of 4 ranks": Row(late(laws_chaos.layouts_of(4)), chaos_all=(4,)),
+    "late layouts of 2 ranks": Row(late(2), chaos_all=(2,)),
+    "late layouts of 3 ranks": Row(late(3, 6), chaos=(3,), chaos_mpich=(3,)),
+    "late layouts of 4 ranks": Row(late(4), chaos_all=(4,)),
     "late conformance on 8 ranks": Row(
         each(conformance.family_trains_as_one_rank, conformance.ON_EIGHT), chaos_all=(8,)
     ),
-    "late checkpoints": Row(of(laws_checkpoint_files, laws_backup), chaos=(3,), chaos_all=(2, 4)),
-    "late operations": Row(of(laws_chaos), chaos=(3,), chaos_all=(2, 4, 8)),
+    "late checkpoints": Row(
+        {**of(laws_checkpoint_files), **OF_BACKUPS}, chaos=(3,), chaos_all=(2, 4)
+    ),
+    "late operations": Row(
+        of_add_ons({"recovery"}, "training.laws_chaos"), chaos=(3,), chaos_all=(2, 4, 8)
+    ),
 }
 """On threads laws hold on more numbers of ranks; over MPI it counts that ranks are processes. The
 table of conformance on threads has a test a row: test_conformance.py, test_strict_conformance.py.

@@ -34,7 +34,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.checks.verify import VerifyError
+from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.ends import DivergedError
 
 RING: Options = {"allreduce": "ring", "bucket_mb": 0.005}
@@ -124,7 +124,7 @@ def verify_finds_what_differs(comm: Comm) -> None:
             Trainer(config, Partial, clouds(), comm)
         return
     trainer = Trainer(config, Partial, clouds(), comm)
-    with pytest.raises(VerifyError, match="differ from those of one rank by") as ended:
+    with pytest.raises(AgreedError, match="differ from those of one rank by") as ended:
         trainer.fit(NullReport())
     assert same_on_all(comm, str(ended.value))
 
