@@ -104,7 +104,7 @@ for name in {modules!r}:
     return "python", "-c", tries
 
 
-BY_NAME = ("names", "methods", "models", "datasets")
+BY_NAME = ("names", "methods", "models", "datasets", "optimizers")
 """Tables whose keys are what programs name."""
 
 
