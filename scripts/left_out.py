@@ -2,7 +2,7 @@
 
 NNMPI_GONE_OPTIONS has the names of options and of their values, NNMPI_GONE_NAMES those of modules,
 functions, classes, models, data sets and fixtures, with commas between them. A module of nnmpi that
-imports one which is gone makes its test fail.
+imports one which is gone makes its test fail, and so does a run that leaves out too many.
 """
 
 import os
@@ -34,6 +34,55 @@ RAISED = re.compile(r"^(\S+\.py):\d+: ModuleNotFoundError", re.MULTILINE)
 PASSED = re.compile(r'^(?:E +)? *(?:File "(.+?)", line \d+|(\S+\.py):\d+: )', re.MULTILINE)
 """Lines of tracebacks that name a file: pytest's behind a message, and others before it."""
 
+LEFT_OUT = "left out: "
+"""How the reason of a test begins that is skipped here."""
+
+
+MOST = 0.1
+"""The largest share of tests that may be left out. Without the checks 2% are."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Counts the tests, unless this process is a worker that runs some of them."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Counts())
+
+
+class Counts:
+    """The tests of a run, and those that are left out, by name; a file that cannot be imported
+    counts as one."""
+
+    def __init__(self) -> None:
+        self.all, self.left_out = set[str](), set[str]()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Counts a test."""
+        self.all.add(report.nodeid)
+        if report.skipped and report.longrepr[2].startswith(LEFT_OUT):
+            self.left_out.add(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Counts a file that is left out."""
+        if report.skipped:
+            self.pytest_runtest_logreport(report)
+
+    @property
+    def are_too_many(self) -> bool:
+        """True if more tests are left out than MOST says."""
+        return len(self.left_out) > MOST * len(self.all)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fails the run if it leaves out too many tests."""
+        if self.are_too_many:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Prints the counts."""
+        line = f"left out {len(self.left_out):,} of {len(self.all):,} tests"
+        if self.are_too_many:
+            line += f", more than {MOST:.0%}: see what makes left_out.py think that they ask for it"
+        terminalreporter.write_line(line)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
@@ -52,7 +101,7 @@ def left_out(report: Any) -> Any:
     text = "\n".join([report.longreprtext, *(section for _, section in report.sections)])
     if report.failed and (found := ASKS.search(text) or missing_module(text)):
         report.outcome = "skipped"
-        report.longrepr = (str(report.fspath or report.nodeid), 0, f"left out: {found.group()}")
+        report.longrepr = (str(report.fspath or report.nodeid), 0, LEFT_OUT + found.group())
     return report
 
 

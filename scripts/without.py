@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,11 @@ BRIEF = (
 CHECKS = (*BRIEF[:2], ("mypy", "nnmpi"), (*PYTEST, "--quick", "tests"))
 
 
+MOST = 0.3
+"""The largest share of files of tests that may go with an add-on: with the simulator, and planning
+that uses it, 24% do; with none of the others more than 7%."""
+
+
 def main() -> int:
     """Takes the add-ons out of a copy, and returns the status of the first check that fails."""
     sys.path.insert(0, str(ROOT))
@@ -65,6 +70,9 @@ def main() -> int:
         for package in PACKAGES:
             take_out(tree / package, lambda node: imports_of(node, modules))
         tests = importing(tree, modules)
+        if (n := count(tests)) > MOST * (of := count((tree / "tests").rglob("*.py"))):
+            sys.exit(f"{n} of {of} files of tests import it, more than {MOST:.0%}: see which")
+        print(f"left out {n} of {of} files of tests", flush=True)
         fixtures = [*fixtures_of(tests)]
         for path in tests:
             path.unlink()
@@ -130,6 +138,11 @@ def options_of(gone: set[str]) -> Iterator[str]:
             if part.options:
                 yield from (field.name for field in fields(part.options))
             yield from chain.from_iterable(part.choices.values())
+
+
+def count(paths: Iterable[Path]) -> int:
+    """The number of files of tests, without helpers."""
+    return sum(path.name.startswith("test_") for path in paths)
 
 
 def fixtures_of(tests: set[Path]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Add-ons can be taken out: linters and tests pass without them."""
 
+import os
 import random
 import subprocess
 import sys
@@ -15,6 +16,25 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_without_two_of_them() -> None:
     for name in random.sample([*ADD_ONS], 2):
         without(name, "--brief")
+
+
+@pytest.mark.parametrize(("asking", "status"), [(2, 0), (3, 1)])
+def test_no_more_than_a_tenth_of_tests_may_be_left_out(
+    asking: int, status: int, tmp_path: Path
+) -> None:
+    tests = [f"def test_{i}({'gone' if i < asking else ''}): pass" for i in range(20)]
+    (tmp_path / "test_some.py").write_text("\n".join(tests), encoding="utf-8")
+    gone = {"NNMPI_GONE_OPTIONS": "", "NNMPI_GONE_NAMES": "gone"}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "left_out", "test_some.py"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **gone, "PYTHONPATH": str(ROOT / "scripts")},
+    )
+    assert f"left out {asking} of 20 tests" in run.stdout
+    assert run.returncode == status
 
 
 @pytest.mark.long
