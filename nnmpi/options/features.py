@@ -61,12 +61,14 @@ class Part(NamedTuple):
     features  what these rely on, break and require
     choices   values that it adds to those of core's options, by option
     costs     options on which the cost of the model's units depends
+    meetings  options that say when ranks exchange what: a plan takes them as given
     """
 
     options: type | None = None
     features: Sequence[Feature] = ()
     choices: Mapping[str, Sequence[str]] = {}
     costs: Sequence[str] = ()
+    meetings: Sequence[str] = ()
 
 
 class Refusal(NamedTuple):

@@ -1,6 +1,6 @@
 """Options of replicas that are averaged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 from nnmpi.options.features import EXACT_SUMS, Feature, Part, choice
@@ -82,4 +82,9 @@ FEATURES = (
     Feature("outer sgd", choice("outer", "sgd")),
 )
 
-PART = Part(Options, FEATURES, {"sync": ("local", "gossip")})
+PART = Part(
+    Options,
+    FEATURES,
+    {"sync": ("local", "gossip")},
+    meetings=tuple(option.name for option in fields(Options)),
+)

@@ -39,8 +39,8 @@ TAKEN = "reduce_dtype", *addons.table("codecs")
 SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
 """The options of sums that a plan takes as given, because they change results."""
 
-STEPS_APART = "staleness", "servers", "slow_rank", "jitter"
-MEETINGS = tuple(o for o in options(("sync",)) if o.name not in STEPS_APART)
+_MEETINGS = {"sync", *(name for part in addons.rows("options") for name in part.meetings)}
+MEETINGS = tuple(o for o in options(("sync",)) if o.name in _MEETINGS)
 """The options that say when ranks exchange what; a plan takes them as given, likewise."""
 
 SENDING_LESS = tuple(o for o in (*SUMS, *MEETINGS) if o.name != "reduce_dtype")
