@@ -3,6 +3,7 @@
 x (n, K)    w (O, K)    b (O) or None    y (n, O)
 """
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -50,11 +51,14 @@ def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
 LARGEST = 1 << 18
 """Up to this many multiplications the compiled loops beat BLAS everywhere (native/linear.c)."""
 
-OWN_PRODUCTS = {"avx2": 128, "avx512": 16, "avx512bf16": 16, "amx": 16}
+AVX512 = {"dw": range(1, sys.maxsize), "dx": range(64, sys.maxsize)}
+OWN_PRODUCTS = {
+    "avx2": {"dw": range(1, 129), "dx": range(0)},
+    **dict.fromkeys(("avx512", "avx512bf16", "amx"), AVX512),
+}
 """The instruction sets whose compiled loops beat OpenBLAS on one thread for larger products, too.
 
-That holds for outputs, and for gradients of weights with at most this many rows
-(`benchmarks/gemm.py`).
+That holds for outputs, and for gradients with these numbers of rows (`benchmarks/gemm.py`).
 """
 
 
@@ -71,10 +75,14 @@ def gradients(
 
     Each may be None, and is computed by the fastest way for its size. Without dw, x may be None.
     """
-    most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
-    if dw is not None and len(g) <= most and prefers_compiled(len(g), *w.shape):
-        linear_gradients(g, w, x, None, dw, None, True)
-        dw = None
+    if prefers_compiled(len(g), *w.shape):
+        rows = OWN_PRODUCTS[native.INSTRUCTIONS]
+        if dx is not None and len(g) in rows["dx"]:
+            linear_gradients(g, w, None, dx, None, None, True)
+            dx = None
+        if dw is not None and len(g) in rows["dw"]:
+            linear_gradients(g, w, x, None, dw, None, True)
+            dw = None
     linear_gradients(g, w, x, dx, dw, db, False)
 
 

@@ -74,24 +74,6 @@ static void pack_turned(Side s, int half, float *to, npy_intp width) {
     }
 }
 #else
-/* Transposes 8 x 8 elements. */
-static inline void turn_eight(__m256 *x) {
-    __m256 y[8];
-    UNROLL for (int i = 0; i < 8; i += 2) {
-        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-    }
-    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int k = 0; k < 2; k++) {
-        x[i + 2 * k] = _mm256_shuffle_ps(y[i + k], y[i + 2 + k], 0x44);
-        x[i + 2 * k + 1] = _mm256_shuffle_ps(y[i + k], y[i + 2 + k], 0xee);
-    }
-    UNROLL for (int i = 0; i < 4; i++) {
-        y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
-        y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
-    }
-    memcpy(x, y, sizeof y);
-}
-
 /* As above, with 8 lines and 8 terms at a time where there are that many. */
 static void pack_turned(Side s, int half, float *to, npy_intp width) {
     const npy_uint16 *at = s.at;
@@ -305,7 +287,7 @@ static void multiply_wide(Side A, npy_intp n, const void *strips, npy_intp terms
                           npy_intp row, int adds, void *room) {
     (void)room;
     Sizes s = {A.lines, whole_of(n, PER_VECTOR), A.terms, A.line, A.term, 0, 0, row, 1};
-    packed_product(&s, A.at, strips, terms, C, adds, NULL);
+    packed_product(&s, A.at, NULL, strips, terms, C, adds, NULL);
 }
 
 static const Way WIDE = {0, 32, pack_wide, multiply_wide};

@@ -3,99 +3,189 @@
 
    g  matrices     A (g, m, k), B (g, k, n) with any strides     C (g, m, n) with contiguous rows
 
-   B is packed in strips of WIDTH columns, one after the other:
+   B is packed in strips of WIDTH columns, one after the other, and A, if there are many columns,
+   in panels of ROWS rows:
 
-       | 0 1 | 2 3 | 4 |    ─►    0 1 0 1    2 3 2 3    4 . 4 .
-       | 0 1 | 2 3 | 4 |
+       B  | 0 1 | 2 3 | 4 |    ─►    0 1 0 1    2 3 2 3    4 . 4 .
+          | 0 1 | 2 3 | 4 |
+
+       A  | 0 0 0 |            ─►    0 1 0 1 0 1
+          | 1 1 1 |
 
    DEPTH terms at a time are added up in their order, and their sum is added to C, whatever the
    other sizes are. */
 #include "half_products.h"
 
 #ifdef FUSED
-#define DEPTH 1024     /* terms at a time: a strip stays in the L2 cache, */
-#define NEAR (1 << 16) /* and so do these elements of A; */
-#define PACKED 512     /* these columns stay in the L3 cache */
-#define MANY 256       /* from this many columns on, rows of A are packed too */
+#define DEPTH 1024     /* terms at a time */
+#define GROUP 128      /* columns at a time: their strips stay in the L2 cache, */
+#define NEAR (1 << 20) /* and so do most of this many elements of panels */
+#define MANY 256       /* from this many columns on, A is packed */
 #define SHALLOW 96     /* up to this many terms a strip is on the stack, which may be short */
+#define FETCHED (GROUP / 2) /* terms that are added up while a row of a group is fetched */
 
-/* Packs one strip with n columns of B, filled up with zeros to WIDTH. */
-static void pack_one(const Sizes *s, const float *B, npy_intp n, float *strip) {
-    npy_intp k = s->k;
-    if (n < WIDTH) memset(strip, 0, k * WIDTH * sizeof *strip);
-    if (s->b_column != 1)
-        for (npy_intp t = 0; t < k; t += 8) /* the terms of a column are adjacent in memory */
-            for (npy_intp c = 0; c < n; c++)
-                for (npy_intp i = t; i < k && i < t + 8; i++)
-                    strip[i * WIDTH + c] = B[i * s->b_term + c * s->b_column];
-    else
-        for (npy_intp i = 0; i < k; i++, strip += WIDTH, B += s->b_term)
-            if (n == WIDTH) /* a compile-time size */
-                memcpy(strip, B, WIDTH * sizeof *strip);
-            else
-                memcpy(strip, B, n * sizeof *strip);
-}
-
-/* Computes some rows of C and `columns` columns of one strip; through a block of scratch memory if
-   rows are not whole vectors or not contiguous. */
-static void tile(const Sizes *s, npy_intp rows, npy_intp columns, int adds, Terms t, const float *A,
-                 npy_intp a_row, const float *strip, float *C) {
-    int vectors = columns <= PER_VECTOR ? 1 : 2;
-    if (columns == vectors * PER_VECTOR && s->c_column == 1) {
-        some_rows(rows, vectors, adds, t, A, a_row, strip, WIDTH, C, s->c_row);
-        return;
+/* Transposes `lines` lines of adjacent terms: each row of `to` has one term of 8 lines, with zeros
+   for lines that are not there. */
+static void turn_lines(const float *from, npy_intp line, npy_intp lines, npy_intp terms, float *to,
+                       npy_intp row) {
+    npy_intp t = 0;
+    for (; t + 8 <= terms; t += 8) {
+        __m256 x[8];
+        UNROLL for (int i = 0; i < 8; i++)
+            x[i] = i < lines ? _mm256_loadu_ps(from + i * line + t) : _mm256_setzero_ps();
+        turn_eight(x);
+        UNROLL for (int i = 0; i < 8; i++) _mm256_storeu_ps(to + (t + i) * row, x[i]);
     }
-    float block[ROWS * WIDTH];
-    some_rows(rows, vectors, 0, t, A, a_row, strip, WIDTH, block, WIDTH);
-    for (npy_intp c = 0; c < columns; c++)
-        for (npy_intp r = 0; r < rows; r++) {
-            float *to = C + r * s->c_row + c * s->c_column, found = block[r * WIDTH + c];
-            *to = adds ? *to + found : found;
-        }
+    for (; t < terms; t++)
+        for (int i = 0; i < 8; i++) to[t * row + i] = i < lines ? from[i * line + t] : 0;
 }
 
 void pack(const Sizes *s, const float *B, float *strips) {
-    for (npy_intp j = 0; j < s->n; j += WIDTH)
-        pack_one(s, B + j * s->b_column, s->n - j < WIDTH ? s->n - j : WIDTH, strips + j * s->k);
+    npy_intp k = s->k, last = s->n / WIDTH * WIDTH;
+    if (s->b_term == 1) {
+        for (npy_intp j = 0; j < whole_of(s->n, WIDTH); j += 8)
+            turn_lines(B + j * s->b_column, s->b_column, s->n - j, k,
+                       strips + j / WIDTH * WIDTH * k + j % WIDTH, WIDTH);
+        return;
+    }
+    if (last < s->n) memset(strips + last * k, 0, k * WIDTH * sizeof *strips);
+    for (npy_intp i = 0; i < k; i++, B += s->b_term)
+        for (npy_intp j = 0; j < s->n; j += WIDTH) {
+            float *strip = strips + j * k + i * WIDTH;
+            if (s->b_column == 1 && j < last) memcpy(strip, B + j, WIDTH * sizeof *strip);
+            else
+                for (npy_intp c = 0; c < WIDTH && j + c < s->n; c++)
+                    strip[c] = B[(j + c) * s->b_column];
+        }
 }
 
-void packed_product(const Sizes *s, const float *A, const float *strips, npy_intp terms, float *C,
-                    int adds, float *room) {
-    for (npy_intp i = 0; i < s->m; i += ROWS, A += ROWS * s->a_row, C += ROWS * s->c_row) {
-        npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS, a_row = s->a_row;
-        const float *a = A;
-        Terms t = {1, s->k, 0, s->a_term};
-        if (room) {
-            for (npy_intp k = 0; k < s->k; k++)
-                for (npy_intp r = 0; r < rows; r++) room[k * ROWS + r] = A[r * a_row + k * t.at];
-            a = room, a_row = 1, t.at = ROWS;
+/* Packs A in panels; the last one may lack rows, which nobody reads. 8 - ROWS elements after them
+   may be written too. */
+static void pack_panels(const Sizes *s, const float *A, float *panels) {
+    for (npy_intp i = 0; i < s->m; i += ROWS, A += ROWS * s->a_row, panels += ROWS * s->k) {
+        npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS;
+        if (s->a_term == 1) {
+            turn_lines(A, s->a_row, rows, s->k, panels, ROWS);
+            continue;
         }
-        for (npy_intp j = 0; j < s->n; j += WIDTH)
-            tile(s, rows, s->n - j < WIDTH ? s->n - j : WIDTH, adds, t, a, a_row,
-                 strips + j * terms, C + j * s->c_column);
+        for (npy_intp k = 0; k < s->k; k++) {
+            const float *a = A + k * s->a_term;
+            if (s->a_row == 1 && rows == ROWS) memcpy(panels + k * ROWS, a, ROWS * sizeof *a);
+            else
+                for (npy_intp r = 0; r < rows; r++) panels[k * ROWS + r] = a[r * s->a_row];
+        }
     }
 }
 
-int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
-    /* A is read once for many columns if it is large, or if its terms are not adjacent */
-    int apart = s->a_term != 1, once = apart ? s->n >= MANY : s->m * s->k > NEAR;
-    npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = whole_of(s->n, WIDTH);
-    if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
-    npy_intp bytes = deepest * (columns + (apart && once ? ROWS : 0)) * sizeof *A;
-    float small[SHALLOW * WIDTH] __attribute__((aligned(CACHE_LINE))), *room = small;
-    if (bytes > (npy_intp)sizeof small)
-        room = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
-    if (!room) return 0;
-    for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
-        for (npy_intp j = 0; j < s->n; j += columns) {
-            Sizes some = *s;
-            some.n = s->n - j < columns ? s->n - j : columns;
-            some.k = s->k - k < DEPTH ? s->k - k : DEPTH;
-            pack(&some, B + k * s->b_term + j * s->b_column, room);
-            packed_product(&some, A + k * s->a_term, room, some.k, C + j * s->c_column, adds,
-                           apart && once ? room + deepest * columns : NULL);
+/* Rows of B that are packed next. They may be in memory, which takes less time if they are fetched
+   while terms are added up. */
+typedef struct {
+    const float *at;
+    npy_intp row;
+} Next;
+
+/* Computes ROWS rows of C, or adds to them, from one panel and one strip of k terms. As `block` of
+   products.h, but its strides are constants: compilers keep variable ones in memory. */
+ALWAYS_INLINE void panel_block(const int vectors, int adds, size_t k, const float *a,
+                               const float *b, float *C, npy_intp c_row, Next next) {
+    Vector c[ROWS][2], of_b[2];
+    UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int j = 0; j < vectors; j++) c[i][j] = ALL(0);
+    for (size_t t = 0; t < k; t++, a += ROWS, b += WIDTH) {
+        __builtin_prefetch(next.at + t / FETCHED * next.row + t % FETCHED * (GROUP / FETCHED), 0, 2);
+        UNROLL for (int j = 0; j < vectors; j++) of_b[j] = LOAD(b + j * PER_VECTOR);
+        UNROLL for (int i = 0; i < ROWS; i++) {
+            Vector one = ALL(a[i]);
+            UNROLL for (int j = 0; j < vectors; j++) c[i][j] = MULTIPLY_ADD(one, of_b[j], c[i][j]);
         }
-    if (room != small) free(room);
+    }
+    UNROLL for (int i = 0; i < ROWS; i++, C += c_row)
+        UNROLL for (int j = 0; j < vectors; j++) {
+            float *at = C + j * PER_VECTOR;
+            STORE(at, adds ? ADD(LOAD(at), c[i][j]) : c[i][j]);
+        }
+}
+
+/* Writes a block of scratch memory to C, or adds it. */
+static void write_block(const Sizes *s, const float *block, npy_intp rows, npy_intp columns,
+                        int adds, float *C) {
+    npy_intp c = 0;
+    if (rows == 8 && s->c_row == 1)
+        for (; c + 8 <= columns; c += 8) {
+            __m256 x[8];
+            UNROLL for (int i = 0; i < 8; i++) x[i] = _mm256_loadu_ps(block + i * WIDTH + c);
+            turn_eight(x);
+            UNROLL for (int i = 0; i < 8; i++) {
+                float *at = C + (c + i) * s->c_column;
+                _mm256_storeu_ps(at, adds ? _mm256_add_ps(_mm256_loadu_ps(at), x[i]) : x[i]);
+            }
+        }
+    for (; c < columns; c++)
+        for (npy_intp r = 0; r < rows; r++) {
+            float *at = C + r * s->c_row + c * s->c_column, found = block[r * WIDTH + c];
+            *at = adds ? *at + found : found;
+        }
+}
+
+/* Computes some rows of C and `columns` columns of one strip, from A where it is or from a panel;
+   through a block of scratch memory if rows are not whole vectors or not contiguous. */
+static void tile(const Sizes *s, npy_intp rows, npy_intp columns, int adds, const float *A,
+                 const float *panel, const float *strip, float *C, Next next) {
+    int vectors = columns <= PER_VECTOR ? 1 : 2;
+    int is_whole = columns == vectors * PER_VECTOR && s->c_column == 1;
+    float block[ROWS * WIDTH], *to = is_whole ? C : block;
+    npy_intp to_row = is_whole ? s->c_row : WIDTH;
+    int adds_here = is_whole && adds;
+    if (!panel || rows < ROWS) {
+        Terms t = {1, s->k, 0, panel ? ROWS : s->a_term};
+        some_rows(rows, vectors, adds_here, t, panel ? panel : A, panel ? 1 : s->a_row, strip,
+                  WIDTH, to, to_row);
+    } else if (vectors == 2) panel_block(2, adds_here, s->k, panel, strip, to, to_row, next);
+    else panel_block(1, adds_here, s->k, panel, strip, to, to_row, next);
+    if (!is_whole) write_block(s, block, rows, columns, adds, C);
+}
+
+void packed_product(const Sizes *s, const float *A, const float *panels, const float *strips,
+                    npy_intp terms, float *C, int adds, const float *next) {
+    npy_intp fetched = 0;
+    for (npy_intp i = 0; i < s->m; i += ROWS)
+        for (npy_intp j = 0; j < s->n; j += WIDTH, fetched += s->k / FETCHED) {
+            int is_more = next && fetched < s->k;
+            Next here = {is_more ? next + fetched * s->b_term : strips, is_more ? s->b_term : 0};
+            tile(s, s->m - i < ROWS ? s->m - i : ROWS, s->n - j < WIDTH ? s->n - j : WIDTH, adds,
+                 A + i * s->a_row, panels ? panels + i * s->k : NULL, strips + j * terms,
+                 C + i * s->c_row + j * s->c_column, here);
+        }
+}
+
+int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
+    npy_intp depth = s->k < DEPTH ? s->k : DEPTH, rows = s->m, columns = whole_of(s->n, WIDTH);
+    int packs = s->n >= MANY;
+    if (packs && rows * depth > NEAR) rows = NEAR / depth / ROWS * ROWS;
+    if (columns > GROUP) columns = GROUP;
+    npy_intp of_panels = packs ? depth * whole_of(rows, ROWS) + 8 - ROWS : 0;
+    npy_intp bytes = (depth * columns + of_panels) * sizeof *A;
+    float small[SHALLOW * WIDTH] __attribute__((aligned(CACHE_LINE))), *strips = small;
+    if (bytes > (npy_intp)sizeof small)
+        strips = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
+    if (!strips) return 0;
+    float *panels = packs ? strips + depth * columns : NULL;
+    for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
+        for (npy_intp i = 0; i < s->m; i += rows) {
+            Sizes some = *s;
+            some.m = s->m - i < rows ? s->m - i : rows;
+            some.k = s->k - k < DEPTH ? s->k - k : DEPTH;
+            const float *a = A + i * s->a_row + k * s->a_term;
+            if (packs) pack_panels(&some, a, panels);
+            for (npy_intp j = 0; j < s->n; j += columns) {
+                const float *b = B + k * s->b_term + j * s->b_column;
+                some.n = s->n - j < columns ? s->n - j : columns;
+                pack(&some, b, strips);
+                packed_product(&some, a, panels, strips, some.k,
+                               C + i * s->c_row + j * s->c_column, adds,
+                               s->b_column == 1 && j + columns < s->n ? b + columns : NULL);
+            }
+        }
+    if (strips != small) free(strips);
     return 1;
 }
 

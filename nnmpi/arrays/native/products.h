@@ -57,6 +57,24 @@ typedef __m256 Vector;
 #ifdef FUSED
 #define WIDTH (2 * PER_VECTOR)
 
+/* Transposes 8 x 8 elements. */
+static inline void turn_eight(__m256 *x) {
+    __m256 y[8];
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int k = 0; k < 2; k++) {
+        x[i + 2 * k] = _mm256_shuffle_ps(y[i + k], y[i + 2 + k], 0x44);
+        x[i + 2 * k + 1] = _mm256_shuffle_ps(y[i + k], y[i + 2 + k], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
+        y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
+    }
+    memcpy(x, y, sizeof y);
+}
+
 /* `outer` times `inner` terms: term (o, i) is at A[o * jump + i * at], and in this order in B. */
 typedef struct {
     npy_intp outer, inner, jump, at;
@@ -132,9 +150,9 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds);
 /* Packs B in strips of WIDTH columns and k rows, one after the other; the last one has zeros. */
 void pack(const Sizes *s, const float *B, float *strips);
 
-/* C = A B, or C += A B if it adds, with the first k of the `terms` rows of B's strips. ROWS rows
-   of A at a time are packed if there is room. */
-void packed_product(const Sizes *s, const float *A, const float *strips, npy_intp terms, float *C,
-                    int adds, float *room);
+/* C = A B, or C += A B if it adds, with the first k of the `terms` rows of B's strips, and from A
+   or, if not NULL, its panels. `next` are columns of B that are packed afterwards, or NULL. */
+void packed_product(const Sizes *s, const float *A, const float *panels, const float *strips,
+                    npy_intp terms, float *C, int adds, const float *next);
 #endif
 #endif

@@ -168,6 +168,7 @@ def linear_outputs(rng: Rng, dtype: Any) -> list[Any]:
             (100 * n, K, O),
             (n, K, 100 * O),
             (600, 10, 700),
+            (1100, 300, 1050),
         )
         draw = partial(whole, rng, dtype=dtype)
     x, w, bias = (draw(shape).astype(dtype) for shape in ((n, K), (O, K), O))
