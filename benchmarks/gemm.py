@@ -1,7 +1,8 @@
 """The matrix products of W2 in NumPy, nnmpi and PyTorch: python benchmarks/gemm.py [--json FILE]
 
 Their sum is a lower bound for the time of a step of W2. `compiled` are the loops of nnmpi,
-which linear layers take for outputs and weights' gradients where kernels.linear says so.
+which linear layers take where kernels.linear says so. Beside each time are its rate and, if there
+is a C compiler, the rate as a share of the core's peak, which is measured first.
 OPENBLAS_CORETYPE=Haswell or SkylakeX selects other kernels for NumPy.
 """
 
@@ -13,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
 import numpy as np
 from lib import timing
+from lib.peak import peak_text, rates
 from lib.timing import Row, Sample, Step
 
 import nnmpi
@@ -68,7 +70,7 @@ def main() -> None:
     has_torch = importlib.util.find_spec("torch") is not None
     about = timing.machine()
     timing.warn_if_busy(about)
-    print(f"nnmpi {nnmpi.__version__}, kernels {blas.core()}, {about['cpu']}")
+    print(f"nnmpi {nnmpi.__version__}, kernels {blas.core()}, {about['cpu']}{peak_text()}")
     rows: list[Row] = []
     totals: dict[str, float] = {}
     for name, (x, y) in products().items():
@@ -78,14 +80,15 @@ def main() -> None:
         for _ in range(a.rounds):
             for subject, f in made.items():
                 taken[subject].append(timing.measure(f, calls[subject]))
-        line = f"{name:<14}"
+        line, operations = f"{name:<14}", 2.0 * x.shape[0] * x.shape[1] * y.shape[1]
         for subject, samples in taken.items():
             cpu, wall = timing.median(samples)
-            rate = 2 * x.shape[0] * x.shape[1] * y.shape[1] / cpu / 1e9
             totals[subject] = totals.get(subject, 0.0) + cpu
-            line += f"{subject:>10} {cpu * 1e3:6.3f} ms {rate:5.0f} GF/s"
-            case = {"benchmark": "gemm", "case": name, "subject": subject, "ranks": 1}
-            rows.append({**case, "seconds": wall, "cpu_seconds": cpu, "gflops": rate, **about})
+            row = {"benchmark": "gemm", "case": name, "subject": subject, "ranks": 1}
+            row |= {"seconds": wall, "cpu_seconds": cpu, **rates(operations, cpu), **about}
+            line += f"{subject:>10} {cpu * 1e3:6.3f} ms {row['gflops']:4.0f} GF/s"
+            line += f" {row['of_peak']:4.0%}" if "of_peak" in row else ""
+            rows.append(row)
         print(line)
     print("sum" + "".join(f"{subject:>12} {t * 1e3:.2f} ms" for subject, t in totals.items()))
     timing.finish(a.json, rows)
