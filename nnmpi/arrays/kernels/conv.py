@@ -131,7 +131,7 @@ def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
     budget = of(x).chunk_bytes
     if f.groups == C > 1:
         chunk = _chunk(N, (H * W * C + 2 * h * v * O) * x.itemsize, budget)
-        return Depthwise(x, w, f.windows, f.pool, chunk), chunk
+        return Depthwise(x, w, f.windows, f.pool), chunk
     chunk = _chunk(N, h * v * (kh * kw * C + O) * x.itemsize, budget)
     method = Direct if Direct.suits(x, w, f.windows, f.groups) else Im2col
     return method(x, w, f.windows, f.groups, f.pool, chunk), chunk

@@ -1,8 +1,10 @@
 """Convolution of each channel alone, as a weighted sum of shifted images, without columns.
 
-    z[n, h, w, c] = sum over i, j of x[n, h * down + i * dh, w * right + j * dw, c] * w[i, j, c]
+    z[n, h, w, c] = sum over i, j of
+                    x[n, h * down + i * dh - top, w * right + j * dw - left, c] * w[i, j, c]
 
-Each image moves kh * kw times through the cache; columns would move it through memory.
+where pixels outside of an image are zero. Each image moves kh * kw times through the cache; columns
+would move it through memory, and so would images with their padding.
 """
 
 from collections.abc import Iterator
@@ -13,15 +15,29 @@ from nnmpi.arrays.kernels.im2col import Im2col, gather_loop
 from nnmpi.arrays.kernels.window import Windows
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
+Term = tuple[tuple[int, int], Array, Array]
 
-def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[tuple[tuple[int, int], Array]]:
-    """Yields, for each element of the kernel, its index and the pixels of x that it weights."""
-    down, right, dh, dw = steps
-    h, columns = ((n - 1) * step + 1 for n, step in zip(z.shape[1:3], (down, right), strict=True))
+
+def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slice]:
+    """Returns the inputs that one weight meets along an axis, and the outputs that they add to.
+
+    Output p reads input p * step + offset; those outside of the image are left out.
+    """
+    first = max(0, -(offset // step))
+    end = max(first, min(outputs, (inputs - 1 - offset) // step + 1))
+    start = first * step + offset
+    return slice(start, start + (end - first) * step, step), slice(first, end)
+
+
+def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
+    """Yields, for each element of the kernel, its index, the pixels of x that it weights, and those
+    of z that they add to."""
+    top, left, down, right, dh, dw = steps
     for i in range(w.shape[0]):
+        rows, h = _met(x.shape[1], z.shape[1], i * dh - top, down)
         for j in range(w.shape[1]):
-            top, left = i * dh, j * dw
-            yield (i, j), x[:, top : top + h : down, left : left + columns : right]
+            columns, v = _met(x.shape[2], z.shape[2], j * dw - left, right)
+            yield (i, j), x[:, rows, columns], z[:, h, v]
 
 
 def _rows(w: Array, z: Array) -> Array:
@@ -32,40 +48,54 @@ def _rows(w: Array, z: Array) -> Array:
 
 
 @kernel
-def depthwise_outputs(x: Array, w: Array, z: Out, down: int, right: int, dh: int, dw: int) -> None:
-    """Writes the outputs z (n, h, w, C) of padded images x (n, H, W, C) and weights w (kh, kw,
-    C)."""
+def depthwise_outputs(
+    x: Array, w: Array, z: Out, top: int, left: int, down: int, right: int, dh: int, dw: int
+) -> None:
+    """Writes the outputs z (n, h, w, C) of images x (n, H, W, C) and weights w (kh, kw, C)."""
     z.fill(0)
     rows = _rows(w, z)
-    for k, pixels in _terms(x, w, z, down, right, dh, dw):
-        z += pixels * rows[k]
+    for k, pixels, part in _terms(x, w, z, top, left, down, right, dh, dw):
+        part += pixels * rows[k][: part.shape[2]]
 
 
 @kernel
-def depthwise_images(z: Array, w: Array, x: InOut, down: int, right: int, dh: int, dw: int) -> None:
-    """Adds the gradient of the padded images to x, from the gradient z of the outputs."""
+def depthwise_images(
+    z: Array,
+    w: Array,
+    x: InOut,
+    adds: bool,
+    top: int,
+    left: int,
+    down: int,
+    right: int,
+    dh: int,
+    dw: int,
+) -> None:
+    """Writes the gradient of the images x from the gradient z of the outputs, or adds it to x."""
+    if not adds:
+        x.fill(0)
     rows = _rows(w, z)
-    for k, pixels in _terms(x, w, z, down, right, dh, dw):
-        pixels += z * rows[k]
+    for k, pixels, part in _terms(x, w, z, top, left, down, right, dh, dw):
+        pixels += part * rows[k][: part.shape[2]]
 
 
 @kernel
 def depthwise_weights(
-    x: Array, z: Array, w: InOut, down: int, right: int, dh: int, dw: int
+    x: Array, z: Array, w: InOut, top: int, left: int, down: int, right: int, dh: int, dw: int
 ) -> None:
     """Adds the gradient of the weights to w, from the gradient z of the outputs."""
-    for k, pixels in _terms(x, w, z, down, right, dh, dw):
-        w[k] += column_sum((pixels * z).reshape(-1, w.shape[2]))
+    for k, pixels, part in _terms(x, w, z, top, left, down, right, dh, dw):
+        w[k] += column_sum((pixels * part).reshape(-1, w.shape[2]))
 
 
 class Depthwise(Im2col):
     """Convolution with as many groups as channels, and O / C outputs for each channel."""
 
-    narrow_up_to = 0  # pixels are added up channels-last, so images are never stored as planes
+    narrow_up_to = 0
 
-    def __init__(self, x: Array, w: Array, windows: Windows, pool: bool, chunk: int) -> None:
+    def __init__(self, x: Array, w: Array, windows: Windows, pool: bool) -> None:
         """Takes x (N, H, W, C) with any strides and w (kh, kw, 1, O) contiguous."""
-        super().__init__(x, w, windows, 1, pool, chunk)
+        super().__init__(x, w, windows, 1, pool, 0)
         rows, columns = windows
         self.steps = (
             self.f * rows.stride,
@@ -79,35 +109,42 @@ class Depthwise(Im2col):
         (kh, kw, _, O), C = w.shape, self.x.shape[3]
         return self.xp.moveaxis(w.reshape(kh, kw, C, O // C), -1, 0)
 
-    def _parts(self, padded: Array, z: Array) -> Iterator[tuple[int, Array, Array]]:
-        """Yields (m, images, their outputs in z (T, O) for multiple m of the channels, (n, h, w,
-        C)).
+    def _parts(self, n: int, z: Array) -> Iterator[tuple[int, Array, tuple[int, ...]]]:
+        """Yields (m, outputs in z (T, O) of n images for multiple m of the channels, (n, h, w, C),
+        and the numbers of the loops).
 
         Each place in a pooling window is a part of its own.
         """
-        n, C, (rows, columns) = len(padded), self.x.shape[3], self.windows
+        C, (rows, columns) = self.x.shape[3], self.windows
         z = z.reshape(self.f, self.f, n, *self.covers, C, z.shape[1] // C)
         for a in range(self.f):
             for b in range(self.f):
-                images = padded[:, a * rows.stride :, b * columns.stride :]
+                top, left = rows.before - a * rows.stride, columns.before - b * columns.stride
                 for m in range(z.shape[-1]):
-                    yield m, images, z[a, b, ..., m]
+                    yield m, z[a, b, ..., m], (top, left, *self.steps)
+
+    def _images(self, s: slice) -> Array:
+        """Returns images x[s] with adjacent channels."""
+        x = self.x[s]
+        return x if x.strides[3] == x.itemsize else self.xp.ascontiguousarray(x)
 
     def forward(self, s: slice, z: Array) -> None:
         """Writes the outputs z (T, O) of images x[s], without bias."""
-        weights = self._multiples(self.w)
-        for m, images, part in self._parts(self._padded(s), z):
-            depthwise_outputs(images, weights[m], part, *self.steps)
+        x, weights = self._images(s), self._multiples(self.w)
+        for m, part, numbers in self._parts(len(x), z):
+            depthwise_outputs(x, weights[m], part, *numbers)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
         """Writes dx[s] and adds to dw, from the gradient dz (T, O) of images x[s]; each may be
         None."""
         if dw is not None:
-            multiples = self._multiples(dw)
-            for m, images, part in self._parts(self._padded(s), dz):
-                depthwise_weights(images, part, multiples[m], *self.steps)
+            x, multiples = self._images(s), self._multiples(dw)
+            for m, part, numbers in self._parts(len(x), dz):
+                depthwise_weights(x, part, multiples[m], *numbers)
         if dx is not None:
-            d, weights = self._zeros(len(dx[s]), self.sums), self._multiples(self.w)
-            for m, images, part in self._parts(d, dz):
-                depthwise_images(part, weights[m], images, *self.steps)
-            gather_loop(self._cropped(d), dx[s])
+            images, weights = dx[s], self._multiples(self.w)
+            d = images if dx.dtype == self.sums else self.xp.empty(images.shape, self.sums)
+            for k, (m, part, numbers) in enumerate(self._parts(len(d), dz)):
+                depthwise_images(part, weights[m], d, k > 0, *numbers)
+            if d is not images:
+                gather_loop(d, images)

@@ -118,25 +118,24 @@ def places(rng: Rng, dtype: Any) -> list[Any]:
 
 
 def depthwise(rng: Rng, dtype: Any) -> list[Any]:
-    """x, w and z, and the steps down and right of pixels and of weights."""
-    n, h, w, kh, kw = (int(x) for x in rng.integers(1, 5, 5))
-    apart, C = [int(x) for x in rng.integers(1, 3, 4)], one_of(rng, 1, 16, 33, 64, 70)
-    H, W = (
-        (k - 1) * step + (kernel - 1) * dilation + 1 + int(rng.integers(2))
-        for k, step, kernel, dilation in ((h, apart[0], kh, apart[2]), (w, apart[1], kw, apart[3]))
-    )
+    """x, w and z, how far the first weight is outside of an image, which may be less than nothing,
+    and the steps down and right of pixels and of weights."""
+    n, kh, kw = (int(x) for x in rng.integers(1, 5, 3))
+    h, w, H, W = (int(x) for x in rng.integers(1, 12, 4))
+    before = [int(x) for x in rng.integers(-2, 4, 2)]
+    apart, C = [int(x) for x in rng.integers(1, 4, 4)], one_of(rng, 1, 16, 33, 64, 70)
     shapes = (n, H, W, C), (kh, kw, C), (n, h, w, C)
-    return [*(numbers(rng, shape, dtype) for shape in shapes), *apart]
+    return [*(numbers(rng, shape, dtype) for shape in shapes), *before, *apart]
 
 
 def depthwise_images(rng: Rng, dtype: Any) -> list[Any]:
-    x, w, z, *apart = depthwise(rng, dtype)
-    return [z, w, x, *apart]
+    x, w, z, *places = depthwise(rng, dtype)
+    return [z, w, x, bool(rng.integers(2)), *places]
 
 
 def depthwise_weights(rng: Rng, dtype: Any) -> list[Any]:
-    x, w, z, *apart = depthwise(rng, dtype)
-    return [*(rng.standard_normal(a.shape).astype(dtype) for a in (x, z, w)), *apart]
+    x, w, z, *places = depthwise(rng, dtype)
+    return [*(rng.standard_normal(a.shape).astype(dtype) for a in (x, z, w)), *places]
 
 
 def products(rng: Rng, dtype: Any) -> list[Any]:
