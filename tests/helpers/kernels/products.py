@@ -163,6 +163,7 @@ def linear_outputs(rng: Rng, dtype: Any) -> list[Any]:
         n, K, O = one_of(
             rng,
             (n, 100 * K, O),
+            (n % 9 + 2, 60 * K, O),  # few rows
             (10 * n, 10 * K, O),
             (100 * n, K, O),
             (n, K, 100 * O),
