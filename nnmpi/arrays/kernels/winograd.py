@@ -26,7 +26,6 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.linear import products_loop
-from nnmpi.arrays.kernels.precision import cast
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 _PLANE_PAD = 16  # elements; without them one transform took 9 times as long
@@ -217,6 +216,21 @@ def winograd_gradients(
     np.matmul(transform(m, M.dtype.name).A.T, matrix(Y), out=matrix(M))
 
 
+@kernel
+def winograd_weights(w: np.ndarray, U: Out) -> None:
+    """Writes U (t*t, R, C) = kron(G, G) w, from weights w (3, 3, R, C) with any strides."""
+    G = transform(isqrt(len(U)) - 2, w.dtype.name).G
+    U[...] = (G @ w.reshape(9, -1)).reshape(U.shape)
+
+
+@kernel
+def winograd_unweights(U: np.ndarray, w: Out) -> None:
+    """Writes w (R, C, 9) = kron(G, G).T U, from U (t*t, R, C): the transpose of
+    `winograd_weights`."""
+    G = transform(isqrt(len(U)) - 2, U.dtype.name).G
+    w[...] = np.moveaxis((G.T @ U.reshape(len(U), -1)).reshape(9, *U.shape[1:]), 0, -1)
+
+
 def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
     """Returns how the tiles V cover the images x."""
     (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
@@ -264,29 +278,23 @@ class Winograd:
         self.x, self.w, self.q = x, w, q
         self.C, self.O = w.shape[2:]
         self.sums = types_of(w.dtype).sums
-        self.U = self.transformed()
+        self.U = self.transformed(w)
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
-    @property
-    def f(self) -> Transform:
-        """The matrices of the transforms, which are cached for the process."""
-        return transform(self.q.m, self.sums.name)
-
-    def transformed(self) -> np.ndarray:
-        """Computes U, the transformed weights.
+    def transformed(self, w: np.ndarray) -> np.ndarray:
+        """Computes U, the transformed weights w (3, 3, R, C).
 
         U is not kept for the backward pass, since it is up to four times as large as w.
         """
-        w = self.w.reshape(9, -1).astype(self.sums, copy=False)
-        U: np.ndarray = cast((self.f.G @ w).reshape(-1, self.C, self.O), self.w.dtype)
+        U: np.ndarray = xp_of(w).empty(((self.q.m + 2) ** 2, *w.shape[2:]), w.dtype)
+        winograd_weights(w, U)
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Transforms w again, with its current values, and transposes U[k], which BLAS does
+        """Transforms w again, with its current values, and transposed: BLAS transposes U[k]
         slowly."""
         if needs_dx:
-            U = self.transformed().transpose(0, 2, 1)
-            self.U = xp_of(self.w).ascontiguousarray(U)
+            self.U = self.transformed(self.w.swapaxes(2, 3))
 
     def release(self) -> None:
         """Frees U, and the images, whose tiles are kept, after the last chunk of a pass."""
@@ -308,13 +316,15 @@ class Winograd:
 
     def new_dw(self) -> np.ndarray:
         """Returns zeros that `gradients` adds to: dU[k] transposed, whose product is faster."""
-        zeros: np.ndarray = xp_of(self.w).zeros((len(self.f.B), self.O, self.C), self.sums)
+        shape = (self.q.m + 2) ** 2, self.O, self.C
+        zeros: np.ndarray = xp_of(self.w).zeros(shape, self.sums)
         return zeros
 
     def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
-        """Returns the gradient of w (3, 3, C, O) from the sum dUt: a view."""
-        flat: np.ndarray = self.f.G.T @ dUt.reshape(len(dUt), -1)
-        return flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
+        """Returns the gradient of w (3, 3, C, O) from the sum dUt: a view of (O, C, 9)."""
+        dw: np.ndarray = xp_of(self.w).empty((self.O, self.C, 9), self.sums)
+        winograd_unweights(dUt, dw)
+        return dw.reshape(self.O, self.C, 3, 3).transpose(2, 3, 1, 0)
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients

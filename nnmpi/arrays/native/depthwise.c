@@ -2,7 +2,8 @@
 
    x (n, H, W, C)     w (kh, kw, C)     z (n, h, w, C)
 
-       z[n, h, w, c] = sum over i, j of x[n, h down + i dh - top, w right + j dw - left, c] w[i, j, c]
+       z[n, h, w, c] = sum over i, j of
+                       x[n, h down + i dh - top, w right + j dw - left, c] w[i, j, c]
 
    where pixels outside of an image are zero
 
@@ -19,8 +20,9 @@ typedef struct {
     npy_intp x[3], z[3]; /* elements from one image, row and pixel to the next */
 } Shape;
 
-/* One weight, the offset of that of the first channel, and the pixels that it meets in a row: that of result p is `at` + p steps elements
-   from the start of the image, for p from `first` to `end`; all others are outside of it. */
+/* One weight, at the offset of its first channel, and the pixels that it meets in a row: that of
+   result p is `at` + p steps elements from the start of the image, for p from `first` to `end`; all
+   others are outside of it. */
 typedef struct {
     npy_intp weight, at, first, end;
 } Tap;
@@ -51,8 +53,8 @@ static void taps_of_outputs(const Shape *s, npy_intp h, Taps *t) {
         for (npy_intp j = 0; j < s->kw && row >= 0 && row < s->H; j++) {
             npy_intp left = j * s->dw - s->left, first = rounded_up(-left, s->right);
             npy_intp end = rounded_up(s->W - left, s->right);
-            add_tap(t, (i * s->kw + j) * s->C, row * s->x[1] + left * s->x[2], first < 0 ? 0 : first,
-                    end < s->w ? end : s->w);
+            add_tap(t, (i * s->kw + j) * s->C, row * s->x[1] + left * s->x[2],
+                    first < 0 ? 0 : first, end < s->w ? end : s->w);
         }
     }
 }
@@ -83,8 +85,8 @@ typedef float Vector __attribute__((vector_size(4 * PER_VECTOR), aligned(4), may
 #define WIDTH (2 * PER_VECTOR) /* channels whose sums stay in registers, */
 #define MANY 4                 /* of so many results: their weights are loaded once */
 
-/* The results z of `pixels` pixels, x those of the first one, for some vectors of channels: sums over
-   the taps, or over those that meet result p if it `checks`. */
+/* The results z of `pixels` pixels from the p-th on, for some vectors of channels: sums over the
+   taps, or, if it `checks`, over those that meet result p. x is moved on by p steps. */
 ALWAYS_INLINE void block(const int pixels, const int vectors, const int checks, const Taps *t,
                          npy_intp p, const float *x, const float *w, float *z, npy_intp z_step,
                          int adds) {
@@ -136,8 +138,8 @@ static float one_sum(const Taps *t, npy_intp p, const float *x, const float *w, 
 }
 
 /* `many` results from p on: z = the sum over the taps of a row, or += if it adds. */
-static void results(const Taps *t, npy_intp many, npy_intp p, const float *x, const float *w, npy_intp C,
-                    float *z, npy_intp z_step, int adds) {
+static void results(const Taps *t, npy_intp many, npy_intp p, const float *x, const float *w,
+                    npy_intp C, float *z, npy_intp z_step, int adds) {
     npy_intp c = 0;
     const float *from = x + p * t->step;
     float *to = z + p * z_step;
@@ -149,8 +151,7 @@ static void results(const Taps *t, npy_intp many, npy_intp p, const float *x, co
                                                                     z_step, adds);
     for (; c < C; c++)
         for (npy_intp i = 0; i < many; i++)
-            to[i * z_step + c] =
-                one_sum(t, p + i, x + c, w + c, adds ? to[i * z_step + c] : 0);
+            to[i * z_step + c] = one_sum(t, p + i, x + c, w + c, adds ? to[i * z_step + c] : 0);
 }
 
 /* All results of a row. */

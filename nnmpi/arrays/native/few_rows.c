@@ -96,11 +96,12 @@ ALWAYS_INLINE void combine(const int rows, const int terms, npy_intp K, npy_intp
         }
 }
 
+#define COMBINE(m, k) combine(m, k, K, many, factor, row, term, B, adds, C)
 #define TERMS_OF(m)                                                                                \
-    case 4 * m: combine(m, 4, K, many, factor, row, term, B, adds, C); break;                            \
-    case 4 * m - 1: combine(m, 3, K, many, factor, row, term, B, adds, C); break;                        \
-    case 4 * m - 2: combine(m, 2, K, many, factor, row, term, B, adds, C); break;                        \
-    case 4 * m - 3: combine(m, 1, K, many, factor, row, term, B, adds, C); break;
+    case 4 * m: COMBINE(m, 4); break;                                                              \
+    case 4 * m - 1: COMBINE(m, 3); break;                                                          \
+    case 4 * m - 2: COMBINE(m, 2); break;                                                          \
+    case 4 * m - 3: COMBINE(m, 1); break;
 
 static void some_combinations(npy_intp rows, npy_intp terms, npy_intp K, npy_intp many,
                               const float *factor, npy_intp row, npy_intp term, const float *B,

@@ -11,6 +11,9 @@
    winograd_gradients(g, y, largest, db, M)
        the transpose: M from the gradient g of y; adds the sums of the gradient before ReLU to db
 
+   winograd_weights(w, U)        U (T, R, C) from w (3, 3, R, C) with any strides
+   winograd_unweights(U, w)      the transpose: w (R, C, 9) from U (T, R, C)
+
    Tiles that are written are factors of products and may have 16 bits: each is rounded once. */
 #include "epilogue.h"
 #include "halves.h"
@@ -84,6 +87,14 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
         }
 }
 
+/* w and U: R x C pairs of channels. */
+typedef struct {
+    npy_intp rows, C;
+    npy_intp w[4], plane, row; /* elements from one to the next */
+} Weights;
+
+#define GROUP 16 /* channels at a time */
+
 #define SIDE 2
 #define OF(name) name##_2
 #include "winograd.h"
@@ -153,7 +164,31 @@ static int winograd_gradients(Arguments *a) {
     return DONE;
 }
 
+/* Reads the planes U, the argument with this number. */
+static Weights weights_of(const Arguments *a, int U) {
+    return (Weights){SIZE(a, 'R'), SIZE(a, 'C'), {0}, step(a, U, 0), step(a, U, 1)};
+}
+
+static int winograd_weights(Arguments *a) {
+    npy_intp T = SIZE(a, 'T');
+    Weights s = weights_of(a, 1);
+    if (T != 16 && T != 36) return NOT_MADE_FOR;
+    for (int i = 0; i < 4; i++) s.w[i] = step(a, 0, i);
+    (T == 16 ? weights_2 : weights_4)(&s, a->at[0], a->at[1]);
+    return DONE;
+}
+
+static int winograd_unweights(Arguments *a) {
+    npy_intp T = SIZE(a, 'T');
+    Weights s = weights_of(a, 0);
+    if (T != 16 && T != 36) return NOT_MADE_FOR;
+    (T == 16 ? unweights_2 : unweights_4)(&s, a->at[0], a->at[1]);
+    return DONE;
+}
+
 Kernel winograd_kernels[] = {
+    KERNEL(winograd_weights, "f:33RC ~f-TRC"),
+    KERNEL(winograd_unweights, "f-TRC ~fRC9"),
     PARTS("n", winograd_tiles, "f-nHWC ~h-TnijC %"),
     PARTS("n", winograd_images, "f-TnijC ~f-nHWC %"),
     PARTS("n", winograd_outputs, "f-TnijO " OUTPUTS),

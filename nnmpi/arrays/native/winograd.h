@@ -2,6 +2,7 @@
 
    inputs      B' d    TILE pixels to TILE        pixels    B v    the transpose of inputs
    inverse     A' m    TILE to SIDE pixels        spread    A y    the transpose of inverse
+   taps        G w     3 weights to TILE          untaps    G' u   the transpose of taps
 
    The matrices are those of kernels/winograd.py. */
 
@@ -17,6 +18,14 @@ ALWAYS_INLINE void OF(inverse)(const float *m, float *y) {
 }
 ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
     m[0] = y[0], m[1] = y[0] + y[1], m[2] = y[0] - y[1], m[3] = -y[1];
+}
+ALWAYS_INLINE void OF(taps)(const float *w, float *u) {
+    float s = w[0] + w[2];
+    u[0] = w[0], u[1] = 0.5f * (s + w[1]), u[2] = 0.5f * (s - w[1]), u[3] = w[2];
+}
+ALWAYS_INLINE void OF(untaps)(const float *u, float *w) {
+    float s = 0.5f * (u[1] + u[2]);
+    w[0] = u[0] + s, w[1] = 0.5f * (u[1] - u[2]), w[2] = s + u[3];
 }
 #else /* the points 0, +-P, +-Q and infinity */
 #define P 0.625f
@@ -44,6 +53,20 @@ ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
     float c = y[0] + QQ * y[2], e = Q * (y[1] + QQ * y[3]);
     m[0] = y[0], m[1] = a + b, m[2] = a - b, m[3] = c + e, m[4] = c - e, m[5] = y[3];
 }
+#define AT_P (0.5f / (PP * (PP - QQ)))
+#define AT_Q (0.5f / (QQ * (QQ - PP)))
+ALWAYS_INLINE void OF(taps)(const float *w, float *u) {
+    float a = w[0] + PP * w[2], b = P * w[1], c = w[0] + QQ * w[2], e = Q * w[1];
+    u[0] = w[0] * (1 / (PP * QQ)), u[1] = (a + b) * AT_P, u[2] = (a - b) * AT_P;
+    u[3] = (c + e) * AT_Q, u[4] = (c - e) * AT_Q, u[5] = w[2];
+}
+ALWAYS_INLINE void OF(untaps)(const float *u, float *w) {
+    float s = (u[1] + u[2]) * AT_P, a = P * ((u[1] - u[2]) * AT_P);
+    float t = (u[3] + u[4]) * AT_Q, b = Q * ((u[3] - u[4]) * AT_Q);
+    w[0] = u[0] * (1 / (PP * QQ)) + s + t, w[1] = a + b, w[2] = PP * s + QQ * t + u[5];
+}
+#undef AT_P
+#undef AT_Q
 #undef P
 #undef Q
 #undef PP
@@ -152,6 +175,48 @@ static void OF(gradients)(const Gradient *q, const Tiles *t, float *room) {
                 }
                 if (t->half) round_tile(t, TILE * TILE, rounded, tile(t, n, i, j));
             }
+}
+
+/* U of some weights: w is gathered, since its channels may be apart. */
+static void OF(weights)(const Weights *s, const float *w, float *U) {
+    for (npy_intp r = 0; r < s->rows; r++)
+        for (npy_intp c = 0; c < s->C; c += GROUP) {
+            npy_intp many = s->C - c < GROUP ? s->C - c : GROUP;
+            float x[9][GROUP] = {{0}}, y[TILE * TILE][GROUP];
+            for (int k = 0; k < 9; k++) {
+                const float *from = w + k / 3 * s->w[0] + k % 3 * s->w[1] + r * s->w[2];
+                for (npy_intp o = 0; o < many; o++) x[k][o] = from[(c + o) * s->w[3]];
+            }
+#pragma GCC ivdep
+            for (int o = 0; o < GROUP; o++) {
+                float d[9], e[TILE * TILE];
+                UNROLL for (int k = 0; k < 9; k++) d[k] = x[k][o];
+                BOTH_AXES(OF(taps), 3, TILE, d, e);
+                UNROLL for (int k = 0; k < TILE * TILE; k++) y[k][o] = e[k];
+            }
+            for (int k = 0; k < TILE * TILE; k++)
+                memcpy(U + k * s->plane + r * s->row + c, y[k], many * sizeof(float));
+        }
+}
+
+/* The transpose of `weights`: dw has the nine weights of a pair of channels together. */
+static void OF(unweights)(const Weights *s, const float *U, float *dw) {
+    for (npy_intp r = 0; r < s->rows; r++)
+        for (npy_intp c = 0; c < s->C; c += GROUP) {
+            npy_intp many = s->C - c < GROUP ? s->C - c : GROUP;
+            float x[TILE * TILE][GROUP] = {{0}}, y[9][GROUP];
+            for (int k = 0; k < TILE * TILE; k++)
+                memcpy(x[k], U + k * s->plane + r * s->row + c, many * sizeof(float));
+#pragma GCC ivdep
+            for (int o = 0; o < GROUP; o++) {
+                float d[TILE * TILE], e[9];
+                UNROLL for (int k = 0; k < TILE * TILE; k++) d[k] = x[k][o];
+                BOTH_AXES(OF(untaps), TILE, 3, d, e);
+                UNROLL for (int k = 0; k < 9; k++) y[k][o] = e[k];
+            }
+            for (npy_intp o = 0; o < many; o++)
+                for (int k = 0; k < 9; k++) dw[(r * s->C + c + o) * 9 + k] = y[k][o];
+        }
 }
 
 #undef TILE

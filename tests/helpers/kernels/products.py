@@ -41,6 +41,19 @@ def winograd_images(rng: Rng, dtype: Any) -> list[Any]:
     return [V, images, pad]
 
 
+def winograd_weights(rng: Rng, dtype: Any) -> list[Any]:
+    """w (3, 3, R, C), also with rows and columns exchanged, and U."""
+    R, C, tile = int(rng.integers(1, 20)), one_of(rng, 1, 16, 33), one_of(rng, 4, 6)
+    turned = one_of(rng, False, True)
+    w = rng.standard_normal((3, 3, *((C, R) if turned else (R, C)))).astype(dtype)
+    return [w.swapaxes(2, 3) if turned else w, np.zeros((tile**2, R, C), dtype)]
+
+
+def winograd_unweights(rng: Rng, dtype: Any) -> list[Any]:
+    _, U = winograd_weights(rng, dtype)
+    return [rng.standard_normal(U.shape).astype(dtype), np.zeros((*U.shape[1:], 9), dtype)]
+
+
 def whole(rng: Rng, shape: Any, dtype: Any) -> np.ndarray:
     """Whole numbers, whose sums are exact: then pooling finds ties, and the same largest ones."""
     return rng.integers(-4, 5, shape).astype(dtype)
@@ -208,6 +221,8 @@ def mlp_gradients(rng: Rng, dtype: Any) -> list[Any]:
 
 
 CASES: dict[str, tuple[Draw, float, bool]] = {
+    "winograd_weights": (winograd_weights, CLOSE, False),
+    "winograd_unweights": (winograd_unweights, CLOSE, False),
     "winograd_tiles": (winograd_tiles, CLOSE, False),
     "winograd_images": (winograd_images, CLOSE, False),
     "winograd_outputs": (winograd_outputs, CLOSE, False),
