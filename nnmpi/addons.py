@@ -68,6 +68,8 @@ rest.
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
     layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
     model_files     "folder"           (path): the ModelFile that the folder is
+    state_files     "nested"           the module that divides a state into arrays and a structure
+                    "pickle"           (path): what a file of PyTorch has
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
     data_options    an option          (config): arguments of `nnmpi.data.load`
     tokenizers      one of datasets    (config): the tokenizer of its text, or None
@@ -460,6 +462,15 @@ ADD_ONS = {
             "names": {
                 "utils": "nnmpi.utils",
                 "optim.lr_scheduler": "nnmpi.optim.lr_scheduler",
+            }
+        },
+    ),
+    "state-files": AddOn(
+        modules=("nnmpi.io.nested", "nnmpi.io.torch_files"),
+        rows={
+            "state_files": {
+                "nested": "nnmpi.io.nested",
+                "pickle": "nnmpi.io.torch_files.reading:read",
             }
         },
     ),

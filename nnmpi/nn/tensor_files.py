@@ -164,26 +164,25 @@ def refused(file: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
-        if _is_pickle(file):
+        if is_pickle(file):
             convert = _CONVERT.format(shown(file), shown(file.with_suffix(".safetensors")))
-            why = "it is a pickle, as torch.save writes, and reading it could run code in it"
-            raise ValueError(f"{cannot}: {why}; PyTorch converts it: {convert}") from None
+            raise ValueError(
+                f"{cannot}: it is a pickle, as torch.save writes; convert it: {convert}"
+            ) from None
         reason = shown(" ".join(str(error).split()))
         raise ValueError(f"{cannot}: not a complete safetensors file ({reason})") from None
 
 
-_CONVERT = (
-    'python -c "import torch, safetensors.torch as s; s.save_file({{k: v.contiguous().clone() for '
-    "k, v in torch.load('{0}', map_location='cpu').items()}}, '{1}')\""
-)
-"""The command that converts a file of PyTorch; it copies, as safetensors refuses shared memory."""
+_CONVERT = "python -c \"import nnmpi; nnmpi.save(nnmpi.load('{0}'), '{1}')\""
+"""The command that converts a file of PyTorch."""
 
 
-def _is_pickle(file: Path) -> bool:
+def is_pickle(file: Path) -> bool:
     """True if the file is a pickle, or one in an archive as PyTorch writes it."""
     with suppress(OSError), file.open("rb") as opened:
         head = opened.read(1024)
-        return head[:1] == b"\x80" or (head[:2] == b"PK" and b"data.pkl" in head)
+        is_old = head[:1] == b"\x80" and head[8:9] != b"{"  # safetensors have the header there
+        return is_old or (head[:2] == b"PK" and b"data.pkl" in head)
     return False
 
 

@@ -1,5 +1,5 @@
-"""Reads state dictionaries from safetensors files, including those that PyTorch users have
-saved."""
+"""Reads state dictionaries from safetensors files, including those that PyTorch users have saved;
+an add-on reads PyTorch's own."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +8,14 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.io.files.model_files import model_file
-from nnmpi.io.files.saving import BLANK, FILE, file_sha256, place_of
+from nnmpi.io.files.saving import BLANK, FILE, STRUCTURE, file_sha256, place_of
 from nnmpi.nn import Module, tensor_files
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign, check_state, everything, which_held
 from nnmpi.options.quoting import shown
-
-Arrays = dict[str, np.ndarray]
 
 
 class Loaded(NamedTuple):
@@ -33,23 +32,47 @@ class Loaded(NamedTuple):
 
 
 @overload
-def load(path: str | os.PathLike[str], with_metadata: Literal[False] = ...) -> Arrays: ...
+def load(
+    path: str | os.PathLike[str],
+    map_location: Any = ...,
+    *,
+    with_metadata: Literal[False] = ...,
+    weights_only: bool = ...,
+) -> Any: ...
 
 
 @overload
 def load(
-    path: str | os.PathLike[str], with_metadata: Literal[True]
-) -> tuple[Arrays, dict[str, str]]: ...
+    path: str | os.PathLike[str],
+    map_location: Any = ...,
+    *,
+    with_metadata: Literal[True],
+    weights_only: bool = ...,
+) -> tuple[Any, dict[str, str]]: ...
 
 
 def load(
-    path: str | os.PathLike[str], with_metadata: bool = False
-) -> Arrays | tuple[Arrays, dict[str, str]]:
-    """Reads a state dictionary from a safetensors file, or from the shards of an index; with
-    `with_metadata` also returns the metadata."""
+    path: str | os.PathLike[str],
+    map_location: Any = None,
+    *,
+    with_metadata: bool = False,
+    weights_only: bool = True,
+) -> Any:
+    """Reads what `save` has written, a safetensors file, the shards of an index, or a file of
+    `torch.save`; with `with_metadata` also returns the metadata.
+
+    Tensors are NumPy arrays, whatever `map_location` is: `load_state_dict` copies them to the
+    device of the model. A file can hold no code, so `weights_only` changes nothing either.
+    """
+    if tensor_files.is_pickle(Path(path)):
+        state = addons.needed("state_files", "pickle")(path)
+        return (state, {}) if with_metadata else state
     check_digest(path)
     state = {name: stored.read() for name, stored in tensor_files.stored_in(Path(path)).items()}
-    return (state, read_metadata(path)) if with_metadata else state
+    metadata = read_metadata(path)
+    if text := metadata.get(STRUCTURE):
+        state = addons.needed("state_files", "nested").restored(text, state, path)
+    return (state, metadata) if with_metadata else state
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays.dtypes import named
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 PARAMETERS = "parameters_sha256"
 """The metadata key of the digest of a run's parameters, which is also in its last event."""
+
+STRUCTURE = "nnmpi_structure"
+"""The metadata key of the structure of a state that is no dictionary of arrays."""
+
+OF_STATE = {PARAMETERS, STRUCTURE}
+"""Metadata keys that are about the tensors of one file."""
+
+WRITE = "nnmpi.save(model.state_dict(), path)"
 
 FILE = "file_sha256"
 """The metadata key of the digest of the file, header and tensors, with zeros in its own place."""
@@ -42,50 +51,48 @@ class HeaderRow(NamedTuple):
 
 
 def save(
-    state: Mapping[str, Any],
+    state: Any,
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a state dictionary to a file, whole or not at all: after a failure an old file is
     left.
 
-    `metadata` may be that of another file; digests in it are replaced or left out.
+    The state may also be an array, or a dict, a list or a tuple of numbers, strings, arrays and
+    others of these, which `load` returns as they were. `metadata` may be that of another file;
+    digests in it are replaced or left out.
     """
     _check_given(state, path)
-    arrays = {name: np.asarray(a) for name, a in state.items()}
-    kept = {key: text for key, text in (metadata or {}).items() if key != PARAMETERS}
+    kept = {key: text for key, text in (metadata or {}).items() if key not in OF_STATE}
     for key, text in kept.items():
         if not (isinstance(key, str) and isinstance(text, str)):
             raise TypeError(
                 f"metadata {key!r:.60} is of type {type(text).__name__}; give strings only, "
                 "json.dumps makes them"
             )
+    is_plain = isinstance(state, Mapping) and all(map(is_array, state.values()))
+    if is_plain and all(isinstance(name, str) for name in state):
+        arrays = {name: np.asarray(a) for name, a in state.items()}
+    else:
+        arrays, kept[STRUCTURE] = addons.needed("state_files", "nested").flattened(state, path)
     index = [HeaderRow(name, a.dtype, a.shape) for name, a in arrays.items()]
     write(path, index, arrays.values(), kept, {})
 
 
 def _check_given(state: Any, path: Any) -> None:
-    """Raises an error with a remedy for a state that is a module or has states in it, and for a
-    path that is none."""
-    if not isinstance(state, Mapping):
+    """Raises an error with a remedy for a state that cannot be one, and for a path that is none."""
+    if not (isinstance(state, Mapping | list | tuple) or is_array(state)):
         kind = type(state).__name__
         raise NotSavedError(
-            f"cannot save {shown(path, 60)}: a {kind} is not a state dictionary; "
-            "write nnmpi.save(model.state_dict(), path)"
+            f"cannot save {shown(path, 60)}: a {kind} is not a state dictionary; write {WRITE}"
         )
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(
-            f"save: the path is of type {type(path).__name__}; write "
-            "nnmpi.save(model.state_dict(), path)"
-        )
-    for name, value in state.items():
-        is_module = hasattr(value, "state_dict")
-        if is_module or isinstance(value, Mapping):
-            instead = "model.state_dict()" if is_module else f"state[{name!r}]"
-            raise NotSavedError(
-                f"cannot save {shown(path)}: {name!r} is a {type(value).__name__}, not an "
-                f"array; a file holds one state dictionary: write nnmpi.save({instead}, path)"
-            )
+        raise TypeError(f"save: the path is of type {type(path).__name__}; write {WRITE}")
+
+
+def is_array(value: Any) -> bool:
+    """True for tensors, for arrays of any backend, and for NumPy's numbers."""
+    return hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
 def write_whole(

@@ -1,0 +1,253 @@
+"""Reads what `torch.save` has written: tensors, dictionaries, lists, tuples, numbers and strings.
+
+    since 1.6   a zip archive without compression: NAME/data.pkl, and NAME/data/KEY for each storage
+    before      pickles, one behind the other: a number, the version, the system, the value, the
+                keys of the storages; then for each storage its length, and its elements
+
+A tensor is a view of a storage, which several tensors may share. Arrays share memory likewise.
+"""
+
+import mmap
+import os
+import struct
+import sys
+import zipfile
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.dtypes import has_bfloat16
+from nnmpi.autograd.replacements import TYPES
+from nnmpi.io.torch_files.unpickle import RefusedPickleError, Unpickler, plain_key
+from nnmpi.options.quoting import shown
+
+STORAGES = {
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+    "Untyped": "uint8",
+}
+"""The types of elements, by PyTorch's names of storages."""
+
+OTHERS = ("uint16", "uint32", "uint64", "bfloat16")
+"""Types of tensors that have no storage of their own name."""
+
+MAGIC = 0x1950A86A20F9469CFC6C
+"""The number with which files of before 1.6 begin."""
+
+
+class Kind(NamedTuple):
+    """The type of the elements of a storage."""
+
+    dtype: str
+
+
+class Storage(NamedTuple):
+    """The bytes of a storage, in the order of this machine, and the type of its elements."""
+
+    data: np.ndarray
+    dtype: str
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *about: Any) -> np.ndarray:
+    """Returns the view of a storage that a tensor is; lengths are in elements. Raises ValueError
+    unless the storage has all of them."""
+    numbers = (offset, *shape, *strides)
+    if not all(type(n) is int and n >= 0 for n in numbers) or not isinstance(storage, Storage):
+        raise ValueError("a tensor whose shape and strides are no numbers of at least 0")
+    is_bfloat16 = storage.dtype == "bfloat16"
+    dtype = np.dtype("uint16" if is_bfloat16 else storage.dtype)
+    last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    here = len(storage.data) // dtype.itemsize
+    if 0 in shape:
+        array = np.zeros(shape, dtype)
+    elif last >= here:
+        raise ValueError(f"a tensor of {last + 1:,} elements in a storage of {here:,}")
+    else:
+        elements = storage.data[: here * dtype.itemsize].view(dtype)[offset:]
+        sizes = [step * dtype.itemsize for step in strides]
+        array = np.lib.stride_tricks.as_strided(elements, shape, sizes)
+    if not is_bfloat16:
+        return array
+    if has_bfloat16():
+        return array.view("bfloat16")
+    return np.asarray(np.left_shift(array, 16, dtype="uint32").view("float32"))
+
+
+def _tensor_of_type(*given: Any) -> np.ndarray:
+    """Returns a tensor of a type that has no storage of its own name."""
+    storage, *view, _, _, kind = given[:7]
+    name = kind.dtype if isinstance(kind, Kind) else np.dtype(kind).name
+    return _tensor(storage._replace(dtype=name), *view)
+
+
+def _parameter(tensor: Any, *about: Any) -> Any:
+    return tensor
+
+
+def _sizes(sizes: Any) -> tuple[Any, ...]:
+    return tuple(sizes)
+
+
+def _device(kind: str, index: int = 0) -> str:
+    return f"{kind}:{index}" if type(index) is int and kind != "cpu" else f"{kind:s}"
+
+
+def _dictionary(items: Any = ()) -> dict[Any, Any]:
+    pairs = items.items() if isinstance(items, dict) else items
+    return {plain_key(key): value for key, value in pairs}
+
+
+def _set(items: Any) -> set[Any]:
+    return {*map(plain_key, items)}
+
+
+NAMES: Mapping[str, Any] = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor_of_type,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch.Size": _sizes,
+    "torch.device": _device,
+    "torch.storage.UntypedStorage": Kind("uint8"),
+    **{f"torch.{name}Storage": Kind(dtype) for name, dtype in STORAGES.items()},
+    **{f"torch.{name}": Kind(name) for name in OTHERS},
+    **{f"torch.{name}": kind for name, kind in TYPES.items()},
+    **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _dictionary),
+    **dict.fromkeys(("__builtin__.set", "builtins.set"), _set),
+}
+"""What files may name: functions to call, and types."""
+
+
+class _Archive:
+    """The storages in a zip archive, each read once."""
+
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        self._archive, self._storages = archive, dict[str, np.ndarray]()
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("a compressed archive, which torch.save does not write")
+        if sum(entry.file_size for entry in entries) > size:
+            raise ValueError("an archive that claims to have more bytes than the file")
+        pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise ValueError(f"an archive with {len(pickles)} entries data.pkl, and not one")
+        self._folder = pickles[0].removesuffix("data.pkl")
+        order = f"{self._folder}byteorder"
+        is_there = order in archive.namelist()
+        self._is_swapped = is_there and archive.read(order).decode() != sys.byteorder
+
+    def value(self) -> Any:
+        """Returns what the file has."""
+        pickled = BytesIO(self._archive.read(f"{self._folder}data.pkl"))
+        return Unpickler(NAMES, self._storage).load(pickled)
+
+    def _storage(self, named: Any) -> Storage:
+        kind, key, _ = _parts(named)
+        if key not in self._storages:
+            content = self._archive.read(f"{self._folder}data/{key}")
+            self._storages[key] = _in_order(np.frombuffer(content, "uint8"), kind, self._is_swapped)
+        return Storage(self._storages[key], kind)
+
+
+class _Legacy:
+    """The storages of a file of before 1.6, which lie behind the values that use them."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content, self._storages = content, dict[str, Storage]()
+        self._left = len(content)
+
+    def value(self) -> Any:
+        """Returns what the file has."""
+        unpickler = Unpickler(NAMES, self._storage)
+        magic, _, system = (unpickler.load(self._content) for _ in range(3))
+        if magic != MAGIC:
+            raise RefusedPickleError("a pickle that torch.save has not written")
+        is_little = system["little_endian"]
+        is_swapped = is_little != (sys.byteorder == "little")
+        begin = self._content.tell()
+        unpickler.load(self._content)  # which makes storages of zeros
+        keys = unpickler.load(self._content)
+        for key in keys:
+            data, kind = self._storages[key]
+            length = int.from_bytes(self._content.read(8), "little" if is_little else "big")
+            read = self._content.read(len(data))
+            if length * np.dtype(_stored(kind)).itemsize != len(data) or len(read) != len(data):
+                raise ValueError(f"a storage of {length:,} elements, which is not complete")
+            data[:] = _in_order(np.frombuffer(read, "uint8"), kind, is_swapped)
+        self._content.seek(begin)
+        return unpickler.load(self._content)
+
+    def _storage(self, named: Any) -> Storage:
+        kind, key, length = _parts(named)
+        if named[5:] not in ((), (None,)):
+            raise RefusedPickleError("a view of a storage")
+        if key not in self._storages:
+            size = length * np.dtype(_stored(kind)).itemsize
+            self._left -= size
+            if self._left < 0:
+                raise ValueError("storages that are larger than the file")
+            self._storages[key] = Storage(np.zeros(size, "uint8"), kind)
+        return self._storages[key]
+
+
+def _parts(named: Any) -> tuple[str, str, int]:
+    """Returns the type, the key and the length of a storage that a pickle names."""
+    word, kind, key, _, length = named[:5]
+    if word != "storage" or not isinstance(kind, Kind) or not isinstance(key, str):
+        raise RefusedPickleError("an object that lies elsewhere, and is no storage")
+    if type(length) is not int or length < 0:
+        raise ValueError("a storage whose length is no number of at least 0")
+    return kind.dtype, key, length
+
+
+def _stored(kind: str) -> str:
+    return "uint16" if kind == "bfloat16" else kind
+
+
+def _in_order(data: np.ndarray, kind: str, is_swapped: bool) -> np.ndarray:
+    """Returns a copy of the bytes of a storage in the order of this machine."""
+    if not is_swapped:
+        return data.copy()
+    return data.view(_stored(kind)).byteswap().view("uint8")
+
+
+def read(path: str | os.PathLike[str]) -> Any:
+    """Returns what a file of `torch.save` has: arrays on the host, dictionaries, lists, tuples,
+    sets, numbers, strings and types. Raises ValueError for anything else, and runs no code of it.
+    """
+    cannot = f"cannot load {shown(path)}"
+    try:
+        with open(path, "rb") as file:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    return _Archive(archive, os.path.getsize(path)).value()
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _Legacy(content).value()
+    except RefusedPickleError as error:
+        raise ValueError(
+            f"{cannot}: it has {error}, and nnmpi reads tensors, dictionaries, lists, tuples, "
+            "numbers and strings, and runs no code of a file: save model.state_dict() in PyTorch, "
+            "not the model or another object"
+        ) from None
+    except DAMAGED as error:
+        reason = shown(" ".join(str(error).split()) or type(error).__name__)
+        raise ValueError(
+            f"{cannot}: not a complete file of torch.save ({reason}); take an intact copy"
+        ) from None
+
+
+DAMAGED = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error),
+)
+"""What reading a damaged file may raise: zipfile and NumPy check lengths in these ways."""

@@ -1,0 +1,162 @@
+"""A reader of pickles that builds plain values and calls only functions of a literal table.
+
+Python's pickle module imports and calls what a file names. This reader has no operation that
+imports: a name that is not in the table is refused. It makes nothing that is larger than the pickle
+itself, but for what the functions of the table make.
+
+    ops         the operations of a pickle, parsed by `pickletools`
+    stack       values, and MARK where a list of items begins
+    memo        values by number, which later operations use again
+"""
+
+import pickletools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nnmpi.options.quoting import shown
+
+VALUES = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING"),
+}
+"""Operations that push the number or the text that follows them."""
+
+CONSTANTS: Mapping[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_SET": set,
+    "EMPTY_TUPLE": tuple,
+}
+
+TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+PLAIN_KEYS = str, int, float, bool, type(None)
+MARK = object()
+
+
+class RefusedPickleError(ValueError):
+    """Raised for what a pickle has besides plain values."""
+
+
+class Named(NamedTuple):
+    """A function or a value of the table, under the name that the pickle gives it."""
+
+    name: str
+    value: Any
+
+
+class Unpickler:
+    """Reads the values of pickles that lie one behind the other in a file.
+
+    names        what a pickle may name: a function that it may call, or a value
+    persistent   makes a value of a persistent id, by which a pickle names what lies elsewhere
+    """
+
+    def __init__(self, names: Mapping[str, Any], persistent: Callable[[Any], Any]) -> None:
+        self._names, self._persistent = names, persistent
+        self._stack, self._memo = list[Any](), dict[int, Any]()
+
+    def load(self, file: Any) -> Any:
+        """Returns the next value of a file or an mmap; raises ValueError for a damaged pickle."""
+        self._stack, self._memo = [], {}
+        try:
+            with warnings.catch_warnings():  # of escapes in the names of a damaged pickle
+                warnings.simplefilter("ignore", DeprecationWarning)
+                for op, argument, _ in pickletools.genops(file):
+                    self._do(op.name, argument)
+            (value,) = self._stack
+        except (IndexError, KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"a damaged pickle: {type(error).__name__}: {error}") from None
+        return value
+
+    def _do(self, op: str, argument: Any) -> None:
+        stack = self._stack
+        if op in VALUES:
+            stack.append(argument)
+        elif op in CONSTANTS:
+            stack.append(CONSTANTS[op]())
+        elif op in ("BINPUT", "LONG_BINPUT"):
+            self._memo[argument] = stack[-1]
+        elif op == "MEMOIZE":
+            self._memo[len(self._memo)] = stack[-1]
+        elif op in ("BINGET", "LONG_BINGET"):
+            stack.append(self._memo[argument])
+        elif op == "MARK":
+            stack.append(MARK)
+        elif op in TUPLES:
+            n = TUPLES[op]
+            stack[-n:] = [tuple(stack[len(stack) - n :])]
+        elif op in ("GLOBAL", "STACK_GLOBAL"):
+            name = argument if op == "GLOBAL" else f"{self._pop(str, -2)} {self._pop(str)}"
+            stack.append(self._named(name.replace(" ", ".")))
+        elif op in ("TUPLE", "APPENDS", "SETITEMS", "ADDITEMS"):
+            self._gather(op, self._items())
+        elif op in ("APPEND", "SETITEM"):
+            n = 1 if op == "APPEND" else 2
+            items = stack[-n:]
+            del stack[-n:]
+            self._gather(f"{op}S", items)
+        elif op == "REDUCE":
+            arguments, function = self._pop(tuple), self._pop(Named)
+            if not callable(function.value) or isinstance(function.value, type):
+                raise RefusedPickleError(f"a call of {function.name}")
+            stack.append(function.value(*arguments))
+        elif op == "BUILD":
+            self._pop(dict)  # attributes of a state dict
+            if not isinstance(stack[-1], dict):
+                raise RefusedPickleError(f"attributes of a {type(stack[-1]).__name__}")
+        elif op == "BINPERSID":
+            stack.append(self._persistent(stack.pop()))
+        elif op not in ("PROTO", "FRAME", "STOP"):
+            raise RefusedPickleError(f"the operation {op}")
+
+    def _named(self, name: str) -> Any:
+        if name not in self._names:
+            raise RefusedPickleError(shown(name))
+        value = self._names[name]
+        is_function = callable(value) and not isinstance(value, type)
+        return Named(name, value) if is_function else value
+
+    def _pop(self, kind: type, at: int = -1) -> Any:
+        """Removes a value of this type from the stack."""
+        value = self._stack.pop(at)
+        if not isinstance(value, kind):
+            raise TypeError(f"a {type(value).__name__} in the place of a {kind.__name__}")
+        return value
+
+    def _items(self) -> list[Any]:
+        """Removes all values above the last mark, and the mark."""
+        at = len(self._stack) - 1
+        while self._stack[at] is not MARK:  # from above, so that no pickle takes quadratic time
+            at -= 1
+        items = self._stack[at + 1 :]
+        del self._stack[at:]
+        return items
+
+    def _gather(self, op: str, items: list[Any]) -> None:
+        """Makes a tuple of items, or adds them to the list, the set or the dictionary before."""
+        if op == "TUPLE":
+            self._stack.append(tuple(items))
+            return
+        into = self._stack[-1]
+        if op == "APPENDS" and isinstance(into, list):
+            into += items
+        elif op == "ADDITEMS" and isinstance(into, set):
+            into.update(map(plain_key, items))
+        elif op == "SETITEMS" and isinstance(into, dict):
+            keys, values = map(plain_key, items[::2]), items[1::2]
+            into.update(zip(keys, values, strict=True))
+        else:
+            raise TypeError(f"{op} of a {type(into).__name__}")
+
+
+def plain_key(key: Any) -> Any:
+    """Returns the key of a dictionary; refuses those whose hash may take for ever, as of tuples
+    that have each other twice."""
+    flat = key if isinstance(key, tuple) else (key,)
+    if not all(isinstance(part, PLAIN_KEYS) for part in flat):
+        raise RefusedPickleError(f"a key that is a {type(key).__name__}")
+    return key
