@@ -5,7 +5,7 @@ the same on all ranks. A Trainer, which divides batches among ranks, takes array
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -13,6 +13,14 @@ import numpy as np
 from nnmpi.autograd import Tensor, replacements
 from nnmpi.autograd.functional import as_tensors, stack, tensor
 from nnmpi.nn.random_numbers import randperm
+from nnmpi.options.notes import note
+from nnmpi.utils.generator import Generator, drawn_from
+from nnmpi.utils.samplers import BatchSampler as BatchSampler
+from nnmpi.utils.samplers import RandomSampler as RandomSampler
+from nnmpi.utils.samplers import Sampler as Sampler
+from nnmpi.utils.samplers import SequentialSampler as SequentialSampler
+from nnmpi.utils.samplers import SubsetRandomSampler as SubsetRandomSampler
+from nnmpi.utils.samplers import WeightedRandomSampler as WeightedRandomSampler
 
 T = TypeVar("T")
 
@@ -51,7 +59,9 @@ class Subset(Dataset[Any]):
         return len(self.indices)
 
 
-def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
+def random_split(
+    dataset: Any, lengths: Sequence[float], generator: Generator | None = None
+) -> list[Subset]:
     """Splits a data set at random into parts of the given lengths, or of the given shares if they
     add up to 1."""
     n, are_shares = len(dataset), math.isclose(sum(lengths), 1)
@@ -63,7 +73,9 @@ def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
             f"random_split: parts {lengths} of {n} samples: give lengths that add up to {n}, or "
             "shares that add up to 1"
         )
-    return [Subset(dataset, part) for part in np.split(randperm(n).numpy(), np.cumsum(sizes)[:-1])]
+    with drawn_from(generator):
+        order = randperm(n).numpy()
+    return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
@@ -83,48 +95,83 @@ def default_collate(samples: Sequence[Any]) -> Any:
 class DataLoader:
     """Iterates over the batches of a data set, in a new order each time if `shuffle`.
 
-    `num_workers` and `pin_memory` change nothing: a rank makes a batch when it is asked for,
-    because worker processes do not go well with MPI.
+    A rank makes a batch when it is asked for, since worker processes do not go well with MPI: what
+    is about workers and about copies to devices changes nothing.
+
+    sampler        yields the index of each sample, in place of `shuffle`
+    batch_sampler  yields the list of indices of each batch, in place of `batch_size` too
+    collate_fn     makes a batch of a list of samples
+    generator      draws the orders of `shuffle`
     """
 
     def __init__(
         self,
         dataset: Any,
         batch_size: int = 1,
-        shuffle: bool = False,
-        *,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Sequence[Any]] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
     ) -> None:
         if batch_size is None or batch_size < 1:
             raise ValueError(
                 f"DataLoader: batch_size={batch_size} must be at least 1; for single samples "
                 "iterate the data set itself"
             )
-        self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
-        self.collate_fn, self.drop_last = collate_fn, drop_last
+        if sampler is not None and shuffle:
+            raise ValueError("DataLoader: a sampler has the order: leave out shuffle=True")
+        if batch_sampler is not None and (
+            batch_size != 1 or shuffle or sampler is not None or drop_last
+        ):
+            raise ValueError(
+                "DataLoader: a batch_sampler makes the batches: leave out batch_size, shuffle, "
+                "sampler and drop_last"
+            )
+        if num_workers or pin_memory:
+            note(
+                "DataLoader: num_workers and pin_memory change nothing: a rank makes a batch when "
+                "it is asked for"
+            )
+        self.dataset, self.collate_fn, self.drop_last = dataset, collate_fn, drop_last
+        self.num_workers, self.pin_memory, self.generator = num_workers, pin_memory, generator
+        self.batch_size = batch_size if batch_sampler is None else None
+        if batch_sampler is None:
+            if sampler is None and shuffle:
+                sampler = RandomSampler(dataset, generator=generator)
+            elif sampler is None:
+                sampler = SequentialSampler(dataset)
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.sampler, self.batch_sampler = sampler, batch_sampler
 
     def __len__(self) -> int:
         """The number of batches."""
-        n = len(self.dataset)
-        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+        return len(self.batch_sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        n, size = len(self.dataset), self.batch_size
-        order = randperm(n).numpy() if self.shuffle else np.arange(n)
-        return (self._batch(order[i * size : (i + 1) * size]) for i in range(len(self)))
+        return map(self._batch, iter(self.batch_sampler))
 
-    def _batch(self, rows: np.ndarray) -> Any:
+    def _batch(self, indices: Sequence[Any]) -> Any:
         if self.collate_fn:
-            return self.collate_fn([self.dataset[i] for i in rows.tolist()])
-        dataset = self.dataset
+            return self.collate_fn([self.dataset[i] for i in indices])
+        dataset, rows = self.dataset, np.asarray(indices)
         while type(dataset) is Subset:  # not of a subclass, which may override __getitem__
             dataset, rows = dataset.dataset, dataset.indices[rows]
         if type(dataset) is TensorDataset:
             return [*dataset[rows]]
-        return default_collate([dataset[i] for i in rows.tolist()])
+        if dataset is not self.dataset:
+            indices = rows.tolist()
+        return default_collate([dataset[i] for i in indices])
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
@@ -37,7 +38,8 @@ def seeded(seed: int, function: Any) -> Any:
 
 
 def test_batches_are_tensors_in_the_structure_of_samples() -> None:
-    loader = DataLoader(Records(), batch_size=2, num_workers=2, pin_memory=True)
+    with pytest.warns(UserWarning, match="num_workers and pin_memory change nothing"):
+        loader = DataLoader(Records(), batch_size=2, num_workers=2, pin_memory=True)
     assert len(loader) == 3
     *_, last = loader
     assert last["x"].numpy().tolist() == [[8, 9]]

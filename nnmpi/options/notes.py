@@ -1,0 +1,8 @@
+"""Notes on arguments of PyTorch that are accepted and change nothing."""
+
+import warnings
+
+
+def note(text: str) -> None:
+    """Warns of this text once in a process."""
+    warnings.warn(text, stacklevel=1)  # Python shows a text once for each line that warns
