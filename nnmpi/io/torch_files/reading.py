@@ -125,7 +125,7 @@ NAMES: Mapping[str, Any] = {
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _dictionary),
     **dict.fromkeys(("__builtin__.set", "builtins.set"), _set),
 }
-"""What files may name: functions to call, and types."""
+"""The names that files may have: functions to call, and types."""
 
 
 class _Archive:
@@ -250,4 +250,4 @@ DAMAGED = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error),
 )
-"""What reading a damaged file may raise: zipfile and NumPy check lengths in these ways."""
+"""The errors of damaged files: zipfile and NumPy check lengths in these ways."""
