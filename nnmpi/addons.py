@@ -440,16 +440,24 @@ ADD_ONS = {
     "optimizers": AddOn(
         modules=(
             "nnmpi.options.parts.optimizers",
-            *("nnmpi.optim.layerwise", "nnmpi.optim.muon"),
+            *("nnmpi.optim.adaptive", "nnmpi.optim.layerwise", "nnmpi.optim.muon"),
         ),
         rows={
             "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
             "names": {
+                **{
+                    f"optim.{name}": f"nnmpi.optim.adaptive:{name}"
+                    for name in ("Adadelta", "Adagrad", "NAdam", "RAdam")
+                },
                 "optim.LAMB": "nnmpi.optim.layerwise:LAMB",
                 "optim.LARS": "nnmpi.optim.layerwise:LARS",
                 "optim.Muon": "nnmpi.optim.muon:Muon",
             },
             "optimizers": {
+                **{
+                    name.lower(): f"nnmpi.optim.adaptive:{name}"
+                    for name in ("Adadelta", "Adagrad", "NAdam", "RAdam")
+                },
                 "lamb": "nnmpi.optim.layerwise:LAMB",
                 "lars": "nnmpi.optim.layerwise:LARS",
                 "muon": "nnmpi.optim.muon:Muon.with_adamw",
@@ -457,7 +465,10 @@ ADD_ONS = {
         },
     ),
     "utils": AddOn(
-        modules=("nnmpi.utils", "nnmpi.optim.lr_scheduler"),
+        modules=(
+            "nnmpi.utils",
+            *("nnmpi.optim.lr_scheduler", "nnmpi.optim.scheduler", "nnmpi.optim.cycles"),
+        ),
         rows={
             "names": {
                 "utils": "nnmpi.utils",

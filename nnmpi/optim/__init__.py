@@ -50,6 +50,10 @@ __all__ += list(addons.names_of(__name__))
 
 if TYPE_CHECKING:
     from nnmpi.optim import lr_scheduler as lr_scheduler
+    from nnmpi.optim.adaptive import Adadelta as Adadelta
+    from nnmpi.optim.adaptive import Adagrad as Adagrad
+    from nnmpi.optim.adaptive import NAdam as NAdam
+    from nnmpi.optim.adaptive import RAdam as RAdam
     from nnmpi.optim.layerwise import LAMB as LAMB
     from nnmpi.optim.layerwise import LARS as LARS
     from nnmpi.optim.muon import Muon as Muon

@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from nnmpi.nn.parameter import Parameter
+from nnmpi.options.quoting import nearest
 
 Group: TypeAlias = dict[str, Any]
 Parameters: TypeAlias = Iterable[Parameter] | Iterable[Mapping[str, Any]]
@@ -91,3 +92,32 @@ def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
         listed = [members] if isinstance(members, Parameter) else list(members)
         groups.append({**options, **entry, "params": listed})
     return groups
+
+
+class Unused(TypedDict, total=False):
+    """Options of PyTorch's optimizers on how they compute, which change nothing here."""
+
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    maximize: bool
+
+
+def check_unused(owner: str, unused: Unused, options: Mapping[str, Any]) -> None:
+    """Notes that options of PyTorch change nothing; raises an error for others, and for those that
+    would have to change something."""
+    for name in unused.keys() - Unused.__annotations__.keys():
+        raise TypeError(
+            f"{owner} has no option {name!r}{nearest(name, options)}; its options are "
+            f"{', '.join(options)}"
+        )
+    if unused.get("maximize") or unused.get("differentiable"):
+        raise ValueError(
+            f"{owner}: maximize=True and differentiable=True are not supported: minimize the "
+            "negative loss; steps have no gradients"
+        )
+    if any(unused.values()):
+        from nnmpi.options.notes import note  # rarely
+
+        note("foreach, fused and capturable change nothing: steps are fused, on any device")

@@ -1,7 +1,7 @@
 """PyTorch's learning-rate schedulers, for training loops of your own: `step()` sets the rates.
 
-All are a LambdaLR, whose functions get the number of steps. A Trainer takes no scheduler, but the
-option `lr_schedule`.
+Most are a LambdaLR, whose functions get the number of steps. A scheduler of yours is a subclass of
+LRScheduler with `get_lr`. A Trainer takes no scheduler, but the option `lr_schedule`.
 """
 
 import math
@@ -9,17 +9,25 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from nnmpi.optim.cycles import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
+from nnmpi.optim.cycles import OneCycleLR as OneCycleLR
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.schedule import LRSchedule, step_decay
+from nnmpi.optim.scheduler import LRScheduler, for_each
 
 
-class LambdaLR:
+class LambdaLR(LRScheduler):
     """Sets the rate of each group to its first rate times lr_lambda(steps).
 
     `lr_lambda` is one function for all groups, or a list with one function for each.
     """
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: LRSchedule | Sequence[LRSchedule]) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: LRSchedule | Sequence[LRSchedule],
+        last_epoch: int = -1,
+    ) -> None:
         groups = optimizer.param_groups
         self.lr_lambdas = [lr_lambda] * len(groups) if callable(lr_lambda) else [*lr_lambda]
         if len(self.lr_lambdas) != len(groups):
@@ -27,38 +35,22 @@ class LambdaLR:
                 f"LambdaLR: {len(self.lr_lambdas)} functions for {len(groups)} groups: give one, "
                 "or one for each"
             )
-        self.optimizer, self.base_lrs = optimizer, [group["lr"] for group in groups]
-        self.last_epoch = -1
-        self.step()
+        super().__init__(optimizer, last_epoch)
 
-    def step(self) -> None:
-        """Counts a step, and sets the learning rates of all groups."""
-        self.last_epoch += 1
-        rows = zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=False)
-        for group, base, factor in rows:
-            group["lr"] = base * factor(self.last_epoch)
-
-    def get_last_lr(self) -> list[float]:
-        """Returns the current rate of each group."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the number of steps and the first rates."""
-        return {"last_epoch": self.last_epoch, "base_lrs": self.base_lrs}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the number of steps and the first rates; the optimizer keeps its current rates
-        until `step`."""
-        self.last_epoch, self.base_lrs = state["last_epoch"], [*state["base_lrs"]]
+    def get_lr(self) -> list[float]:
+        rows = zip(self.base_lrs, self.lr_lambdas, strict=True)
+        return [base * factor(self.last_epoch) for base, factor in rows]
 
 
 def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
     """Makes a scheduler class of a function from the first rate and options to the factor of the
     rate."""
 
-    def scheduler(optimizer: Optimizer, *args: Any, **options: Any) -> LambdaLR:
-        rates = [group["lr"] for group in optimizer.param_groups]
-        return LambdaLR(optimizer, [factor(lr, *args, **options) for lr in rates])
+    def scheduler(
+        optimizer: Optimizer, *args: Any, last_epoch: int = -1, **options: Any
+    ) -> LambdaLR:
+        rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        return LambdaLR(optimizer, [factor(lr, *args, **options) for lr in rates], last_epoch)
 
     return scheduler
 
@@ -80,16 +72,139 @@ def _milestones(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> LRS
     return lambda t: gamma ** bisect_right(steps, t)
 
 
+def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> LRSchedule:
+    return lambda t: factor if t < total_iters else 1.0
+
+
+def _polynomial(lr: float, total_iters: int = 5, power: float = 1.0) -> LRSchedule:
+    return lambda t: (1 - min(t, total_iters) / total_iters) ** power
+
+
 StepLR = _of(lambda lr, step_size, gamma=0.1: step_decay(step_size, gamma))
 MultiStepLR = _of(_milestones)
 ExponentialLR = _of(lambda lr, gamma: lambda t: gamma**t)
 LinearLR = _of(_linear)
+ConstantLR = _of(_constant)
+PolynomialLR = _of(_polynomial)
 CosineAnnealingLR = _of(_cosine)
+
+
+class SequentialLR(LRScheduler):
+    """Follows one scheduler after the other: from each milestone on the next, from its start."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedulers: Sequence[LRScheduler],
+        milestones: Sequence[int],
+        last_epoch: int = -1,
+    ) -> None:
+        if len(milestones) != len(schedulers) - 1:
+            raise ValueError(
+                f"SequentialLR: {len(milestones)} milestones for {len(schedulers)} schedulers: "
+                "give one between each two"
+            )
+        if any(scheduler.optimizer is not optimizer for scheduler in schedulers):
+            raise ValueError("SequentialLR: give schedulers of this optimizer")
+        self._schedulers, self._milestones = [*schedulers], [*milestones]
+        super().__init__(optimizer, last_epoch)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Counts a step, and sets the rates of all groups."""
+        self.last_epoch += 1
+        current = bisect_right(self._milestones, self.last_epoch)
+        starts = [0, *self._milestones]
+        is_first = self.last_epoch == starts[current]
+        self._schedulers[current].step(0 if is_first else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the number of steps, and the states of the schedulers."""
+        states = [scheduler.state_dict() for scheduler in self._schedulers]
+        return {**super().state_dict(), "schedulers": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        for scheduler, its_state in zip(self._schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(its_state)
+
+
+class ReduceLROnPlateau:
+    """Multiplies the rates by `factor` when a number has not become better for more than `patience`
+    steps.
+
+    Better is less than `best` with the mode "min", by a share `threshold` of it, or by `threshold`
+    itself with the threshold_mode "abs". After that it waits `cooldown` steps.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or factor >= 1:
+            raise ValueError(
+                f"ReduceLROnPlateau: mode={mode!r}, threshold_mode={threshold_mode!r}, "
+                f"factor={factor}: give 'min' or 'max', 'rel' or 'abs', and a factor below 1"
+            )
+        self.optimizer, self.mode, self.threshold_mode = optimizer, mode, threshold_mode
+        self.factor, self.patience, self.threshold = factor, patience, threshold
+        self.cooldown, self.eps = cooldown, eps
+        self.min_lrs = for_each("ReduceLROnPlateau", "min_lr", min_lr, optimizer.param_groups)
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+
+    def step(self, metrics: Any) -> None:
+        """Takes the number of a step, such as the loss of an epoch, and reduces the rates if it is
+        time."""
+        value, self.last_epoch = float(metrics), self.last_epoch + 1
+        if self._is_better(value):
+            self.best, self.num_bad_epochs = value, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0
+        if self.num_bad_epochs > self.patience:
+            for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+                rate = max(group["lr"] * self.factor, least)
+                if group["lr"] - rate > self.eps:
+                    group["lr"] = rate
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _is_better(self, value: float) -> bool:
+        sign = -1 if self.mode == "min" else 1
+        if self.threshold_mode == "rel":
+            return sign * value > sign * self.best * (1 + sign * self.threshold)
+        return sign * value > sign * self.best + self.threshold
+
+    def get_last_lr(self) -> list[float]:
+        """Returns the current rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the best number, and the counters."""
+        return {name: getattr(self, name) for name in PLATEAU_STATE}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads the best number and the counters; the optimizer keeps its current rates."""
+        for name in PLATEAU_STATE:
+            setattr(self, name, state[name])
+
+
+PLATEAU_STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+
+_LRScheduler = LRScheduler  # PyTorch's older name, of which programs make subclasses
 
 
 def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
         f"nnmpi.optim.lr_scheduler has no {name}: use LambdaLR(optimizer, f), where f(steps) is "
-        "the factor of the rate, such as nnmpi.optim.cosine(total); or set group['lr'] *= 0.1 "
-        "when the loss stops falling"
+        "the factor of the rate, such as nnmpi.optim.cosine(total); or write a subclass of "
+        "LRScheduler with get_lr"
     )

@@ -27,7 +27,7 @@ from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
-from nnmpi.optim.groups import Group, Option, Parameters, grouped
+from nnmpi.optim.groups import Group, Option, Parameters, Unused, check_unused, grouped
 from nnmpi.optim.replica_state import ReplicaState
 
 
@@ -95,7 +95,11 @@ class Optimizer:
         if "_update" in vars(cls):
             cls.takes_mixed = vars(cls).get("takes_mixed", False)
 
-    def __init__(self, parameters: Parameters, **options: Any) -> None:
+    def __init__(
+        self, parameters: Parameters, unused: Unused | None = None, /, **options: Any
+    ) -> None:
+        if unused:
+            check_unused(type(self).__name__, unused, options)
         self.defaults = options
         self._take_groups(grouped(parameters, options))
 
@@ -297,7 +301,7 @@ class Optimizer:
         """Returns a copy of a group with the learning rate of this step for the parameters from i
         on: the factor of a schedule must not stay in the group."""
         group = self.param_groups[number]
-        return {**group, "lr": group["lr"] * lr_factor}
+        return {**group, "lr": float(group["lr"] * lr_factor)}
 
     def _check_slices(self) -> None:
         """Raises ValueError if this rank updates other slices of the parameters than the state is

@@ -1,12 +1,13 @@
 """The optimizers SGD, Adam, AdamW and RMSprop, and the table of all."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 from nnmpi import addons
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import Operands
-from nnmpi.optim.groups import Group, Option, Parameters
+from nnmpi.optim.groups import Group, Option, Parameters, Unused
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
@@ -24,9 +25,15 @@ class SGD(Optimizer):
         *,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        **unused: Unpack[Unused],
     ) -> None:
         super().__init__(
-            parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov
+            parameters,
+            unused,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
         )
 
     def _check(self, group: Group) -> None:
@@ -62,9 +69,16 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        **unused: Unpack[Unused],
     ) -> None:
         super().__init__(
-            parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
+            parameters,
+            unused,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
         )
 
     def _take_groups(self, groups: list[Group]) -> None:
@@ -137,8 +151,9 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         amsgrad: bool = False,
+        **unused: Unpack[Unused],
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
+        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad, **unused)
 
 
 class RMSprop(Optimizer):
@@ -160,9 +175,11 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        **unused: Unpack[Unused],
     ) -> None:
         super().__init__(
             parameters,
+            unused,
             lr=lr,
             alpha=alpha,
             eps=eps,

@@ -17,6 +17,23 @@ SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "exponential": ("ExponentialLR", {"gamma": 0.8}),
     "linear": ("LinearLR", {"start_factor": 0.25, "total_iters": 4}),
     "cosine": ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}),
+    "constant": ("ConstantLR", {"factor": 0.2, "total_iters": 3}),
+    "polynomial": ("PolynomialLR", {"total_iters": 6, "power": 2.0}),
+    "restarts": ("CosineAnnealingWarmRestarts", {"T_0": 3}),
+    "longer restarts": ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
+    "one cycle": ("OneCycleLR", {"max_lr": 1.0, "total_steps": 10, "cycle_momentum": False}),
+    "one cycle, two rates": (
+        "OneCycleLR",
+        {"max_lr": [1.0, 0.5], "epochs": 3, "steps_per_epoch": 4},
+    ),
+    "one cycle, linear": (
+        "OneCycleLR",
+        {"max_lr": 0.2, "total_steps": 11, "anneal_strategy": "linear"},
+    ),
+    "one cycle, three phases": (
+        "OneCycleLR",
+        {"max_lr": 0.2, "total_steps": 11, "three_phase": True},
+    ),
 }
 
 
@@ -44,9 +61,183 @@ def test_rates_are_pytorchs(case: str) -> None:
     assert both[0][1].last_epoch == 9
 
 
+def libraries() -> Any:
+    torch = pytorch()
+    return (nn, optim), (torch.nn, torch.optim)
+
+
+@needs_torch
+@pytest.mark.parametrize("rule", ["SGD", "Adam", "RMSprop"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_cycle_of_momentum_trains_as_pytorchs(rule: str, momentum: float) -> None:
+    """Also where the optimizer was made without."""
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype("float32")
+    weights = []
+    for layers, library in libraries():
+        layer = layers.Linear(3, 2, bias=False)
+        for p in layer.parameters():
+            p.data[...] = 0.5
+        options = {} if rule == "Adam" else {"momentum": momentum}
+        opt = getattr(library, rule)(layer.parameters(), lr=0.1, **options)
+        scheduler = library.lr_scheduler.OneCycleLR(opt, 0.1, 12)
+        inputs = x if layers is nn else pytorch().tensor(x)
+        for _ in range(11):
+            opt.zero_grad()
+            (layer(inputs) ** 2).sum().backward()
+            opt.step()
+            scheduler.step()
+        weights.append(layer.weight.detach().numpy())
+        group = opt.param_groups[0]
+        assert (group["betas"][0] if rule == "Adam" else group["momentum"]) == pytest.approx(0.95)
+    np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-6)
+
+
+@needs_torch
+def test_restarts_within_epochs_are_pytorchs() -> None:
+    rates = []
+    for layers, library in libraries():
+        opt = library.SGD(layers.Linear(2, 2).parameters(), lr=0.1)
+        scheduler = library.lr_scheduler.CosineAnnealingWarmRestarts(opt, 2, 2)
+        found = []
+        for at in (0.5, 1.25, 1.75, 2.0, 5.5, None, 6.5, 20.25, None, None):
+            scheduler.step(at)
+            found.append((scheduler.last_epoch, *scheduler.get_last_lr()))
+        rates.append(found)
+    np.testing.assert_allclose(*rates, rtol=1e-12)
+
+
+SEQUENCES: dict[str, tuple[Any, list[int]]] = {
+    "warm up, then a cosine": (
+        lambda s, o: [s.LinearLR(o, 0.1, total_iters=3), s.CosineAnnealingLR(o, 6)],
+        [3],
+    ),
+    "three": (
+        lambda s, o: [s.ConstantLR(o, 0.5, 9), s.StepLR(o, 2, 0.3), s.ExponentialLR(o, 0.9)],
+        [2, 6],
+    ),
+    "restarts": (
+        lambda s, o: [s.LinearLR(o, 0.5, 1.0, 2), s.CosineAnnealingWarmRestarts(o, 2)],
+        [4],
+    ),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("case", SEQUENCES)
+def test_sequences_are_pytorchs(case: str) -> None:
+    make, milestones = SEQUENCES[case]
+    rates = []
+    for layers, library in libraries():
+        opt = library.SGD(layers.Linear(2, 2).parameters(), lr=0.1)
+        schedulers = library.lr_scheduler
+        sequence = schedulers.SequentialLR(opt, make(schedulers, opt), milestones=milestones)
+        rates.append([sequence.get_last_lr()[0]])
+        for _ in range(10):
+            opt.step()
+            sequence.step()
+            rates[-1].append(opt.param_groups[0]["lr"])
+    np.testing.assert_allclose(*rates, rtol=1e-12)
+
+
+PLATEAUS: dict[str, dict[str, Any]] = {
+    "losses": {"patience": 1},
+    "a cooldown": {"patience": 0, "cooldown": 2, "factor": 0.5},
+    "accuracies": {"mode": "max", "patience": 1, "threshold": 0.1},
+    "absolute": {"threshold_mode": "abs", "threshold": 0.3, "patience": 0},
+    "absolute, largest": {"threshold_mode": "abs", "threshold": 0.3, "mode": "max", "patience": 1},
+    "least rates": {"patience": 0, "factor": 0.1, "min_lr": [0.02, 0.05]},
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("case", PLATEAUS)
+def test_plateaus_are_pytorchs(case: str) -> None:
+    numbers = np.random.default_rng(1).standard_normal(40).cumsum() + 3
+    rates = []
+    for layers, library in libraries():
+        a, b = layers.Linear(2, 2), layers.Linear(2, 1)
+        groups = [{"params": [*a.parameters()]}, {"params": [*b.parameters()], "lr": 0.3}]
+        opt = library.SGD(groups, lr=0.1)
+        scheduler = library.lr_scheduler.ReduceLROnPlateau(opt, **PLATEAUS[case])
+        rates.append([])
+        for number in numbers:
+            scheduler.step(number)
+            rates[-1].append([g["lr"] for g in opt.param_groups])
+            bad = scheduler.num_bad_epochs, scheduler.cooldown_counter
+            rates[-1][-1] += [scheduler.best, *bad]
+    np.testing.assert_allclose(*rates, rtol=1e-12)
+
+
+STATEFUL: dict[str, Any] = {
+    "plateau": lambda s, o: s.ReduceLROnPlateau(o, patience=1),
+    "sequence": lambda s, o: s.SequentialLR(
+        o, [s.LinearLR(o, 0.5), s.CosineAnnealingWarmRestarts(o, 3)], [4]
+    ),
+    "one cycle": lambda s, o: s.OneCycleLR(o, 0.3, 30),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_scheduler_goes_on_from_its_state(name: str) -> None:
+    def made() -> tuple[Any, Any]:
+        opt = optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
+        return opt, STATEFUL[name](optim.lr_scheduler, opt)
+
+    def steps(opt: Any, scheduler: Any, n: int) -> list[float]:
+        found = []
+        for i in range(n):
+            scheduler.step(*[1.0 + i % 3] * (name == "plateau"))
+            found.append(opt.param_groups[0]["lr"])
+        return found
+
+    opt, scheduler = made()
+    steps(opt, scheduler, 6)
+    state, rate = scheduler.state_dict(), opt.param_groups[0]["lr"]
+    wanted = steps(opt, scheduler, 6)
+    opt, scheduler = made()
+    scheduler.load_state_dict(state)
+    opt.param_groups[0]["lr"] = rate
+    assert steps(opt, scheduler, 6) == wanted
+
+
+class Halves(optim.lr_scheduler.LRScheduler):
+    """A scheduler of a user, as PyTorch's are written."""
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch == 0:
+            return self.base_lrs
+        return [group["lr"] / 2 for group in self.optimizer.param_groups]
+
+
+def test_a_scheduler_of_a_user() -> None:
+    opt = optim.SGD(nn.Linear(2, 2).parameters(), lr=0.8)
+    scheduler = Halves(opt)
+    scheduler.step()
+    scheduler.step()
+    assert scheduler.get_last_lr() == [0.2]
+
+
 def test_what_is_left_out_names_what_to_write() -> None:
-    for name in ("ReduceLROnPlateau", "OneCycleLR"):
+    for name in ("CyclicLR", "MultiplicativeLR"):
         with pytest.raises(AttributeError, match=rf"no {name}: use LambdaLR\(optimizer, f\)"):
             getattr(optim.lr_scheduler, name)
+    schedulers, opt = optim.lr_scheduler, optim.SGD(nn.Linear(2, 2).parameters())
     with refused("2 functions for 1 groups"):
-        optim.lr_scheduler.LambdaLR(optim.SGD(nn.Linear(2, 2).parameters()), [abs, abs])
+        schedulers.LambdaLR(opt, [abs, abs])
+    with refused("2 values of max_lr for 1 groups"):
+        schedulers.OneCycleLR(opt, [0.1, 0.2], 10)
+    with refused("0 steps", "epochs and steps_per_epoch"):
+        schedulers.OneCycleLR(opt, 0.1)
+    with refused("step 3 of 2", "a larger total_steps"):
+        schedulers.OneCycleLR(opt, 0.1, 2).step(3)
+    with refused("factor=1.5", "below 1"):
+        schedulers.ReduceLROnPlateau(opt, factor=1.5)
+    with refused("2 milestones for 1 schedulers"):
+        schedulers.SequentialLR(opt, [schedulers.StepLR(opt, 2)], [1, 2])
+    with refused("schedulers of this optimizer"):
+        other = optim.SGD(nn.Linear(2, 2).parameters())
+        schedulers.SequentialLR(opt, [schedulers.StepLR(other, 2)], [])
+    with refused("T_0=0"):
+        schedulers.CosineAnnealingWarmRestarts(opt, 0)
+    with refused("no initial_lr"):
+        schedulers.StepLR(optim.SGD(nn.Linear(2, 2).parameters()), 2, last_epoch=3)

@@ -78,6 +78,35 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
         "RMSprop",
         {"alpha": 0.8, "eps": 1e-2, "weight_decay": 0.1, "momentum": 0.5, "centered": True},
     ),
+    "adadelta": ("Adadelta", {}),
+    "adadelta, all": ("Adadelta", {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1}),
+    "adagrad": ("Adagrad", {}),
+    "adagrad, all": (
+        "Adagrad",
+        {
+            "lr": 0.1,
+            "lr_decay": 0.2,
+            "weight_decay": 0.1,
+            "initial_accumulator_value": 0.3,
+            "eps": 1e-3,
+        },
+    ),
+    "nadam": ("NAdam", {}),
+    "nadam, all": (
+        "NAdam",
+        {
+            "lr": 0.05,
+            "betas": (0.5, 0.9),
+            "eps": 1e-2,
+            "weight_decay": 0.1,
+            "momentum_decay": 0.1,
+        },
+    ),
+    "nadam, decoupled": ("NAdam", {"weight_decay": 0.2, "decoupled_weight_decay": True}),
+    "nadam, no memory": ("NAdam", {"betas": (0.0, 0.0)}),
+    "radam": ("RAdam", {"betas": (0.9, 0.9)}),
+    "radam, all": ("RAdam", {"lr": 0.05, "betas": (0.5, 0.8), "eps": 1e-2, "weight_decay": 0.1}),
+    "radam, decoupled": ("RAdam", {"weight_decay": 0.2, "decoupled_weight_decay": True}),
 }
 
 
@@ -101,8 +130,13 @@ class Twins:
             if given(t, i):
                 self.mine[i].grad = g
                 self.theirs[i].grad = self.torch.tensor(g)
-        for opt in (*self.optimizers, *self.oracles):
-            opt.step()
+        default = self.torch.get_default_dtype()
+        self.torch.set_default_dtype(self.torch.float64)  # NAdam has numbers of that type
+        try:
+            for opt in (*self.optimizers, *self.oracles):
+                opt.step()
+        finally:
+            self.torch.set_default_dtype(default)
 
     def compare(self) -> None:
         for p, q in zip(self.mine, self.theirs, strict=True):

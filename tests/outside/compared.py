@@ -136,6 +136,7 @@ class Leaves:
             return Tensor(array)
         if id(t) not in self.pairs:
             t.grad = None  # samples may share a tensor
+            t.retain_grad()  # it may be the result of an operator
             self.pairs[id(t)] = nn.Parameter(array), t
         return self.pairs[id(t)][0]
 

@@ -53,8 +53,9 @@ def ours_of(theirs: torch.nn.Module, args: Any, options: dict[str, Any], dtype: 
 def module_differs(info: Any, sample: Any, dtype: torch.dtype, training: bool) -> str:
     """What differs between two modules on one input, or nothing."""
     args, options = sample.constructor_input.args, sample.constructor_input.kwargs
-    if any(isinstance(a, torch.nn.Module) for a in (*args, *options.values())):
-        raise NotSupportedError("an argument is a module of PyTorch's")
+    given = (*args, *options.values())
+    if any(isinstance(a, torch.nn.Module) or a is torch.nn.functional.gelu for a in given):
+        raise NotSupportedError("an argument is a module or a function of PyTorch's")
     theirs = info.module_cls(*args, **options).to(dtype).train(training)
     ours = ours_of(theirs, args, options, str(dtype).removeprefix("torch."))
     if sample.forward_input is None:

@@ -1,4 +1,5 @@
-"""The values of --optimizer whose update of a parameter depends on all of its values."""
+"""The values of --optimizer that the add-on optimizers adds, and what those need whose update of a
+parameter depends on all of its values."""
 
 from nnmpi.options.features import WHOLE_MATRICES, Feature, Part, choice
 
@@ -7,4 +8,7 @@ FEATURES = (
     Feature("optimizer muon", choice("optimizer", "muon"), relies_on=(WHOLE_MATRICES,)),
 )
 
-PART = Part(features=FEATURES, choices={"optimizer": ("lamb", "lars", "muon")})
+PART = Part(
+    features=FEATURES,
+    choices={"optimizer": ("adadelta", "adagrad", "nadam", "radam", "lamb", "lars", "muon")},
+)

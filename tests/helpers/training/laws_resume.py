@@ -22,6 +22,8 @@ OPTIMIZERS: tuple[dict[str, Any], ...] = (
     {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5},
     {"optimizer": "adamw", "weight_decay": 0.1},
     {"optimizer": "rmsprop", "weight_decay": 0.01},
+    {"optimizer": "nadam", "weight_decay": 0.01},
+    {"optimizer": "adadelta", "lr": 0.5},
 )
 
 

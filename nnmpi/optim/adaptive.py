@@ -1,0 +1,222 @@
+"""Adadelta, Adagrad, NAdam and RAdam, as PyTorch has them, in NumPy's or CuPy's operations.
+
+Each element is updated on its own, so they work wherever a rank updates a part of a parameter.
+"""
+
+import math
+from functools import lru_cache
+from typing import Unpack
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.nn.store import Operands
+from nnmpi.optim.groups import Group, Option, Parameters, Unused
+from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
+
+
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler, 2012): the quotient of running means of squares, of changes and of
+    gradients, is the rate of each element."""
+
+    rho, eps, weight_decay = Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        **unused: Unpack[Unused],
+    ) -> None:
+        super().__init__(parameters, unused, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
+
+    def _check(self, group: Group) -> None:
+        if not 0 <= group["rho"] <= 1:
+            raise ValueError(f"rho {group['rho']} must be at least 0 and at most 1")
+        check_eps(group["eps"])
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        return ("square_avg", "acc_delta")
+
+    def _update(self, x: Operands, group: Group) -> None:
+        g, rho, eps = _decayed(x, group), group["rho"], group["eps"]
+        squares, changes, sqrt = x.sums["square_avg"], x.sums["acc_delta"], xp_of(g).sqrt
+        squares *= rho
+        squares += (1 - rho) * g * g
+        change = sqrt(changes + eps) / sqrt(squares + eps) * g
+        changes *= rho
+        changes += (1 - rho) * change * change
+        x.values[...] -= group["lr"] * change
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi and others, 2011): divides the gradient by the root of the sum of its squares.
+
+    The state array `sum` begins at 0, and `initial_accumulator_value` is added where it is used.
+    """
+
+    lr_decay, weight_decay, eps = Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        **unused: Unpack[Unused],
+    ) -> None:
+        super().__init__(
+            parameters,
+            unused,
+            lr=lr,
+            lr_decay=lr_decay,
+            weight_decay=weight_decay,
+            initial_accumulator_value=initial_accumulator_value,
+            eps=eps,
+        )
+
+    def _check(self, group: Group) -> None:
+        for name in ("lr_decay", "weight_decay", "initial_accumulator_value"):
+            non_negative(name, group[name])
+        check_eps(group["eps"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        return ("sum",)
+
+    def _update(self, x: Operands, group: Group) -> None:
+        g, squares = _decayed(x, group), x.sums["sum"]
+        squares += g * g
+        root = xp_of(g).sqrt(squares + group["initial_accumulator_value"])
+        x.values[...] -= (
+            group["lr"] / (1 + (x.t - 1) * group["lr_decay"]) * g / (root + group["eps"])
+        )
+
+
+class _Moments(Optimizer):
+    """The base of NAdam and RAdam: Adam's running means, and weight decay of both kinds."""
+
+    betas, eps, weight_decay = Option(), Option(), Option()
+
+    def _check(self, group: Group) -> None:
+        check_betas(group["betas"])
+        check_eps(group["eps"])
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _moments(self, x: Operands, group: Group) -> tuple[Array, Array, Array]:
+        """Applies weight decay, and returns the gradient and its running means, of which the second
+        is of squares."""
+        if group["decoupled_weight_decay"]:
+            x.values[...] *= 1 - group["lr"] * group["weight_decay"]
+            g = x.grads
+        else:
+            g = _decayed(x, group)
+        (beta1, beta2), m, v = group["betas"], x.sums["exp_avg"], x.sums["exp_avg_sq"]
+        m += (1 - beta1) * (g - m)
+        v *= beta2
+        v += (1 - beta2) * g * g
+        return g, m, v
+
+
+class NAdam(_Moments):
+    """NAdam (Dozat, 2016): Adam with Nesterov momentum, which rises with the number of steps."""
+
+    momentum_decay = Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        **unused: Unpack[Unused],
+    ) -> None:
+        super().__init__(
+            parameters,
+            unused,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum_decay=momentum_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+        )
+
+    def _check(self, group: Group) -> None:
+        super()._check(group)
+        non_negative("momentum_decay", group["momentum_decay"])
+
+    def _update(self, x: Operands, group: Group) -> None:
+        g, m, v = self._moments(x, group)
+        (beta1, beta2), decay, t = group["betas"], group["momentum_decay"], x.t
+        products = _momentum_products(beta1, decay)
+        product = float(products[t - 1]) if t <= len(products) else 0.0
+        now, following = (beta1 * (1 - 0.5 * 0.96 ** (n * decay)) for n in (t, t + 1))
+        root = xp_of(v).sqrt(v / (1 - beta2**t)) + group["eps"]
+        change = (1 - now) / (1 - product) * g + following / (1 - product * following) * m
+        x.values[...] -= group["lr"] * change / root
+
+
+@lru_cache(maxsize=16)
+def _momentum_products(beta1: float, decay: float) -> np.ndarray:
+    """Returns the products of the momenta of the first 1, 2, ... steps, until they are 0 beside
+    1."""
+    n = math.ceil(math.log(1e-18) / math.log(beta1)) if beta1 else 1
+    momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, n + 1) * decay))
+    return np.cumprod(momenta)
+
+
+class RAdam(_Moments):
+    """RAdam (Liu and others, 2019): Adam whose rate is corrected for the variance of its rates, and
+    momentum alone in the first steps."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        **unused: Unpack[Unused],
+    ) -> None:
+        super().__init__(
+            parameters,
+            unused,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+        )
+
+    def _update(self, x: Operands, group: Group) -> None:
+        _, m, v = self._moments(x, group)
+        (beta1, beta2), t = group["betas"], x.t
+        correction = 1 - beta2**t
+        most = 2 / (1 - beta2) - 1
+        length = most - 2 * t * beta2**t / correction  # of the mean that approximates v
+        rate = group["lr"] / (1 - beta1**t)
+        if length <= 5:
+            x.values[...] -= rate * m
+            return
+        rate *= math.sqrt(
+            correction * (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        )
+        x.values[...] -= rate * m / (xp_of(v).sqrt(v) + group["eps"])
+
+
+def _decayed(x: Operands, group: Group) -> Array:
+    """Returns the gradient with weight decay added."""
+    decay = group["weight_decay"]
+    return x.grads + decay * x.values if decay else x.grads

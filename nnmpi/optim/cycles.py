@@ -1,0 +1,158 @@
+"""PyTorch's schedulers of cycles: rates that rise and fall, and restart."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nnmpi.optim.optimizer import Optimizer
+from nnmpi.optim.scheduler import LRScheduler, for_each
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Half a cosine from the first rate down to `eta_min`, over and over: in T_0 steps, then in
+    T_mult times as many, and so on.
+
+    `step(epoch + i / batches)` sets the rates within an epoch.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        T_0: int,
+        T_mult: int = 1,
+        eta_min: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        if T_0 < 1 or T_mult < 1:
+            raise ValueError(
+                f"CosineAnnealingWarmRestarts: T_0={T_0} and T_mult={T_mult} must be at least 1"
+            )
+        self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
+        self._time: float = last_epoch
+        super().__init__(optimizer, last_epoch)
+
+    def step(self, epoch: float | None = None) -> None:
+        """Counts a step, or goes to the given number of steps, which may be a fraction."""
+        self._time = self._time + 1 if epoch is None else epoch
+        super().step(math.floor(self._time))
+
+    def get_lr(self) -> list[float]:
+        since, length = self._time, self.T_0
+        if self.T_mult == 1:
+            since %= length
+        while since >= length:
+            since, length = since - length, length * self.T_mult
+        share = (1 + math.cos(math.pi * since / length)) / 2
+        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the number of steps, with its fraction, and the first rates."""
+        return {**super().state_dict(), "time": self._time}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._time = state["time"]
+
+
+class OneCycleLR(LRScheduler):
+    """The rate rises from max_lr / div_factor to max_lr in a share `pct_start` of the steps, and
+    then falls to the first rate / final_div_factor (Smith and Topin, 2018).
+
+    Meanwhile the momentum, or beta1, falls from max_momentum to base_momentum and rises again. With
+    `three_phase` the rate falls as it has risen, and then to its end.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        total = total_steps if total_steps is not None else (epochs or 0) * (steps_per_epoch or 0)
+        if total < 1 or not 0 <= pct_start <= 1 or anneal_strategy not in ("cos", "linear"):
+            raise ValueError(
+                f"OneCycleLR: {total} steps, pct_start={pct_start}, {anneal_strategy!r}: give "
+                "total_steps, or epochs and steps_per_epoch, a share from 0 to 1, and 'cos' or "
+                "'linear'"
+            )
+        groups = optimizer.param_groups
+        self.total_steps, self._is_cosine = total, anneal_strategy == "cos"
+        self._cycles = cycle_momentum
+        top, low, high = (
+            for_each("OneCycleLR", name, value, groups)
+            for name, value in (
+                ("max_lr", max_lr),
+                ("base_momentum", base_momentum),
+                ("max_momentum", max_momentum),
+            )
+        )
+        first = [rate / div_factor for rate in top]
+        end = [rate / final_div_factor for rate in first]
+        rise = float(pct_start * total) - 1
+        self._phases = [(rise, first, top, high, low)]
+        if three_phase:
+            self._phases += [(2 * pct_start * total - 2, top, first, low, high)]
+            self._phases += [(total - 1.0, first, end, high, high)]
+        else:
+            self._phases += [(total - 1.0, top, end, low, high)]
+        if last_epoch == -1:
+            for group, rate in zip(groups, first, strict=True):
+                group["initial_lr"] = rate
+        super().__init__(optimizer, last_epoch)
+
+    def step(self, epoch: int | None = None) -> None:
+        super().step(epoch)
+        if not self._cycles:
+            return
+        for group, momentum in zip(self.optimizer.param_groups, self._at(3, 4), strict=True):
+            if "betas" in group:
+                group["betas"] = (momentum, *group["betas"][1:])
+            elif "momentum" in group:
+                group["momentum"] = momentum
+                _add_missing_state(self.optimizer, group)
+            else:
+                raise ValueError(
+                    f"OneCycleLR: {type(self.optimizer).__name__} has no momentum and no betas: "
+                    "give cycle_momentum=False"
+                )
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch > self.total_steps:
+            raise ValueError(
+                f"OneCycleLR: step {self.last_epoch} of {self.total_steps}: give a larger "
+                "total_steps"
+            )
+        return self._at(1, 2)
+
+    def _at(self, start: int, end: int) -> list[float]:
+        """Returns the values now of each group, between two entries of the phase that it is."""
+        begin = 0.0
+        for phase in self._phases[:-1]:
+            if self.last_epoch <= phase[0]:
+                break
+            begin = phase[0]
+        else:
+            phase = self._phases[-1]
+        share = (self.last_epoch - begin) / (phase[0] - begin)
+        if self._is_cosine:
+            share = (1 - math.cos(math.pi * share)) / 2
+        values: Any = zip(phase[start], phase[end], strict=True)  # type: ignore[arg-type]
+        return [a + (b - a) * share for a, b in values]
+
+
+def _add_missing_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    """Adds the state that options need which were off when the optimizer was made."""
+    for name in optimizer._sums(group):
+        if name not in optimizer.sums:
+            optimizer.add_state(name)
