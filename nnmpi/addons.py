@@ -430,10 +430,51 @@ ADD_ONS = {
         },
     ),
     "recurrent": AddOn(
-        modules=("nnmpi.nn.layers.recurrent", "nnmpi.autograd.ops.recurrent"),
+        modules=(
+            *("nnmpi.nn.layers.recurrent", "nnmpi.autograd.ops.recurrent"),
+            *("nnmpi.nn.packed", "nnmpi.nn.utils.rnn"),
+        ),
         rows={
             "names": {
-                f"nn.{name}": f"nnmpi.nn.layers.recurrent:{name}" for name in ("GRU", "LSTM", "RNN")
+                "nn.utils.rnn": "nnmpi.nn.utils.rnn",
+                **{
+                    f"nn.{name}": f"nnmpi.nn.layers.recurrent:{name}"
+                    for name in ("GRU", "LSTM", "RNN")
+                },
+            }
+        },
+    ),
+    "more-layers": AddOn(
+        modules=(
+            *("nnmpi.nn.layers.padding", "nnmpi.nn.layers.distances"),
+            *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
+        ),
+        rows={
+            "names": {
+                **{
+                    f"nn.{kind}Pad{axes}d": f"nnmpi.nn.layers.padding:{kind}Pad{axes}d"
+                    for kind in ("Circular", "Constant", "Reflection", "Replication", "Zero")
+                    for axes in (1, 2)
+                },
+                **{
+                    f"nn.{name}": f"nnmpi.nn.layers.padding:{name}"
+                    for name in ("PixelShuffle", "PixelUnshuffle")
+                },
+                **{
+                    f"nn.{name}": f"nnmpi.nn.layers.distances:{name}"
+                    for name in ("CosineSimilarity", "PairwiseDistance")
+                },
+                **{
+                    f"nn.utils.{name}": f"nnmpi.nn.utils.norms:{name}"
+                    for name in (
+                        *("weight_norm", "remove_weight_norm"),
+                        *("spectral_norm", "remove_spectral_norm"),
+                    )
+                },
+                **{
+                    f"nn.utils.{name}": f"nnmpi.nn.utils.vectors:{name}"
+                    for name in ("parameters_to_vector", "vector_to_parameters")
+                },
             }
         },
     ),

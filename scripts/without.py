@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = "nnmpi/addons.py"
 PACKAGES = (
     *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
-    *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py"),
+    *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py", "nnmpi/nn/utils/__init__.py"),
 )
 """Files that import names of add-ons for type checkers."""
 

@@ -81,8 +81,22 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
+    from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
+    from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
+    from nnmpi.nn.layers.padding import CircularPad1d as CircularPad1d
+    from nnmpi.nn.layers.padding import CircularPad2d as CircularPad2d
+    from nnmpi.nn.layers.padding import ConstantPad1d as ConstantPad1d
+    from nnmpi.nn.layers.padding import ConstantPad2d as ConstantPad2d
+    from nnmpi.nn.layers.padding import PixelShuffle as PixelShuffle
+    from nnmpi.nn.layers.padding import PixelUnshuffle as PixelUnshuffle
+    from nnmpi.nn.layers.padding import ReflectionPad1d as ReflectionPad1d
+    from nnmpi.nn.layers.padding import ReflectionPad2d as ReflectionPad2d
+    from nnmpi.nn.layers.padding import ReplicationPad1d as ReplicationPad1d
+    from nnmpi.nn.layers.padding import ReplicationPad2d as ReplicationPad2d
+    from nnmpi.nn.layers.padding import ZeroPad1d as ZeroPad1d
+    from nnmpi.nn.layers.padding import ZeroPad2d as ZeroPad2d
     from nnmpi.nn.layers.recurrent import GRU as GRU
     from nnmpi.nn.layers.recurrent import LSTM as LSTM
     from nnmpi.nn.layers.recurrent import RNN as RNN

@@ -18,6 +18,7 @@ from nnmpi.nn.layers.basic import (
     dropout_mask,
 )
 from nnmpi.nn.module import Module
+from nnmpi.nn.packed import PackedSequence
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.registries import constructor_options
@@ -96,10 +97,14 @@ class _Recurrent(Module):
         if self.bidirectional:
             yield f"_l{layer}_reverse"
 
-    def forward(
-        self, x: Tensor, hx: State | None = None, lengths: Any = None
-    ) -> tuple[Tensor, State]:
-        """Returns the outputs of the last layer, and the final states of all layers."""
+    def forward(self, x: Any, hx: State | None = None, lengths: Any = None) -> tuple[Any, State]:
+        """Returns the outputs of the last layer, and the final states of all layers.
+
+        For a packed sequence, which has lengths of its own, the outputs are packed too.
+        """
+        if isinstance(x, PackedSequence):
+            y, states = self.forward(x.padded(self.batch_first), hx, x.lengths)
+            return PackedSequence(y, x.lengths, self.batch_first), states
         if current_pass.get() is None:  # called without Module.__call__, which sets the pass
             result: tuple[Tensor, State] = self(x, hx, lengths)
             return result
@@ -124,8 +129,8 @@ class _Recurrent(Module):
             # outputs of a layer are (T, N, C), and no longer rows of an embedding
             sequences = recurrent.Sequences(lasts)
         states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.cell.states))
-        y = x.transpose(1, 0, 2) if self.batch_first else x
-        return y, states if len(states) > 1 else states[0]
+        outcome = x.transpose(1, 0, 2) if self.batch_first else x
+        return outcome, states if len(states) > 1 else states[0]
 
     def _check_input(self, x: Tensor) -> None:
         axes = "(N, T, K)" if self.batch_first else "(T, N, K)"

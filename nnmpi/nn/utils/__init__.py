@@ -1,14 +1,18 @@
-"""PyTorch's `nn.utils`: clipping of gradients, and skipping of initial values."""
+"""PyTorch's `nn.utils`: clipping of gradients, and skipping of initial values; add-ons have packed
+sequences, and norms of weights."""
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import cast
+from nnmpi.autograd import replacements
 from nnmpi.nn.init import constant
 from nnmpi.nn.parameter import Parameter
 
@@ -73,3 +77,22 @@ def skip_init(parameters: Iterable[Parameter]) -> None:
     for p in parameters:
         if not p.is_drawn:
             p.init = constant(0.0)
+
+
+if TYPE_CHECKING:
+    from nnmpi.nn.utils import rnn as rnn
+    from nnmpi.nn.utils.norms import remove_spectral_norm as remove_spectral_norm
+    from nnmpi.nn.utils.norms import remove_weight_norm as remove_weight_norm
+    from nnmpi.nn.utils.norms import spectral_norm as spectral_norm
+    from nnmpi.nn.utils.norms import weight_norm as weight_norm
+    from nnmpi.nn.utils.vectors import parameters_to_vector as parameters_to_vector
+    from nnmpi.nn.utils.vectors import vector_to_parameters as vector_to_parameters
+else:  # type checkers know from the names above which there are
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *addons.names_of(__name__)})
+
+    def __getattr__(name: str) -> Any:
+        if where := addons.names_of(__name__).get(name):
+            return addons.loaded(where)
+        raise AttributeError(replacements.no_name(__name__, name, "nn.utils"))

@@ -1,0 +1,251 @@
+"""PyTorch's `distributions`: Normal, Bernoulli and Categorical, and their divergences.
+
+Samples depend on the seed of `nnmpi.manual_seed` and on the number of random tensors drawn before,
+so they are the same on all ranks that draw the same ones. A model for a Trainer draws by
+`nnmpi.random`, and may use `log_prob` and `entropy`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from nnmpi.autograd import Tensor, as_tensor, no_grad, on_host, replacements
+from nnmpi.autograd.functional import broadcast_to, tensor, where
+from nnmpi.nn.functional import binary_cross_entropy_with_logits, log_softmax, softplus
+from nnmpi.nn.random_numbers import multinomial, rand, randn
+
+Shape = tuple[int, ...]
+
+
+class Distribution:
+    """The base of distributions, one for each element of their parameters.
+
+    batch_shape   the shape of the parameters, and of a sample
+    """
+
+    batch_shape: Shape
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Returns samples of the shape (*sample_shape, *batch_shape), without a gradient."""
+        with no_grad():
+            return self._drawn((*sample_shape, *self.batch_shape))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Returns samples with gradients of the parameters."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no rsample: its samples are no smooth function of the "
+            "parameters; take sample, and log_prob of the samples"
+        )
+
+    def log_prob(self, value: Any) -> Tensor:
+        """Returns the logarithm of the probability, or of its density, at a value."""
+        raise NotImplementedError
+
+    def entropy(self) -> Tensor:
+        """Returns the entropy of each distribution."""
+        raise NotImplementedError
+
+    def _drawn(self, shape: Shape) -> Tensor:
+        raise NotImplementedError
+
+
+class Normal(Distribution):
+    """Normal distributions of the given means and standard deviations."""
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = _broadcast(loc, scale)
+        self.batch_shape = self.loc.shape
+        if validate_args is not False and not (on_host(self.scale) > 0).all():
+            raise ValueError("Normal: scale must be above 0: take exp or softplus of it")
+
+    mean = mode = property(lambda self: self.loc)
+    stddev = property(lambda self: self.scale)
+    variance = property(lambda self: self.scale**2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self._drawn((*sample_shape, *self.batch_shape))
+
+    def _drawn(self, shape: Shape) -> Tensor:
+        noise = randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        drawn: Tensor = self.loc + self.scale * noise
+        return drawn
+
+    def log_prob(self, value: Any) -> Tensor:
+        d: Tensor = (as_tensor(value) - self.loc) / self.scale
+        return -0.5 * d * d - self.scale.log() - 0.5 * math.log(2 * math.pi)
+
+    def entropy(self) -> Tensor:
+        return self.scale.log() + (0.5 + 0.5 * math.log(2 * math.pi))
+
+
+class Bernoulli(Distribution):
+    """Distributions of 1 with the given probabilities, and else 0; or with their `logits`."""
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        given = _one_of("Bernoulli", probs, logits)
+        self.batch_shape = given.shape
+        if logits is not None:
+            self.logits, self.probs = given, given.sigmoid()
+            return
+        if validate_args is not False:
+            _check_probabilities("Bernoulli", given)
+        p = _inside(given)
+        self.probs, self.logits = given, p.log() - (1 - p).log()
+
+    mean = property(lambda self: self.probs)
+    variance = property(lambda self: self.probs * (1 - self.probs))
+
+    def _drawn(self, shape: Shape) -> Tensor:
+        u = rand(shape, dtype=self.probs.dtype, device=self.probs.device)
+        return (u < self.probs).astype(self.probs.dtype)
+
+    def log_prob(self, value: Any) -> Tensor:
+        logits, y = _broadcast(self.logits, value)
+        return -binary_cross_entropy_with_logits(logits, y, reduction="none")
+
+    def entropy(self) -> Tensor:
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+
+class Categorical(Distribution):
+    """Distributions of the classes 0 to K - 1, with probabilities, or `logits`, along the last
+    axis; they need not add up to 1."""
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        given = _one_of("Categorical", probs, logits)
+        if given.ndim < 1:
+            raise ValueError("Categorical: give probabilities along an axis, not a number")
+        self.batch_shape = given.shape[:-1]
+        if logits is not None:
+            self.logits = log_softmax(given, dim=-1)
+            self.probs = self.logits.exp()
+            return
+        if validate_args is not False and not (on_host(given) >= 0).all():
+            raise ValueError("Categorical: probabilities must be at least 0; or give logits=")
+        self.probs = given / given.sum(-1, True)
+        self.logits = _inside(self.probs).log()
+
+    mode = property(lambda self: self.probs.argmax(-1))
+
+    def _drawn(self, shape: Shape) -> Tensor:
+        K, rows = self.probs.shape[-1], math.prod(self.batch_shape)
+        draws = math.prod(shape) // max(rows, 1)
+        drawn = multinomial(self.probs.reshape(-1, K), draws, replacement=True)
+        return drawn.t().reshape(shape)
+
+    def log_prob(self, value: Any) -> Tensor:
+        classes = on_host(value).astype("int64")
+        shape = np.broadcast_shapes(classes.shape, self.batch_shape)
+        logits = broadcast_to(self.logits, (*shape, self.logits.shape[-1]))
+        index = np.ix_(*map(np.arange, shape)) if shape else ()
+        chosen: Tensor = logits[(*index, np.broadcast_to(classes, shape))]
+        return chosen
+
+    def entropy(self) -> Tensor:
+        return -(self.probs * self.logits.clamp(min=_least(self.logits))).sum(-1)
+
+
+def _broadcast(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Returns both as float tensors of one shape; numbers get the dtype of the other."""
+    first, second = (x for x in (a, b))
+    like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
+    if like is None:
+        like = tensor(np.zeros((), np.result_type(np.float32, *map(_float_type, (a, b)))))
+    tensors = [
+        x if isinstance(x, Tensor) and x.dtype == like.dtype else _as(x, like)
+        for x in (first, second)
+    ]
+    shape = np.broadcast_shapes(*(t.shape for t in tensors))
+    one, other = (broadcast_to(t, shape) if t.shape != shape else t for t in tensors)
+    return one, other
+
+
+def _float_type(x: Any) -> Any:
+    return x.dtype if isinstance(x, np.ndarray) and x.dtype.kind == "f" else np.float32
+
+
+def _as(x: Any, like: Tensor) -> Tensor:
+    return x.astype(like.dtype) if isinstance(x, Tensor) else tensor(x, dtype=like.dtype)
+
+
+def _one_of(owner: str, probs: Any, logits: Any) -> Tensor:
+    """Returns the one of two parameters that is given, as floats."""
+    if (probs is None) == (logits is None):
+        raise ValueError(f"{owner}: give either probs or logits")
+    given = probs if logits is None else logits
+    t: Tensor = given if isinstance(given, Tensor) else tensor(np.asarray(given))
+    return t if t.dtype.kind == "f" or t.dtype.name == "bfloat16" else t.astype("float32")
+
+
+def _check_probabilities(owner: str, p: Tensor) -> None:
+    values = on_host(p)
+    if values.size and not (values.min() >= 0 and values.max() <= 1):
+        raise ValueError(
+            f"{owner}: probabilities from {values.min():g} to {values.max():g} must be 0 to 1; or "
+            "give logits="
+        )
+
+
+def _inside(p: Tensor) -> Tensor:
+    """Returns probabilities at least eps away from 0 and from 1, as PyTorch takes their logs."""
+    eps = float(np.finfo(p.dtype).eps)
+    return p.clamp(eps, 1 - eps)
+
+
+def _least(t: Tensor) -> float:
+    return float(np.finfo(t.dtype).min)
+
+
+# ---- divergences
+
+
+def _of_normals(p: Normal, q: Normal) -> Tensor:
+    ratio = (p.scale / q.scale) ** 2
+    d = ((p.loc - q.loc) / q.scale) ** 2
+    divergence: Tensor = 0.5 * (ratio + d - 1 - ratio.log())
+    return divergence
+
+
+def _of_bernoullis(p: Bernoulli, q: Bernoulli) -> Tensor:
+    ones = p.probs * (softplus(-q.logits) - softplus(-p.logits))
+    zeros = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
+    ones = where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, ones))
+    zeros = where(p.probs == 1, 0.0, where(q.probs == 1, math.inf, zeros))
+    return ones + zeros
+
+
+def _of_categoricals(p: Categorical, q: Categorical) -> Tensor:
+    terms = p.probs * (p.logits - q.logits)
+    terms = where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, terms))
+    return terms.sum(-1)
+
+
+_DIVERGENCES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
+    Normal: _of_normals,
+    Bernoulli: _of_bernoullis,
+    Categorical: _of_categoricals,
+}
+"""The Kullback-Leibler divergence of two distributions of a kind."""
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
+    """Returns the Kullback-Leibler divergence of p from q, for two of the same kind."""
+    kinds = [k for k in _DIVERGENCES if isinstance(p, k) and isinstance(q, k)]
+    if not kinds:
+        raise NotImplementedError(
+            f"kl_divergence of {type(p).__name__} from {type(q).__name__}: write the mean of "
+            "p.log_prob(x) - q.log_prob(x) over samples x of p"
+        )
+    return _DIVERGENCES[kinds[0]](p, q)
+
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+
+    def __getattr__(name: str) -> NoReturn:
+        raise AttributeError(replacements.no_name("nnmpi.distributions", name, "distributions"))

@@ -1,0 +1,50 @@
+"""Sequences of different lengths in one object, as PyTorch's recurrent layers take and return
+them."""
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.functional import tensor
+
+
+class PackedSequence:
+    """Sequences of different lengths, as RNN, LSTM and GRU take and return them.
+
+    data         the elements of all sequences, those of the first positions first, and within a
+                 position those of longer sequences first
+    batch_sizes  the number of sequences that have each position
+    """
+
+    def __init__(self, padded: Tensor, lengths: np.ndarray, batch_first: bool) -> None:
+        self._padded, self.lengths, self._batch_first = padded, lengths, batch_first
+
+    def padded(self, batch_first: bool) -> Tensor:
+        """Returns the padded sequences, (N, T, ...) or (T, N, ...)."""
+        is_same = batch_first == self._batch_first
+        return self._padded if is_same else exchanged(self._padded)
+
+    @property
+    def sorted_indices(self) -> Tensor:
+        """The number of each sequence, the longest first."""
+        return tensor(self._order())
+
+    @property
+    def batch_sizes(self) -> Tensor:
+        return tensor((self.lengths[None] > np.arange(self.lengths.max())[:, None]).sum(1))
+
+    @property
+    def data(self) -> Tensor:
+        order = self._order()
+        sizes = self.batch_sizes.tolist()
+        positions = np.repeat(np.arange(len(sizes)), sizes)
+        samples = np.concatenate([order[:size] for size in sizes])
+        elements: Tensor = self.padded(False)[positions, samples]
+        return elements
+
+    def _order(self) -> np.ndarray:
+        return np.argsort(-self.lengths, kind="stable")
+
+
+def exchanged(x: Tensor) -> Tensor:
+    """Returns the tensor with its first two axes exchanged."""
+    return x.permute(1, 0, *range(2, x.ndim))

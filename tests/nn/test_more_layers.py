@@ -1,0 +1,192 @@
+"""Padding layers, pixel shuffles, distances, and norms of weights, beside PyTorch's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn, optim
+from nnmpi.nn import utils
+
+RNG = np.random.default_rng(0)
+IMAGES, SEQUENCES = RNG.standard_normal((2, 8, 4, 6)), RNG.standard_normal((2, 3, 7))
+
+LAYERS: dict[str, tuple[str, tuple[Any, ...], tuple[np.ndarray, ...]]] = {
+    **{
+        f"{kind}, {axes} axes, {padding}": (f"{kind}Pad{axes}d", (padding, *value), (x, x[0])[:1])
+        for kind, value in (
+            ("Reflection", ()),
+            ("Replication", ()),
+            ("Circular", ()),
+            ("Zero", ()),
+            ("Constant", (1.5,)),
+        )
+        for axes, x in ((1, SEQUENCES), (2, IMAGES))
+        for padding in (2, (1, 3) if axes == 1 else (1, 3, 2, 0))
+    },
+    "one image": ("ZeroPad2d", ((1, -1, 0, 2),), (IMAGES[0],)),
+    "pixels": ("PixelShuffle", (2,), (IMAGES,)),
+    "pixels of one image": ("PixelShuffle", (2,), (IMAGES[0],)),
+    "channels": ("PixelUnshuffle", (2,), (IMAGES,)),
+    "cosines": ("CosineSimilarity", (), (IMAGES, IMAGES[::-1].copy())),
+    "cosines along the last axis": (
+        "CosineSimilarity",
+        (-1, 1e-3),
+        (SEQUENCES, SEQUENCES[::-1].copy()),
+    ),
+    "distances": ("PairwiseDistance", (1.0, 1e-6, True), (SEQUENCES, SEQUENCES[::-1].copy())),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("case", LAYERS)
+def test_layers_are_pytorchs(case: str) -> None:
+    torch, (name, args, values) = pytorch(), LAYERS[case]
+    mine = [nnmpi.tensor(x, requires_grad=True) for x in values]
+    theirs = [torch.tensor(x, requires_grad=True) for x in values]
+    y, z = getattr(nn, name)(*args)(*mine), getattr(torch.nn, name)(*args)(*theirs)
+    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-12, atol=1e-15)
+    w = RNG.standard_normal(y.shape)
+    (y * w).sum().backward()
+    (z * torch.tensor(w)).sum().backward()
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(np.asarray(a.grad), b.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_a_shuffle_is_undone() -> None:
+    x = nnmpi.tensor(IMAGES)
+    np.testing.assert_array_equal(nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(x)).numpy(), IMAGES)
+
+
+def test_inputs_that_do_not_fit_are_refused() -> None:
+    with refused("ReflectionPad2d: padding=(1, 2)", "(left, right, top, bottom)"):
+        nn.ReflectionPad2d((1, 2))
+    with refused("ZeroPad1d: input of shape (2, 8, 4, 6)", "(N, C, L) or (C, L)"):
+        nn.ZeroPad1d(1)(IMAGES)
+    with refused("PixelShuffle: input of shape (2, 8, 4, 6)", "a multiple of 9"):
+        nn.PixelShuffle(3)(IMAGES)
+    with refused("PixelUnshuffle: input of shape (2, 8, 4, 6)", "multiples of 4"):
+        nn.PixelUnshuffle(4)(IMAGES)
+
+
+def test_layers_train_under_a_trainer() -> None:
+    def build() -> nn.Sequential:
+        return nn.Sequential(
+            nn.ReflectionPad2d(1), nn.Conv2d(1, 8, 3), nn.PixelShuffle(2), nn.Flatten(),
+            nn.Linear(2 * 8 * 8, 3),
+        )  # fmt: skip
+
+    x, y = RNG.standard_normal((24, 1, 4, 4)).astype("float32"), np.arange(24) % 3
+    results = []
+    for options in ({}, {"micro_batches": 2}):
+        config = nnmpi.Config(epochs=2, batch_size=8, quiet=True, **options)
+        with nnmpi.Trainer(config, build=build, data=(x, y)) as trainer:
+            trainer.fit()
+            results.append(trainer.model.state_dict())
+    for name, value in results[0].items():
+        np.testing.assert_allclose(value, results[1][name], rtol=1e-4, atol=1e-6)
+
+
+# ---- vectors of parameters
+
+
+@needs_torch
+def test_parameters_are_a_vector_and_back() -> None:
+    torch = pytorch()
+    ours, theirs = nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    values = RNG.standard_normal(8).astype("float32")
+    utils.vector_to_parameters(nnmpi.tensor(values), ours.parameters())
+    torch.nn.utils.vector_to_parameters(torch.tensor(values), theirs.parameters())
+    for name, value in ours.state_dict().items():
+        np.testing.assert_array_equal(value, theirs.state_dict()[name].numpy())
+    vector = utils.parameters_to_vector(ours.parameters())
+    np.testing.assert_array_equal(vector.numpy(), values)
+    (vector * vector).sum().backward()
+    np.testing.assert_allclose(np.asarray(ours.bias.grad), 2 * values[6:], rtol=1e-6)
+    with refused("values of shape (7,) for 8 elements"):
+        utils.vector_to_parameters(values[:7], ours.parameters())
+
+
+# ---- norms of weights
+
+NORMED: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...]]] = {
+    "linear": ("Linear", (4, 3), (5, 4)),
+    "convolution": ("Conv2d", (2, 3, 3), (2, 2, 5, 5)),
+    "transposed": ("ConvTranspose2d", (3, 2, 2), (2, 3, 4, 4)),
+}
+
+
+def normed(case: str, kind: str, **options: Any) -> tuple[Any, Any]:
+    """The same layer with a norm here and in PyTorch, in float64."""
+    torch, (name, args, _) = pytorch(), NORMED[case]
+    theirs = getattr(torch.nn, name)(*args).double()
+    ours = getattr(nn, name)(*args).to("float64")
+    ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
+    for library, layer in ((utils, ours), (torch.nn.utils, theirs)):
+        getattr(library, kind)(layer, **options)
+    if kind == "spectral_norm":
+        ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
+    return ours, theirs
+
+
+@needs_torch
+@pytest.mark.parametrize("case", NORMED)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("weight_norm", {}),
+        ("weight_norm", {"dim": 1}),
+        ("weight_norm", {"dim": None}),
+        ("spectral_norm", {}),
+        ("spectral_norm", {"n_power_iterations": 3}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_norms_of_weights_train_as_pytorchs(case: str, kind: str, options: Any) -> None:
+    torch, (ours, theirs) = pytorch(), normed(case, kind, **options)
+    assert [*ours.state_dict()] == [*theirs.state_dict()]
+    x = RNG.standard_normal(NORMED[case][2])
+    for opt, layer, value in (
+        (optim.SGD(ours.parameters(), lr=0.1), ours, nnmpi.tensor(x)),
+        (torch.optim.SGD(theirs.parameters(), lr=0.1), theirs, torch.tensor(x)),
+    ):
+        for _ in range(4):
+            opt.zero_grad()
+            (layer(value) ** 2).mean().backward()
+            opt.step()
+        layer.eval()
+    np.testing.assert_allclose(
+        ours(nnmpi.tensor(x)).detach().numpy(),
+        theirs(torch.tensor(x)).detach().numpy(),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    state = {name: t.numpy() for name, t in theirs.state_dict().items()}
+    for name, value in ours.state_dict().items():
+        np.testing.assert_allclose(value, state[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+def test_a_norm_is_removed(kind: str) -> None:
+    layer = nn.Linear(4, 3)
+    x = RNG.standard_normal((2, 4)).astype("float32")
+    getattr(utils, kind)(layer)
+    layer.eval()
+    y = layer(x).numpy()
+    with refused("Linear has no parameter 'weight'"):
+        getattr(utils, kind)(layer)
+    getattr(utils, f"remove_{kind}")(layer)
+    assert {*layer.state_dict()} == {"weight", "bias"}
+    np.testing.assert_allclose(layer(x).detach().numpy(), y, rtol=1e-5)
+    with refused("Linear has no norm of 'weight' to remove"):
+        getattr(utils, f"remove_{kind}")(layer)
+
+
+def test_names_that_are_missing_say_what_to_write() -> None:
+    with pytest.raises(AttributeError, match=r"write nnmpi.nn.utils.clip_grad_norm_"):
+        utils.clip_grad_norm  # noqa: B018
+    with pytest.raises(AttributeError, match="write weight_norm"):
+        utils.parametrizations  # noqa: B018
