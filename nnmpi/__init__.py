@@ -53,7 +53,7 @@ _ON_USE = {
 _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
 """Programs use these without importing them, as `nnmpi.metrics.accuracy`."""
 
-_MODULES = ("blas", "collectives", "cuda", "loggers", "nn", "optim", "utils")
+_MODULES = ("blas", "collectives", "cuda", "distributions", "loggers", "nn", "optim", "utils")
 __all__ = [
     name
     for name, value in {**globals(), **_ON_USE}.items()
@@ -68,6 +68,7 @@ library."""
 
 if _TYPE_CHECKING:
     from nnmpi import data as data
+    from nnmpi import distributions as distributions
     from nnmpi import utils as utils
     from nnmpi.arrays import cuda as cuda
     from nnmpi.io import loggers as loggers

@@ -505,6 +505,10 @@ ADD_ONS = {
             },
         },
     ),
+    "distributions": AddOn(
+        modules=("nnmpi.distributions",),
+        rows={"names": {"distributions": "nnmpi.distributions"}},
+    ),
     "utils": AddOn(
         modules=(
             "nnmpi.utils",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from nnmpi.autograd import Tensor, as_tensor, no_grad, on_host, replacements
+from nnmpi.autograd import Tensor, no_grad, on_host, replacements
 from nnmpi.autograd.functional import broadcast_to, tensor, where
 from nnmpi.nn.functional import binary_cross_entropy_with_logits, log_softmax, softplus
 from nnmpi.nn.random_numbers import multinomial, rand, randn
@@ -73,11 +73,14 @@ class Normal(Distribution):
         return drawn
 
     def log_prob(self, value: Any) -> Tensor:
-        d: Tensor = (as_tensor(value) - self.loc) / self.scale
-        return -0.5 * d * d - self.scale.log() - 0.5 * math.log(2 * math.pi)
+        x = value if isinstance(value, Tensor) else _as(value, self.loc)
+        d = (x - self.loc) / self.scale
+        densities: Tensor = -0.5 * d * d - self.scale.log() - 0.5 * math.log(2 * math.pi)
+        return densities
 
     def entropy(self) -> Tensor:
-        return self.scale.log() + (0.5 + 0.5 * math.log(2 * math.pi))
+        entropies: Tensor = self.scale.log() + (0.5 + 0.5 * math.log(2 * math.pi))
+        return entropies
 
 
 class Bernoulli(Distribution):
@@ -101,7 +104,8 @@ class Bernoulli(Distribution):
 
     def _drawn(self, shape: Shape) -> Tensor:
         u = rand(shape, dtype=self.probs.dtype, device=self.probs.device)
-        return (u < self.probs).astype(self.probs.dtype)
+        drawn: Tensor = (u < self.probs).astype(self.probs.dtype)
+        return drawn
 
     def log_prob(self, value: Any) -> Tensor:
         logits, y = _broadcast(self.logits, value)
@@ -148,19 +152,16 @@ class Categorical(Distribution):
         return chosen
 
     def entropy(self) -> Tensor:
-        return -(self.probs * self.logits.clamp(min=_least(self.logits))).sum(-1)
+        entropies: Tensor = -(self.probs * self.logits.clamp(min=_least(self.logits))).sum(-1)
+        return entropies
 
 
 def _broadcast(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     """Returns both as float tensors of one shape; numbers get the dtype of the other."""
-    first, second = (x for x in (a, b))
     like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
     if like is None:
-        like = tensor(np.zeros((), np.result_type(np.float32, *map(_float_type, (a, b)))))
-    tensors = [
-        x if isinstance(x, Tensor) and x.dtype == like.dtype else _as(x, like)
-        for x in (first, second)
-    ]
+        like = tensor(np.zeros((), np.result_type(*map(_float_type, (a, b)))))
+    tensors = [_as(x, like) for x in (a, b)]
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
     one, other = (broadcast_to(t, shape) if t.shape != shape else t for t in tensors)
     return one, other
@@ -171,7 +172,10 @@ def _float_type(x: Any) -> Any:
 
 
 def _as(x: Any, like: Tensor) -> Tensor:
-    return x.astype(like.dtype) if isinstance(x, Tensor) else tensor(x, dtype=like.dtype)
+    """Returns a number, an array or a tensor in the dtype of another tensor."""
+    if not isinstance(x, Tensor):
+        return tensor(x, dtype=like.dtype, device=like.device)
+    return x if x.dtype == like.dtype else x.astype(like.dtype)
 
 
 def _one_of(owner: str, probs: Any, logits: Any) -> Tensor:
