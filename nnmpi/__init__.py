@@ -53,7 +53,18 @@ _ON_USE = {
 _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
 """Programs use these without importing them, as `nnmpi.metrics.accuracy`."""
 
-_MODULES = ("blas", "collectives", "cuda", "distributions", "loggers", "nn", "optim", "utils")
+_MODULES = (
+    "amp",
+    "backends",
+    "blas",
+    "collectives",
+    "cuda",
+    "distributions",
+    "loggers",
+    "nn",
+    "optim",
+    "utils",
+)
 __all__ = [
     name
     for name, value in {**globals(), **_ON_USE}.items()
@@ -67,12 +78,18 @@ __all__ = [
 library."""
 
 if _TYPE_CHECKING:
+    from nnmpi import amp as amp
+    from nnmpi import backends as backends
     from nnmpi import data as data
     from nnmpi import distributions as distributions
     from nnmpi import utils as utils
+    from nnmpi.amp import autocast as autocast
     from nnmpi.arrays import cuda as cuda
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
+    from nnmpi.memory_formats import channels_last as channels_last
+    from nnmpi.memory_formats import contiguous_format as contiguous_format
+    from nnmpi.memory_formats import preserve_format as preserve_format
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.planning.described import machines as machines

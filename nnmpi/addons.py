@@ -505,6 +505,21 @@ ADD_ONS = {
             },
         },
     ),
+    "torch-settings": AddOn(
+        modules=("nnmpi.amp", "nnmpi.backends", "nnmpi.memory_formats"),
+        rows={
+            "names": {
+                "amp": "nnmpi.amp",
+                "cuda.amp": "nnmpi.amp",
+                "autocast": "nnmpi.amp:autocast",
+                "backends": "nnmpi.backends",
+                **{
+                    name: f"nnmpi.memory_formats:{name}"
+                    for name in ("channels_last", "contiguous_format", "preserve_format")
+                },
+            }
+        },
+    ),
     "distributions": AddOn(
         modules=("nnmpi.distributions",),
         rows={"names": {"distributions": "nnmpi.distributions"}},

@@ -163,8 +163,8 @@ def _broadcast(a: Any, b: Any) -> tuple[Tensor, Tensor]:
         like = tensor(np.zeros((), np.result_type(*map(_float_type, (a, b)))))
     tensors = [_as(x, like) for x in (a, b)]
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
-    one, other = (broadcast_to(t, shape) if t.shape != shape else t for t in tensors)
-    return one, other
+    first, second = (broadcast_to(t, shape) if t.shape != shape else t for t in tensors)
+    return first, second
 
 
 def _float_type(x: Any) -> Any:

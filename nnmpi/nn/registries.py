@@ -202,11 +202,20 @@ class Registries:
         on: Backend | None = None,
         device: str | Backend | None = None,
         non_blocking: bool = False,
+        memory_format: Any = None,
     ) -> Self:
         """Converts to a type and moves to a device; all parameters move into one flat store.
 
         Positional arguments are PyTorch's: to("cpu"), to(device), to("float64"), to(device, dtype).
+        `non_blocking` and `memory_format` change nothing.
         """
+        if non_blocking or memory_format is not None:
+            from nnmpi.options.notes import note  # rarely
+
+            note(
+                "to: non_blocking and memory_format change nothing: a copy is complete when `to` "
+                "returns, and images are channels-last in memory"
+            )
         kind, where = type_and_device(args, dtype, one_of("on", on, "device", device))
         try:
             is_type = kind is None or is_float(np.dtype(kind))

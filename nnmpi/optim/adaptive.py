@@ -161,9 +161,9 @@ class NAdam(_Moments):
         (beta1, beta2), decay, t = group["betas"], group["momentum_decay"], x.t
         products = _momentum_products(beta1, decay)
         product = float(products[t - 1]) if t <= len(products) else 0.0
-        now, following = (beta1 * (1 - 0.5 * 0.96 ** (n * decay)) for n in (t, t + 1))
+        mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (n * decay)) for n in (t, t + 1))
         root = xp_of(v).sqrt(v / (1 - beta2**t)) + group["eps"]
-        change = (1 - now) / (1 - product) * g + following / (1 - product * following) * m
+        change = (1 - mu) / (1 - product) * g + next_mu / (1 - product * next_mu) * m
         x.values[...] -= group["lr"] * change / root
 
 

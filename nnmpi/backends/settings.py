@@ -1,0 +1,17 @@
+"""Settings that can be set and read, and change nothing."""
+
+from types import ModuleType
+from typing import Any
+
+from nnmpi.options.notes import note
+
+
+class Settings(ModuleType):
+    """A module, or a name like one, that notes when one of its names is set."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        note(
+            "settings of nnmpi.backends change nothing: algorithms are chosen by what they cost, "
+            "kernels are deterministic, and --tf32 allows TF32"
+        )
+        super().__setattr__(name, value)
