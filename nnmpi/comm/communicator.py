@@ -141,6 +141,14 @@ class Comm:
         root = checked_rank(root, self.size)
         self._calls.finish(*self._steps("broadcast", algorithm, array, root=root))
 
+    def start_broadcast(
+        self, array: Array, root: int = 0, algorithm: str = "tree", copies: Copies = None
+    ) -> Work:
+        """Starts a broadcast and returns its Work. Do not touch the array until it is complete."""
+        root = checked_rank(root, self.size)
+        steps = self._steps("broadcast", algorithm, array, starts=True, root=root)
+        return self._calls.start(*steps, copies)
+
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; other arrays are unchanged."""
         root = checked_rank(root, self.size)

@@ -146,15 +146,7 @@ class StagedComm:
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Replaces the array on every rank by that of `root`."""
-        comes, goes = (ALL, NOTHING) if self.rank == root else (NOTHING, ALL)
-
-        def broadcast(row: Array) -> None:
-            staging = self._staged(row, comes, goes, is_kept=False)
-            staging.wait()
-            self._comm.broadcast(staging.host, root)
-            staging.complete()
-
-        self._in_place(array, broadcast)
+        self._in_place(array, lambda row: self._wait(self._broadcast(row, root, is_kept=False)))
 
     # ---- operations that are started
 
@@ -182,6 +174,10 @@ class StagedComm:
     ) -> Transfer:
         """Starts an all-gather; the array must not be touched until it is complete."""
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
+
+    def start_broadcast(self, array: Array, root: int = 0) -> Transfer:
+        """Starts a broadcast; the array must not be touched until it is complete."""
+        return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
         """Starts to send an array, which must not change until the send is complete."""
@@ -225,6 +221,14 @@ class StagedComm:
         return self._started(
             row, start, comes=lambda span: _within(part_here, span), is_kept=is_kept
         )
+
+    def _broadcast(self, row: Array, root: int, is_kept: bool = True) -> list[Piece]:
+        comes, goes = (ALL, NOTHING) if self.rank == root else (NOTHING, ALL)
+
+        def start(staging: Staging, span: slice) -> Work:
+            return self._comm.start_broadcast(staging.host, root, copies=staging)
+
+        return self._started(row, start, lambda span: comes, lambda span: goes, is_kept)
 
     def _started(
         self,
