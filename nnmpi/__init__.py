@@ -59,6 +59,7 @@ _MODULES = (
     "blas",
     "collectives",
     "cuda",
+    "distributed",
     "distributions",
     "loggers",
     "nn",
@@ -81,10 +82,12 @@ if _TYPE_CHECKING:
     from nnmpi import amp as amp
     from nnmpi import backends as backends
     from nnmpi import data as data
+    from nnmpi import distributed as distributed
     from nnmpi import distributions as distributions
     from nnmpi import utils as utils
     from nnmpi.amp import autocast as autocast
     from nnmpi.arrays import cuda as cuda
+    from nnmpi.distributed.replicas import verify as verify
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
     from nnmpi.memory_formats import channels_last as channels_last

@@ -139,6 +139,32 @@ def _is_array_type(kind: Any) -> bool:
     return isinstance(array, type) and issubclass(kind, array)
 
 
+def from_dlpack(value: Any) -> Array:
+    """Returns an array of NumPy or CuPy in the memory of an array of another library, as a tensor
+    of PyTorch or an array of JAX; raises TypeError if it has none that can be shared."""
+    if is_array(value):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        raise TypeError(f"{type(value).__name__} is no array: it has no __dlpack__")
+    kind = int(value.__dlpack_device__()[0])
+    if kind not in (HOST, PINNED, *CUDA_KINDS):
+        raise TypeError(
+            f"this {type(value).__name__} is in memory of the DLPack device type {kind}, which "
+            "neither NumPy nor CuPy can use: copy it to the host first"
+        )
+    try:
+        return (get("cuda").xp if kind in CUDA_KINDS else np).from_dlpack(value)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise TypeError(
+            f"the memory of this {type(value).__name__} cannot be shared ({error}): pass a copy in "
+            "a type of NumPy, without a gradient"
+        ) from error
+
+
+HOST, PINNED, CUDA_KINDS = 1, 3, (2, 13)
+"""Device types of DLPack: host memory, host memory that is pinned, and memory of a GPU."""
+
+
 def to_list(row: Array) -> list[float]:
     """Copies a one-dimensional array to a list of floats; an array without data gives ones.
 

@@ -6,10 +6,11 @@ the same on all ranks. A Trainer, which divides batches among ranks, takes array
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.autograd import Tensor, replacements
 from nnmpi.autograd.functional import as_tensors, stack, tensor
 from nnmpi.nn.random_numbers import randperm
@@ -93,7 +94,8 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """Iterates over the batches of a data set, in a new order each time if `shuffle`.
+    """Iterates over the batches of a data set, in a new order each time if `shuffle`, or in that of
+    the indices which a `sampler` yields, such as a DistributedSampler.
 
     A rank makes a batch when it is asked for, since worker processes do not go well with MPI: what
     is about workers and about copies to devices changes nothing.
@@ -176,5 +178,7 @@ class DataLoader:
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
 
-    def __getattr__(name: str) -> NoReturn:
+    def __getattr__(name: str) -> Any:
+        if (where := addons.names_of("nnmpi.utils.data").get(name)) is not None:
+            return addons.loaded(where)
         raise AttributeError(replacements.no_name("nnmpi.utils.data", name, "data"))

@@ -1,0 +1,279 @@
+"""The collectives and messages of `nnmpi.distributed`, with the arguments of torch.distributed.
+
+Tensors are those of nnmpi, arrays of NumPy or CuPy, or what DLPack shares: of PyTorch, or JAX where
+it is only read. Ranks in arguments are numbers in the job, also of a group. With `async_op` a call
+returns a handle, whose `wait()` completes it, and tensors are not touched until then.
+"""
+
+import pickle
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.distributed.group import Group, joined, rows_of, to_read, to_write
+from nnmpi.distributed.rows import OWN_TAG, Handle, ReduceOp
+
+SUM = ReduceOp.SUM
+
+
+def all_reduce(
+    tensor: Any, op: ReduceOp = SUM, group: Group = None, async_op: bool = False
+) -> Handle | None:
+    """Replaces the tensor on every rank by its reduction over the ranks."""
+    row, back = to_write(tensor, "all_reduce")
+    return _ended(rows_of(group).all_reduce(row, op).followed_by(back), async_op)
+
+
+def reduce(
+    tensor: Any, dst: int, op: ReduceOp = SUM, group: Group = None, async_op: bool = False
+) -> Handle | None:
+    """Replaces the tensor on rank `dst` by its reduction over the ranks; others stay unchanged."""
+    rows, root = rows_of(group), joined(group).member(dst)
+    if rows.comm.rank != root:
+        return _ended(rows.reduce(to_read(tensor, "reduce"), root, op), async_op)
+    row, back = to_write(tensor, "reduce")
+    return _ended(rows.reduce(row, root, op).followed_by(back), async_op)
+
+
+def broadcast(tensor: Any, src: int, group: Group = None, async_op: bool = False) -> Handle | None:
+    """Replaces the tensor on every rank by that of rank `src`."""
+    row, back = to_write(tensor, "broadcast")
+    handle = rows_of(group).broadcast(row, joined(group).member(src))
+    return _ended(handle.followed_by(back), async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: Any, input_tensor: Any, group: Group = None, async_op: bool = False
+) -> Handle | None:
+    """Fills `output_tensor` with the `input_tensor` of all ranks, in rank order."""
+    rows, row = rows_of(group), to_read(input_tensor, "all_gather_into_tensor")
+    gathered, back = to_write(output_tensor, "all_gather_into_tensor")
+    _check_size("all_gather_into_tensor", "output", gathered, row.size * rows.comm.size)
+    return _ended(rows.all_gather(gathered, row).followed_by(back), async_op)
+
+
+def all_gather(
+    tensor_list: Sequence[Any], tensor: Any, group: Group = None, async_op: bool = False
+) -> Handle | None:
+    """Tensor i of the list becomes the `tensor` of rank i; all have the same shape."""
+    rows, row = rows_of(group), to_read(tensor, "all_gather")
+    outputs = _parts("all_gather", "tensor_list", tensor_list, rows.comm.size, row.size)
+    gathered = xp_of(row).empty(row.size * rows.comm.size, row.dtype)
+    handle = rows.all_gather(gathered, row)
+    for i, (output, back) in enumerate(outputs):
+        part = gathered[i * row.size : (i + 1) * row.size]
+        handle.followed_by(partial(_write, output, part)).followed_by(back)
+    return _ended(handle, async_op)
+
+
+def reduce_scatter_tensor(
+    output: Any, input: Any, op: ReduceOp = SUM, group: Group = None, async_op: bool = False
+) -> Handle | None:
+    """Reduces `input` over the ranks; `output` becomes this rank's part of the result."""
+    rows, row = rows_of(group), to_read(input, "reduce_scatter_tensor").copy()
+    part, back = to_write(output, "reduce_scatter_tensor")
+    _check_size("reduce_scatter_tensor", "input", row, part.size * rows.comm.size)
+    return _ended(rows.reduce_scatter(part, row, op).followed_by(back), async_op)
+
+
+def reduce_scatter(
+    output: Any,
+    input_list: Sequence[Any],
+    op: ReduceOp = SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Reduces tensor i of the lists over the ranks; the result is the `output` of rank i."""
+    parts = [to_read(t, "reduce_scatter") for t in input_list]
+    return reduce_scatter_tensor(output, xp_of(parts[0]).concatenate(parts), op, group, async_op)
+
+
+def scatter(
+    tensor: Any,
+    scatter_list: Sequence[Any] | None = None,
+    src: int = 0,
+    group: Group = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Tensor i of the list of rank `src` becomes the `tensor` of rank i."""
+    rows, root = rows_of(group), joined(group).member(src)
+    row, back = to_write(tensor, "scatter")
+    given = [to_read(t, "scatter") for t in scatter_list or ()]
+    if rows.comm.rank == root:
+        _check_length("scatter", "scatter_list", given, rows.comm.size)
+    return _ended(rows.scatter(row, given, root).followed_by(back), async_op)
+
+
+def gather(
+    tensor: Any,
+    gather_list: Sequence[Any] | None = None,
+    dst: int = 0,
+    group: Group = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Tensor i of the list of rank `dst` becomes the `tensor` of rank i."""
+    rows, root = rows_of(group), joined(group).member(dst)
+    row, outputs = to_read(tensor, "gather"), []
+    if rows.comm.rank == root:
+        outputs = _parts("gather", "gather_list", gather_list or (), rows.comm.size, row.size)
+    handle = rows.gather([output for output, _ in outputs], row, root)
+    for _, back in outputs:
+        handle.followed_by(back)
+    return _ended(handle, async_op)
+
+
+def all_to_all_single(
+    output: Any,
+    input: Any,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Part i of `input`, along its first axis, becomes on rank i the part of `output` with the
+    number of this rank; parts have the split sizes, by default equal ones."""
+    rows, call = rows_of(group), "all_to_all_single"
+    row, (target, back) = to_read(input, call), to_write(output, call)
+    sent = _split(call, row, input, input_split_sizes, rows.comm.size)
+    received = _split(call, target, output, output_split_sizes, rows.comm.size)
+    return _ended(rows.all_to_all(received, sent).followed_by(back), async_op)
+
+
+def all_to_all(
+    output_tensor_list: Sequence[Any],
+    input_tensor_list: Sequence[Any],
+    group: Group = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Tensor i of the second list becomes on rank i the tensor of the first list with the number of
+    this rank."""
+    rows, outputs = rows_of(group), [to_write(t, "all_to_all") for t in output_tensor_list]
+    inputs = [to_read(t, "all_to_all") for t in input_tensor_list]
+    _check_length("all_to_all", "output_tensor_list", outputs, rows.comm.size)
+    _check_length("all_to_all", "input_tensor_list", inputs, rows.comm.size)
+    handle = rows.all_to_all([row for row, _ in outputs], inputs)
+    for _, back in outputs:
+        handle.followed_by(back)
+    return _ended(handle, async_op)
+
+
+def isend(tensor: Any, dst: int, group: Group = None, tag: int = 0) -> Handle:
+    """Starts to send a tensor to a rank."""
+    return rows_of(group).send(
+        to_read(tensor, "isend"), joined(group).member(dst), _checked_tag(tag)
+    )
+
+
+def irecv(tensor: Any, src: int, group: Group = None, tag: int = 0) -> Handle:
+    """Starts to receive from a rank into a tensor."""
+    row, back = to_write(tensor, "irecv")
+    handle = rows_of(group).recv(row, joined(group).member(src), _checked_tag(tag))
+    return handle.followed_by(back)
+
+
+def send(tensor: Any, dst: int, group: Group = None, tag: int = 0) -> None:
+    """Sends a tensor to a rank."""
+    isend(tensor, dst, group, tag).wait()
+
+
+def recv(tensor: Any, src: int, group: Group = None, tag: int = 0) -> int:
+    """Receives from a rank into a tensor, and returns the number of the rank."""
+    irecv(tensor, src, group, tag).wait()
+    return src
+
+
+def barrier(group: Group = None, async_op: bool = False) -> Handle | None:
+    """Returns when every rank of the group has called it."""
+    rows_of(group).comm.barrier()
+    return Handle() if async_op else None
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:
+    """Object i of the list becomes the `obj` of rank i; objects are pickled."""
+    rows = rows_of(group)
+    _check_length("all_gather_object", "object_list", object_list, rows.comm.size)
+    data = np.frombuffer(pickle.dumps(obj), np.uint8)
+    sizes = np.zeros(rows.comm.size, np.int64)
+    rows.all_gather(sizes, np.array([data.size])).wait()
+    pickled = np.empty(sizes.sum(), np.uint8)
+    ends = sizes.cumsum().tolist()
+    pickled[ends[rows.comm.rank] - data.size : ends[rows.comm.rank]] = data
+    rows.comm.all_gather(pickled, parts=sizes.tolist())
+    object_list[:] = [
+        pickle.loads(pickled[end - n : end].tobytes())
+        for end, n in zip(ends, sizes.tolist(), strict=True)
+    ]
+
+
+def broadcast_object_list(object_list: list[Any], src: int = 0, group: Group = None) -> None:
+    """Replaces the objects of the list by those of rank `src`; objects are pickled."""
+    rows, root = rows_of(group), joined(group).member(src)
+    data = np.frombuffer(pickle.dumps(object_list), np.uint8).copy()
+    size = np.array([data.size])
+    rows.broadcast(size, root).wait()
+    if rows.comm.rank != root:
+        data = np.empty(int(size[0]), np.uint8)
+    rows.broadcast(data, root).wait()
+    object_list[:] = pickle.loads(data.tobytes())
+
+
+def _ended(handle: Handle, async_op: bool) -> Handle | None:
+    """The handle of a call with `async_op`; else waits, and returns None."""
+    if async_op:
+        return handle
+    handle.wait()
+    return None
+
+
+def _write(output: Array, part: Array) -> None:
+    output[...] = part
+
+
+def _parts(call: str, name: str, tensors: Sequence[Any], size: int, n: int) -> list[Any]:
+    """The rows of the tensors of a list, one for each rank, to which n elements each are
+    written."""
+    _check_length(call, name, tensors, size)
+    parts = [to_write(t, call) for t in tensors]
+    for row, _ in parts:
+        _check_size(call, f"a tensor of {name}", row, n)
+    return parts
+
+
+def _split(call: str, row: Array, value: Any, sizes: Sequence[int] | None, ranks: int) -> Any:
+    """Divides a row into one part for each rank, of so many rows of the first axis each."""
+    length = len(value) if len(value.shape) else 1
+    if sizes is None or not len(sizes):
+        if length % ranks:
+            raise ValueError(
+                f"{call}: {length} rows cannot be divided equally among {ranks} ranks: give split "
+                "sizes"
+            )
+        sizes = [length // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != length:
+        raise ValueError(
+            f"{call}: split sizes {list(sizes)} for {length} rows and {ranks} ranks: give one size "
+            "for each rank, which add up to the rows"
+        )
+    ends = np.cumsum(sizes) * (row.size // max(length, 1))
+    return [row[end - n : end] for end, n in zip(ends, np.diff(ends, prepend=0), strict=True)]
+
+
+def _check_length(call: str, name: str, values: Sequence[Any], size: int) -> None:
+    if len(values) != size:
+        raise ValueError(
+            f"{call}: {name} has {len(values)} entries: give one for each of {size} ranks"
+        )
+
+
+def _check_size(call: str, name: str, row: Array, n: int) -> None:
+    if row.size != n:
+        raise ValueError(f"{call}: {name} has {row.size} elements, and {n} are needed")
+
+
+def _checked_tag(tag: int) -> int:
+    if not 0 <= tag < OWN_TAG:
+        raise ValueError(f"tag {tag} is out of range: use 0 to {OWN_TAG - 1}")
+    return tag

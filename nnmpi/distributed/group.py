@@ -1,0 +1,115 @@
+"""Groups of ranks, and the rows of tensors: what functions of `nnmpi.distributed` share."""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+from weakref import ref
+
+from nnmpi.arrays.backend import Array, from_dlpack, xp_of
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm
+from nnmpi.distributed.rows import Rows, Then
+
+SHOWN = 8
+"""The most members of a group that messages name."""
+
+
+class ProcessGroup:
+    """The ranks of a collective; those of the job are `group.WORLD`.
+
+    ranks  the members, by their numbers in the job
+    rows   their collectives; None if this rank is no member
+    models the DistributedDataParallel models of this rank, in the order in which they were made
+    """
+
+    def __init__(self, comm: Comm | None, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(ranks)
+        self.rows = None if comm is None else Rows(comm)
+        self.models: list[ref[Any]] = []
+
+    def rank(self) -> int:
+        """The number of this rank in the group; -1 if it is no member."""
+        return -1 if self.rows is None else self.rows.comm.rank
+
+    def size(self) -> int:
+        """The number of members; -1 if this rank is none."""
+        return -1 if self.rows is None else len(self.ranks)
+
+    def member(self, rank: int) -> int:
+        """The number in this group of a rank of the job."""
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} is not in the group of {self}")
+        return self.ranks.index(rank)
+
+    def __str__(self) -> str:
+        shown = [*map(str, self.ranks[:SHOWN]), *["..."] * (len(self.ranks) > SHOWN)]
+        return f"{len(self.ranks)} rank{'s' * (len(self.ranks) != 1)} ({', '.join(shown)})"
+
+
+Group: TypeAlias = ProcessGroup | None
+"""The group of a call; None stands for all ranks."""
+
+world_group: ContextVar[ProcessGroup | None] = ContextVar("nnmpi_world_group", default=None)
+"""The group of all ranks of the job; a context variable, since ranks may be threads."""
+
+
+def joined(group: Group = None) -> ProcessGroup:
+    """The group, by default of all ranks; raises ValueError if there is none yet."""
+    found = group or world_group.get()
+    if found is None:
+        raise ValueError(
+            "the process group is not initialized: call nnmpi.distributed.init_process_group()"
+        )
+    return found
+
+
+def rows_of(group: Group) -> Rows:
+    """The collectives of a group; raises ValueError if this rank is no member."""
+    found = joined(group)
+    if found.rows is None:
+        rank = joined().rank()
+        raise ValueError(
+            f"rank {rank} calls a collective of {found}: let only members of a group call it"
+        )
+    return found.rows
+
+
+def array_of(value: Any, call: str) -> Array:
+    """The array of a tensor of any library, in the same memory; raises TypeError if there is
+    none."""
+    if isinstance(value, Tensor):
+        return value.data
+    try:
+        return from_dlpack(value)
+    except TypeError as error:
+        raise TypeError(f"{call}: {error}") from error
+
+
+def to_read(value: Any, call: str) -> Array:
+    """The elements of a tensor as a row, which is a copy if they are not contiguous."""
+    array = array_of(value, call)
+    return xp_of(array).ascontiguousarray(array).reshape(-1)
+
+
+def to_write(value: Any, call: str) -> tuple[Array, Then]:
+    """The elements of a tensor as a row, and what brings them back if the row is a copy.
+
+    A backward pass that needs the old values is refused, as after other writes in place.
+    """
+    array = array_of(value, call)
+    if not getattr(array.flags, "writeable", True):
+        raise ValueError(f"{call} writes to this array, which is read-only: pass a copy")
+    if isinstance(value, Tensor):
+        value.mark_written()
+    if array.flags.c_contiguous:
+        return array.reshape(-1), _nothing
+    row = xp_of(array).ascontiguousarray(array).reshape(-1)
+
+    def put_back() -> None:
+        array[...] = row.reshape(array.shape)
+
+    return row, put_back
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,179 @@
+"""Collectives of a group of ranks on rows: contiguous arrays with one axis.
+
+What PyTorch's functions add to the collectives of a Comm: other reductions than sums, parts in
+arrays of their own, and scatter, gather and all-to-all, which are messages. `nnmpi.distributed`
+calls it with tensors of nnmpi, and `nnmpi.torch` with those of PyTorch.
+
+    SUM, AVG              the all-reduce or reduce-scatter of the Comm
+    MAX, MIN, PRODUCT ... every rank gets the rows of all ranks, and reduces them in rank order
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.comm import Comm
+from nnmpi.comm.transport.base import TAGS
+from nnmpi.parallel.wire import Transfer, wire_for
+
+OWN_TAG = TAGS - 2
+"""The tag of messages of collectives; users' tags are below it."""
+
+
+class ReduceOp(Enum):
+    """How the values of ranks are combined; the value is the NumPy function that combines two."""
+
+    SUM = "add"
+    AVG = "mean"
+    PRODUCT = "multiply"
+    MIN = "minimum"
+    MAX = "maximum"
+    BAND = "bitwise_and"
+    BOR = "bitwise_or"
+    BXOR = "bitwise_xor"
+
+
+Then: TypeAlias = Callable[[], object]
+"""What is left to do when the messages of an operation have arrived."""
+
+
+class Handle:
+    """An operation in progress: `wait()` completes it, and `is_completed()` moves it forward."""
+
+    def __init__(self, works: Sequence[Transfer] = (), then: Sequence[Then] = ()) -> None:
+        self._works, self._then = list(works), list(then)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Returns True when the operation is complete. A limit for all waits is NNMPI_TIMEOUT."""
+        while self._works:
+            self._works[0].wait()
+            del self._works[0]  # not before: an error has to be raised again by another wait
+        while self._then:
+            self._then.pop(0)()
+        return True
+
+    def is_completed(self) -> bool:
+        """Returns True if the operation is complete; does not block."""
+        if all(work.poll() for work in self._works):
+            self.wait()
+        return not self._works
+
+    def followed_by(self, then: Then) -> "Handle":
+        """Adds what is done last, and returns the handle."""
+        self._then.append(then)
+        return self
+
+
+class Rows:
+    """The collectives of the ranks of a Comm. All return a Handle, and all ranks call them in the
+    same order; ranks are numbers in the Comm."""
+
+    def __init__(self, comm: Comm, algorithm: str = "auto") -> None:
+        self.comm, self.algorithm = comm, algorithm
+
+    def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
+        """Replaces the row on every rank by its reduction over the ranks."""
+        if op in (ReduceOp.SUM, ReduceOp.AVG):
+            work = wire_for(self.comm, row).start(row, self.algorithm)
+            return self._averaged(Handle([work]), row, op)
+        rows = xp_of(row).empty((self.comm.size, row.size), row.dtype)
+        handle = self.all_gather(rows.reshape(-1), row)
+        return handle.followed_by(lambda: _reduce(rows, op, row))
+
+    def reduce(self, row: Array, root: int, op: ReduceOp = ReduceOp.SUM) -> Handle:
+        """Replaces the row on `root` by its reduction over the ranks."""
+        return self.all_reduce(row if self.comm.rank == root else row.copy(), op)
+
+    def all_gather(self, gathered: Array, row: Array) -> Handle:
+        """Fills `gathered` with the rows of all ranks, which have one length, in rank order."""
+        n = row.size
+        part = gathered[self.comm.rank * n : (self.comm.rank + 1) * n]
+        if not _is_same(part, row):
+            part[...] = row
+        return Handle([wire_for(self.comm, gathered).start_all_gather(gathered)])
+
+    def reduce_scatter(self, part: Array, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
+        """Reduces the row over the ranks; `part` becomes this rank's part of the result, and
+        intermediate results overwrite the row."""
+        n, own = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
+        if op in (ReduceOp.SUM, ReduceOp.AVG):
+            work = wire_for(self.comm, row).start_reduce_scatter(row)
+            handle = Handle([work]).followed_by(lambda: _copy(part, row[own]))
+            return self._averaged(handle, part, op)
+        rows = xp_of(row).empty((self.comm.size, n), row.dtype)
+        handle = self.all_to_all([*rows], [*row.reshape(self.comm.size, n)])
+        return handle.followed_by(lambda: _reduce(rows, op, part))
+
+    def broadcast(self, row: Array, root: int) -> Handle:
+        """Replaces the row on every rank by that of `root`."""
+        return Handle([wire_for(self.comm, row).start_broadcast(row, root)])
+
+    def scatter(self, row: Array, rows: Sequence[Array], root: int) -> Handle:
+        """Row i of `root` goes to `row` of rank i; `rows` of other ranks are not read."""
+        if self.comm.rank != root:
+            return self.recv(row, root, OWN_TAG)
+        _copy(row, rows[root])
+        others = [(r, to) for to, r in enumerate(rows) if to != root]
+        return Handle([wire_for(self.comm, r).isend(r, to, OWN_TAG) for r, to in others])
+
+    def gather(self, rows: Sequence[Array], row: Array, root: int) -> Handle:
+        """The row of rank i goes to row i of `root`; `rows` of other ranks are not written."""
+        if self.comm.rank != root:
+            return self.send(row, root, OWN_TAG)
+        _copy(rows[root], row)
+        others = [(r, source) for source, r in enumerate(rows) if source != root]
+        return Handle([wire_for(self.comm, r).irecv(r, source, OWN_TAG) for r, source in others])
+
+    def all_to_all(self, received: Sequence[Array], sent: Sequence[Array]) -> Handle:
+        """Row i of `sent` goes to rank i, where it becomes the row of this rank in `received`."""
+        rank, size = self.comm.rank, self.comm.size
+        _copy(received[rank], sent[rank])
+        works: list[Transfer] = []
+        for distance in range(1, size):  # each round, every rank has another one to send to
+            to, source = (rank + distance) % size, (rank - distance) % size
+            wire = wire_for(self.comm, sent[to])
+            works.append(wire.irecv(received[source], source, OWN_TAG))
+            works.append(wire.isend(sent[to], to, OWN_TAG))
+        return Handle(works)
+
+    def send(self, row: Array, to: int, tag: int = 0) -> Handle:
+        """Sends the row to a rank."""
+        return Handle([wire_for(self.comm, row).isend(row, to, tag)])
+
+    def recv(self, row: Array, source: int, tag: int = 0) -> Handle:
+        """Receives a row from a rank."""
+        return Handle([wire_for(self.comm, row).irecv(row, source, tag)])
+
+    def _averaged(self, handle: Handle, row: Array, op: ReduceOp) -> Handle:
+        if op is ReduceOp.SUM:
+            return handle
+        if row.dtype.kind in "iub":
+            raise TypeError(f"ReduceOp.AVG of {row.dtype}: sum them, or convert to float32 first")
+        return handle.followed_by(lambda: _divide(row, self.comm.size))
+
+
+def _divide(row: Array, count: int) -> None:
+    row /= row.dtype.type(count)
+
+
+def _reduce(rows: Array, op: ReduceOp, out: Array) -> None:
+    combine = getattr(xp_of(rows), op.value)
+    out[...] = rows[0]
+    for row in rows[1:]:
+        combine(out, row, out=out)
+
+
+def _copy(target: Array, source: Array) -> None:
+    if not _is_same(target, source):
+        target[...] = source
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """True if two rows of one type and length are the same memory."""
+    return _address(a) == _address(b)
+
+
+def _address(row: Array) -> int:
+    interface = getattr(row, "__array_interface__", None) or row.__cuda_array_interface__
+    return int(interface["data"][0])
