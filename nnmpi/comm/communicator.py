@@ -1,6 +1,7 @@
 """Comm: a communicator with messages and collectives. Rules for changes are in `__init__.py`."""
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -27,6 +28,7 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
 from nnmpi.comm.calls import CallRunner, FreedObject, PreparedSums, record_of
+from nnmpi.comm.group_call import group_name, group_transport
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -70,7 +72,7 @@ class Comm:
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
         self._choice: AlgorithmChoice | None = None
         self._prepared: PreparedSums = {}
-        self._splits = 0
+        self._splits, self._groups = 0, Counter[tuple[int, ...]]()
         self._calls = CallRunner(name, self._transport, self._progress)
         self._steps = partial(self._calls.planned, self._interpreter)
         self.attributes: dict[str, Any] = {}  # set by layers above, like MPI_Comm_set_attr
@@ -256,6 +258,19 @@ class Comm:
         Collective over all ranks of this Comm: ranks outside the subset pass an empty list.
         """
         return self.split(ranks[0] if ranks else None, narrow_sums=narrow_sums)
+
+    def group(self, ranks: Sequence[int]) -> "Comm":
+        """A Comm of the given ranks, which alone call it, all with the same list in this order.
+
+        It is slower than `subset`, and not for fault-tolerant jobs.
+        """
+        if self.fault_tolerant:
+            raise ValueError("ranks of a fault-tolerant job form no groups: use split or subset")
+        members = [checked_rank(rank, self.size) for rank in ranks]
+        transport = group_transport(self._calls, members, self._p2p)
+        self._groups[*members] += 1  # which members count alike
+        name = f"{self.name}/{group_name(members)}.{self._groups[*members]}"
+        return Comm(transport, name, self._progress)
 
     def shared(self, n: int, dtype: Any) -> SharedBuffer:
         """Allocates memory for sums of n elements without copies; collective."""

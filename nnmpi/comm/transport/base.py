@@ -188,6 +188,9 @@ class Transport(Receiver, Protocol):
     def split(self, color: int | None, key: int) -> Self | None:
         """A transport of the ranks with the same color, ordered by key; None if color is None."""
 
+    def group(self, ranks: Sequence[int]) -> Self:
+        """A transport of the given ranks, which alone call it; it may block until all have."""
+
     def split_node(self) -> Self:
         """A transport of the ranks that share memory with this one."""
 

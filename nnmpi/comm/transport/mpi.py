@@ -121,6 +121,9 @@ class MPITransport:
         comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if comm == MPI.COMM_NULL else self._of(comm)
 
+    def group(self, ranks: Sequence[int]) -> Self:
+        return self._of(self._comm.Create_group(self._comm.Get_group().Incl(ranks)))
+
     def split_node(self) -> Self:
         return self._of(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
 

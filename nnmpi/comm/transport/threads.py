@@ -1,6 +1,7 @@
 """The transport of ranks that are threads of one process, for tests and for a single rank."""
 
 import time
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NoReturn, Self
@@ -58,6 +59,7 @@ class ThreadTransport:
         self.fault_tolerant = family.hub.fault_tolerant
         self._hub, self._channel = family.hub, channel
         self._collectives = self._failed_tests = 0
+        self._groups = Counter[tuple[int, ...]]()
 
     def isend(self, data: Bytes, to: int, tag: int) -> PostedMessage:
         self.ledger.sent_messages[to] += 1
@@ -119,6 +121,11 @@ class ThreadTransport:
         group = [r for _, _, r in sorted(row for row in rows if row[0] == color)]
         channel = (self._channel, self._collectives, color)
         return type(self)(self.family, [self.members[r] for r in group], channel)
+
+    def group(self, ranks: Sequence[int]) -> Self:
+        self._groups[*ranks] += 1  # the members count alike
+        channel = (self._channel, "group", *ranks, self._groups[*ranks])
+        return type(self)(self.family, [self.members[r] for r in ranks], channel)
 
     def split_node(self) -> Self:
         node = self.split(self.family.job_rank // self._hub.per_node, self.rank)

@@ -282,3 +282,33 @@ def short_sums_of_matrices_wait_for_late_ranks(comm: Comm) -> None:
             time.sleep(0.05)
         comm.all_reduce(x, "shared")
         np.testing.assert_array_equal(x, expected)
+
+
+def members_alone_make_a_group(comm: Comm) -> None:
+    """Of neighbours, round the ring: each rank is in two groups, which no other rank calls. Works
+    of all ranks that have begun before end later."""
+    size, rank = comm.size, comm.rank
+    x = np.full(9, rank + 1.0)
+    pending = comm.start(x, "ring")
+    groups = []
+    for first in range(size):
+        members = [first, (first + 1) % size]
+        if rank in members and size > 1:
+            groups.append((members, comm.group(members)))
+    for members, group in groups:
+        assert group.rank == members.index(rank)
+        y = np.array([float(rank)])
+        group.all_reduce(y, "ring")
+        assert y[0] == sum(members)
+    pending.wait()
+    assert (x == size * (size + 1) / 2).all()
+    again = comm.group([*range(size)][::-1])  # reversed, and twice the same ranks
+    twice = comm.group([*range(size)][::-1])
+    assert again.rank == twice.rank == size - 1 - rank
+    assert again.name != twice.name
+    z = np.array([float(rank)])
+    twice.broadcast(z, 0)
+    assert z[0] == size - 1
+    comm.barrier()  # calls of all ranks are numbered alike still
+    comm.all_reduce(z, "doubling")
+    assert z[0] == size * (size - 1)

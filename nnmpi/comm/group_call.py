@@ -1,0 +1,49 @@
+"""The call that makes a group: its members meet without the other ranks, then MPI makes it.
+
+In round i each member sends a message to the member 2^i places further on and receives one, so
+after log2(n) rounds all have come. These messages are a work: while a member waits, it moves its
+other works, which members that are late may need. MPI's own call would not.
+
+It is no collective of the Comm, whose calls all ranks number alike.
+"""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+
+from nnmpi.comm.call_log import CallSignature
+from nnmpi.comm.calls import CallRunner, record_of
+from nnmpi.comm.progress import Work
+from nnmpi.comm.steps import Steps
+from nnmpi.comm.transport.base import TAGS, Transport
+
+TAG = TAGS - 1
+"""That of roll calls, which all ranks make: no member of a group is in one meanwhile."""
+
+LONGEST_NAME = 40  # characters of the members' numbers in the name of a Comm
+
+
+def group_name(ranks: Sequence[int]) -> str:
+    """The ranks of a group as text; of many, how many they are and a checksum."""
+    text = "+".join(map(str, ranks))
+    return text if len(text) <= LONGEST_NAME else f"{len(ranks)}:{crc32(text.encode()):08x}"
+
+
+def group_transport(calls: CallRunner, ranks: Sequence[int], transport: Transport) -> Transport:
+    """A transport of the given ranks; `transport` carries messages of all."""
+    at = ranks.index(transport.rank)
+    signature = CallSignature(calls.comm, "group", group_name(ranks), None, 0, ranks[at - 1])
+    call = record_of(signature, -1)
+    Work(_meeting(ranks, at, transport), transport, calls.progress, call).wait()
+    with calls.progress.log.during(call):
+        return transport.group(ranks)
+
+
+def _meeting(ranks: Sequence[int], at: int, transport: Transport) -> Steps:
+    out, into = np.zeros((2, 1), np.uint8)
+    distance = 1
+    while distance < len(ranks):
+        to, source = ranks[(at + distance) % len(ranks)], ranks[at - distance]
+        yield [transport.irecv(into, source, TAG), transport.isend(out, to, TAG)]
+        distance *= 2
