@@ -568,6 +568,7 @@ ADD_ONS = {
             }
         },
     ),
+    "torch": AddOn(modules=("nnmpi.torch",), uses=("distributed",)),
     "compile": AddOn(
         modules=(
             *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step"),

@@ -15,6 +15,7 @@ from nnmpi.distributed.collectives import (
     all_gather,
     all_gather_into_tensor,
     all_gather_object,
+    all_gather_single,
     all_reduce,
     all_to_all,
     all_to_all_single,
@@ -27,6 +28,7 @@ from nnmpi.distributed.collectives import (
     recv,
     reduce,
     reduce_scatter,
+    reduce_scatter_single,
     reduce_scatter_tensor,
     scatter,
     send,
@@ -36,11 +38,11 @@ from nnmpi.distributed.rows import Handle, ReduceOp
 
 __all__ = [
     "ProcessGroup", "ReduceOp", "all_gather", "all_gather_into_tensor", "all_gather_object",
-    "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+    "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
     "broadcast_object_list", "destroy_process_group", "gather", "get_backend",
-    "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group", "irecv",
-    "is_available", "is_initialized", "isend", "new_group", "recv", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "scatter", "send",
+    "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group",
+    "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
+    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "send",
 ]  # fmt: skip
 
 Work = Handle

@@ -55,6 +55,9 @@ def all_gather_into_tensor(
     return _ended(rows.all_gather(gathered, row).followed_by(back), async_op)
 
 
+all_gather_single = all_gather_into_tensor  # PyTorch's newer name
+
+
 def all_gather(
     tensor_list: Sequence[Any], tensor: Any, group: Group = None, async_op: bool = False
 ) -> Handle | None:
@@ -77,6 +80,9 @@ def reduce_scatter_tensor(
     part, back = to_write(output, "reduce_scatter_tensor")
     _check_size("reduce_scatter_tensor", "input", row, part.size * rows.comm.size)
     return _ended(rows.reduce_scatter(part, row, op).followed_by(back), async_op)
+
+
+reduce_scatter_single = reduce_scatter_tensor  # PyTorch's newer name
 
 
 def reduce_scatter(

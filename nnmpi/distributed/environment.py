@@ -1,8 +1,11 @@
 """The environment variables of torchrun, for ranks that mpirun, mpiexec or srun has started."""
 
 import os
+import socket
 
-from nnmpi.comm import has_launcher
+import numpy as np
+
+from nnmpi.comm import has_launcher, world
 
 GIVEN = {
     "RANK": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
@@ -25,3 +28,25 @@ def set_variables() -> None:
         found = next((key for key in launchers if key in os.environ), WITHOUT.get(name, ""))
         if found in os.environ:
             os.environ.setdefault(name, os.environ[found])
+
+
+LONGEST_ADDRESS = 256  # bytes of a host's name and a port
+
+
+def set_address() -> None:
+    """Sets MASTER_ADDR and MASTER_PORT to a free port of rank 0, unless they are set; without a
+    launcher this process is rank 0 of 1. Starts MPI; all ranks call it."""
+    job = world() if has_launcher() else None
+    if job is None:
+        for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+            os.environ.setdefault(name, alone)
+    if "MASTER_PORT" in os.environ:
+        return
+    host = "127.0.0.1" if job is None or len(job.node()) == job.size else socket.gethostname()
+    with socket.socket() as free:
+        free.bind(("", 0))
+        text = f"{os.environ.get('MASTER_ADDR', host)} {free.getsockname()[1]}"
+    address = np.array([text.encode()], f"S{LONGEST_ADDRESS}")
+    if job is not None:
+        job.broadcast(address.view(np.uint8))
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address[0].decode().split()

@@ -8,11 +8,13 @@ calls it with tensors of nnmpi, and `nnmpi.torch` with those of PyTorch.
     MAX, MIN, PRODUCT ... every rank gets the rows of all ranks, and reduces them in rank order
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import TAGS
 from nnmpi.parallel.wire import Transfer, wire_for
@@ -39,25 +41,32 @@ Then: TypeAlias = Callable[[], object]
 
 
 class Handle:
-    """An operation in progress: `wait()` completes it, and `is_completed()` moves it forward."""
+    """An operation in progress: `wait()` completes it, and `is_completed()` moves it forward.
+
+    Several threads may call both. `then` is what is done when its works are complete.
+    """
 
     def __init__(self, works: Sequence[Transfer] = (), then: Sequence[Then] = ()) -> None:
-        self._works, self._then = list(works), list(then)
+        self._works, self._then, self._lock = list(works), list(then), threading.RLock()
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns True when the operation is complete. A limit for all waits is NNMPI_TIMEOUT."""
-        while self._works:
-            self._works[0].wait()
-            del self._works[0]  # not before: an error has to be raised again by another wait
-        while self._then:
-            self._then.pop(0)()
+        with self._lock:
+            while self._works:
+                self._works[0].wait()
+                del self._works[0]  # not before: an error has to be raised again by another wait
+            while self._then:
+                self._then.pop(0)()
         return True
 
     def is_completed(self) -> bool:
         """Returns True if the operation is complete; does not block."""
-        if all(work.poll() for work in self._works):
-            self.wait()
-        return not self._works
+        if not self._lock.acquire(blocking=False):  # another thread waits for it
+            return False
+        try:
+            return all(work.poll() for work in self._works) and self.wait()
+        finally:
+            self._lock.release()
 
     def followed_by(self, then: Then) -> "Handle":
         """Adds what is done last, and returns the handle."""
@@ -71,6 +80,12 @@ class Rows:
 
     def __init__(self, comm: Comm, algorithm: str = "auto") -> None:
         self.comm, self.algorithm = comm, algorithm
+
+    @property
+    def half(self) -> str:
+        """The algorithm of a reduce-scatter or an all-gather: `algorithm` if it has such halves,
+        else the ring."""
+        return self.algorithm if self.algorithm in REDUCE_SCATTERS else "ring"
 
     def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
         """Replaces the row on every rank by its reduction over the ranks."""
@@ -91,14 +106,14 @@ class Rows:
         part = gathered[self.comm.rank * n : (self.comm.rank + 1) * n]
         if not _is_same(part, row):
             part[...] = row
-        return Handle([wire_for(self.comm, gathered).start_all_gather(gathered)])
+        return Handle([wire_for(self.comm, gathered).start_all_gather(gathered, self.half)])
 
     def reduce_scatter(self, part: Array, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
         """Reduces the row over the ranks; `part` becomes this rank's part of the result, and
         intermediate results overwrite the row."""
         n, own = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
-            work = wire_for(self.comm, row).start_reduce_scatter(row)
+            work = wire_for(self.comm, row).start_reduce_scatter(row, self.half)
             handle = Handle([work]).followed_by(lambda: _copy(part, row[own]))
             return self._averaged(handle, part, op)
         rows = xp_of(row).empty((self.comm.size, n), row.dtype)

@@ -1,0 +1,53 @@
+"""A thread that completes handles whose rank does not wait for them itself."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from nnmpi.distributed.rows import Handle
+
+PAUSE = 5e-5  # seconds between two polls
+
+Ended: TypeAlias = Callable[[BaseException | None], None]
+"""Called when a handle is complete, with the error that has ended it, if any."""
+
+
+class Waiter:
+    """Moves handles on, and says when each is complete; MPI must allow several threads."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Handle, Ended]] = []
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, handle: Handle, ended: Ended) -> None:
+        """Has `ended` called when the handle is complete: now, or later by the thread."""
+        if _has_ended(handle, ended):
+            return
+        self._waiting.append((handle, ended))
+        self._wake.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="nnmpi waiter", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                for pair in [*self._waiting]:
+                    if _has_ended(*pair):
+                        self._waiting.remove(pair)
+                time.sleep(PAUSE)
+
+
+def _has_ended(handle: Handle, ended: Ended) -> bool:
+    try:
+        if not handle.is_completed():
+            return False
+    except BaseException as error:
+        ended(error)
+    else:
+        ended(None)
+    return True

@@ -1,0 +1,349 @@
+"""The backend "nnmpi" of torch.distributed: collectives of PyTorch's CPU tensors over MPI.
+
+>>> import nnmpi.torch
+>>> torch.distributed.init_process_group("nnmpi")
+
+Under mpirun, PyTorch's own DistributedDataParallel, FSDP, DTensor and torch.distributed.checkpoint
+then run on the Comms of nnmpi: sums by any of its algorithms (`use`), in the memory of the tensors,
+with its messages for hangs, calls that differ and ranks that are lost, and its ledger (`comm`).
+Importing it starts MPI, and sets the variables that init_process_group reads.
+
+    Group     torch's process group, over `nnmpi.distributed.rows`
+    Started   its works; a Waiter completes their futures
+    _row      the memory of a tensor, as a row of NumPy
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from nnmpi.arrays.backend import Array
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS
+from nnmpi.comm import Comm, world
+from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.distributed import environment
+from nnmpi.distributed.rows import Handle, ReduceOp, Rows, Then
+from nnmpi.distributed.waiter import Waiter
+from nnmpi.options.user_code import is_named
+
+NAME = "nnmpi"
+OPS = [(getattr(dist.ReduceOp, op.name), op) for op in ReduceOp if hasattr(dist.ReduceOp, op.name)]
+"""PyTorch's reductions, with those of nnmpi."""
+
+Tensors: TypeAlias = Sequence[Any]
+"""Tensors of PyTorch; of a call with one tensor, a list of that one."""
+
+_chosen = ["auto"]
+_groups: list["Group"] = []
+
+
+def use(algorithm: str, group: Any = None) -> None:
+    """Sums by this all-reduce of nnmpi from now on, in one group or in all groups: one of
+    `nnmpi.collectives.ALGORITHMS`, "auto", "shared", "mpi", or one's own, "package.module:NAME".
+
+    Reduce-scatters and all-gathers take it if they have it, and else the ring. All ranks choose the
+    same.
+    """
+    if algorithm not in (*NAMES, "auto") and not is_named(algorithm):
+        raise ValueError(
+            f"nnmpi.torch.use: there is no all-reduce {algorithm!r}: choose one of "
+            f"{', '.join(('auto', *NAMES, 'package.module:NAME'))}; those with halves are "
+            f"{', '.join(REDUCE_SCATTERS)}"
+        )
+    if group is None:
+        _chosen[0] = algorithm
+    for found in _groups if group is None else [_group_of(group)]:
+        found.rows.algorithm = algorithm
+
+
+def comm(group: Any = None) -> Comm:
+    """The Comm of a group of torch.distributed, by default of all ranks: its `ledger` has the
+    messages and bytes that this rank has sent and received."""
+    return _group_of(group).rows.comm
+
+
+def _group_of(group: Any) -> "Group":
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, Group):
+        raise ValueError(
+            f"{found!r:.60} is no group of the backend nnmpi: call "
+            'torch.distributed.init_process_group("nnmpi") first'
+        )
+    return found
+
+
+class Group(dist.ProcessGroup):  # type: ignore[misc]
+    """A process group of PyTorch whose collectives are those of a Comm.
+
+    Its methods have the names and arguments that PyTorch calls; each returns a work.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        super().__init__(comm.rank, comm.size)
+        self.rows, self._name = Rows(comm, _chosen[0]), ""
+        _groups.append(self)
+
+    def getBackendName(self) -> str:  # noqa: N802 - PyTorch's names, here and below
+        return NAME
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    group_name = property(getGroupName)
+    group_desc = property(lambda self: f"{NAME}, {self.rows.comm.name}")
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        """The description names the Comm."""
+
+    # ---- reductions
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> "Started":
+        row, back = _row(tensors[0])
+        return self._started("all_reduce", tensors, [back], row, self.rows.all_reduce, _op(opts))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> "Started":
+        return Started.of([self.allreduce([t], opts) for t in tensors], tensors)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> "Started":
+        (row, back), root = _row(tensors[0]), opts.rootRank
+        return self._started("reduce", tensors, [back], row, self.rows.reduce, root, _op(opts))
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> "Started":
+        part, back = _row(output)
+        row = _row(input)[0].copy()  # sums overwrite it
+        call = self.rows.reduce_scatter
+        return self._started("reduce_scatter", [output], [back], part, call, row, _op(opts))
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> "Started":
+        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: list[Tensors], opts: Any = None
+    ) -> "Started":
+        joined = torch.cat([t.reshape(-1) for t in inputs[0]])
+        return self.reduce_scatter_single(outputs[0], joined, opts)
+
+    # ---- moves, of bytes
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> "Started":
+        row, back = _bytes(tensors[0])
+        return self._started("broadcast", tensors, [back], row, self.rows.broadcast, opts.rootRank)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> "Started":
+        (gathered, back), (row, _) = _bytes(output), _bytes(input)
+        return self._started("all_gather", [output], [back], gathered, self.rows.all_gather, row)
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> "Started":
+        return self._each(self.all_gather_single, outputs, inputs, opts)
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> "Started":
+        t = inputs[0]
+        whole = torch.empty((self.size(), *t.shape), dtype=t.dtype)
+        work = self.all_gather_single(whole, t, opts)
+        work.handle.followed_by(lambda: _copy_all(outputs[0], whole))
+        return work
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> "Started":
+        rows, backs = _all_bytes(outputs[0] if outputs else ())
+        row = _bytes(inputs[0])[0]
+
+        def call(row: Array) -> Handle:
+            return self.rows.gather(rows, row, opts.rootRank)
+
+        return self._started("gather", inputs, backs, row, call)
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> "Started":
+        row, back = _bytes(outputs[0])
+        rows, root = _all_bytes(inputs[0] if inputs else ())[0], opts.rootRank
+        return self._started("scatter", outputs, [back], row, self.rows.scatter, rows, root)
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> "Started":
+        outputs, inputs = (
+            list(t.split(sizes)) if sizes else list(t.chunk(self.size()))
+            for t, sizes in ((output, output_sizes), (input, input_sizes))
+        )
+        return self.alltoall(outputs, inputs, opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> "Started":
+        (received, backs), (sent, _) = _all_bytes(outputs), _all_bytes(inputs)
+
+        def call(longest: Array) -> Handle:
+            return self.rows.all_to_all(received, sent)
+
+        return self._started("all_to_all", outputs, backs, max(sent, key=len), call)
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> "Started":
+        return self._started("send", tensors, [], _bytes(tensors[0])[0], self.rows.send, to, tag)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> "Started":
+        row, back = _bytes(tensors[0])
+        return self._started("recv", tensors, [back], row, self.rows.recv, source, tag)
+
+    def barrier(self, opts: Any = None) -> "Started":
+        self.rows.comm.barrier()
+        return Started(Handle(), [], self.rows.comm, "barrier")
+
+    def _started(
+        self,
+        name: str,
+        result: Tensors,
+        backs: Sequence[Then],
+        row: Array,
+        call: Callable[..., Handle],
+        *arguments: Any,
+    ) -> "Started":
+        """Calls `call(row, *arguments)`, and has `backs` done when its messages have arrived."""
+        label = f"{NAME}.{name} of {row.nbytes:,} bytes"
+        with _in_profile(label):
+            handle = call(row, *arguments)
+        for back in backs:
+            handle.followed_by(back)
+        return Started(handle, result, self.rows.comm, label)
+
+    @staticmethod
+    def _each(
+        call: Callable[..., "Started"], outputs: Tensors, inputs: Tensors, opts: Any
+    ) -> "Started":
+        pairs = zip(outputs, inputs, strict=True)
+        return Started.of([call(*pair, opts) for pair in pairs], outputs)
+
+
+class Started(dist._Work):  # type: ignore[misc]
+    """A work of PyTorch: a collective that has begun, and the tensors of its result."""
+
+    def __init__(self, handle: Handle, result: Tensors, comm: Comm, label: str) -> None:
+        super().__init__()
+        self.handle, self._result, self._comm, self._label = handle, list(result), comm, label
+        self._future: Any = None
+
+    @classmethod
+    def of(cls, works: Sequence["Started"], result: Tensors) -> "Started":
+        """Several works as one, which is complete when all are."""
+        handle = Handle(then=[work.handle.wait for work in works])
+        return cls(handle, result, works[0]._comm, works[0]._label)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Returns when the result is there; NNMPI_TIMEOUT limits waits, and no argument does."""
+        with _in_profile(f"wait: {self._label}"):
+            return self.handle.wait()
+
+    def is_completed(self) -> bool:
+        return self.handle.is_completed()
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def result(self) -> list[Any]:
+        return self._result
+
+    def get_future(self) -> Any:
+        """A future of the result, for which PyTorch waits in its own code; a thread completes it,
+        where MPI allows several threads."""
+        if self._future is None:
+            self._future = Future()
+            if not self._comm.any_thread:
+                self.wait()
+            _waiter.add(self.handle, self._end)
+        return self._future
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(error)
+
+
+_waiter = Waiter()
+
+
+# ---- tensors as rows
+
+
+def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
+    """The elements or bytes of a tensor as a row in the same memory, and a function that does
+    nothing; of a tensor with gaps a copy, and a function that copies it back."""
+    values = tensor.detach()
+    if values.device.type != "cpu":
+        raise TypeError(
+            f"the backend nnmpi takes tensors on the CPU, not on {values.device}: copy this one to "
+            "the CPU, or make a group of another backend for such tensors"
+        )
+    flat = values.contiguous().view(-1)
+    has_gaps = flat.data_ptr() != values.data_ptr()
+    back = partial(values.copy_, flat.view(values.shape)) if has_gaps else _nothing
+    if as_bytes:
+        return flat.view(torch.uint8).numpy(), back
+    if flat.dtype is torch.bfloat16:
+        import ml_dtypes  # NumPy has that type from this package alone
+
+        return flat.view(torch.uint16).numpy().view(ml_dtypes.bfloat16), back
+    return flat.numpy(), back
+
+
+_bytes = partial(_row, as_bytes=True)
+"""The row of a tensor that is moved only, of any type."""
+
+
+def _all_bytes(tensors: Tensors) -> tuple[list[Array], list[Then]]:
+    pairs = [_bytes(t) for t in tensors]
+    return [row for row, _ in pairs], [back for _, back in pairs]
+
+
+def _copy_all(outputs: Tensors, values: torch.Tensor) -> None:
+    for output, value in zip(outputs, values, strict=True):
+        output.detach().copy_(value)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _op(opts: Any) -> ReduceOp:
+    """The reduction that options name: sums, where there are none."""
+    if opts is None:
+        return ReduceOp.SUM
+    found = next((ours for theirs, ours in OPS if opts.reduceOp == theirs), None)
+    if found is None:
+        raise ValueError(
+            f"the backend nnmpi has no reduction {opts.reduceOp}: use one of "
+            f"{', '.join(op.name for op in ReduceOp)}"
+        )
+    return found
+
+
+def _in_profile(label: str) -> Any:
+    """A context that a trace of torch.profiler shows under this label."""
+    is_on = torch.autograd._profiler_enabled()
+    return torch.profiler.record_function(label) if is_on else nullcontext()
+
+
+# ---- the backend
+
+
+def _make(opts: Any, _: Any) -> Group:
+    """Makes a group; of a part of the ranks, its members alone call it."""
+    members, job = list(opts.global_ranks_in_group), world()
+    return Group(job if len(members) in (0, job.size) else job.group(members))
+
+
+environment.set_address()
+dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])

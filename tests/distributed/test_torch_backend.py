@@ -1,0 +1,63 @@
+"""The backend "nnmpi" of torch.distributed: `with_torch.py` says what holds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import environment, run
+from helpers.ops.oracle import needs_torch
+
+pytestmark = needs_torch
+
+PROGRAM = Path(__file__).with_name("with_torch.py")
+CHECKS = {
+    *("collectives", "messages_and_objects", "groups", "replicas", "shards", "algorithms"),
+    *("no_copies", "profiles"),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.long)])
+def test_pytorch_runs_on_it_as_on_gloo(ranks: int) -> None:
+    ended = run(ranks, PROGRAM)
+    assert ended.status == 0, ended.err[-3000:]
+    assert {*ended.out.splitlines()} == CHECKS
+
+
+def test_one_process_needs_no_launcher() -> None:
+    program = (
+        "import nnmpi.torch, torch, torch.distributed as dist\n"
+        "dist.init_process_group('nnmpi')\n"
+        "dist.all_reduce(x := torch.ones(3)); print(*x.tolist())"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment({}),
+    )
+    assert outcome.stdout == "1.0 1.0 1.0\n"
+
+
+def test_calls_that_differ_name_the_rank() -> None:
+    ended = run(2, PROGRAM, "differing_calls", env={"NNMPI_DEBUG": "collectives"})
+    assert ended.status == 1
+    assert "MismatchError" in ended.err
+    assert "all_reduce of 4 float32" in ended.err
+
+
+def test_a_hang_ends_with_a_report_of_every_rank() -> None:
+    ended = run(2, PROGRAM, "hang", env={"NNMPI_TIMEOUT": "4"}, timeout=60)
+    assert ended.status == 1
+    assert "NNMPI_TIMEOUT" in ended.err
+    assert "all_reduce" in ended.err
+    assert "with_torch.py" in ended.err
+    assert "time.sleep" in ended.err
+
+
+def test_a_rank_that_leaves_ends_the_job() -> None:
+    ended = run(2, PROGRAM, "leaves", timeout=60)
+    assert ended.status == 1
+    assert "rank 1" in ended.err
+    assert "all_reduce" in ended.err
