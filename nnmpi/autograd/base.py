@@ -77,6 +77,19 @@ class TensorBase:
         """The only element as a Python number; waits for the device."""
         return backend.to_host(self.data).item()
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """The memory of the tensor, for `from_dlpack` of another library."""
+        if self.requires_grad:
+            raise BufferError(
+                "another library would not know of the gradient of this tensor: share t.detach()"
+            )
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device."""
+        device: tuple[int, int] = self.data.__dlpack_device__()
+        return device
+
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, which on the CPU shares the tensor's memory."""
         return backend.to_host(self.data)

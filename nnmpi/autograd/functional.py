@@ -13,9 +13,9 @@ from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 
 __all__ = [
-    "broadcast_to", "cat", "concatenate", "einsum", "from_numpy", "gelu", "leaky_relu",
-    "maximum", "minimum", "pad", "scaled_dot_product_attention", "silu", "sort", "stack", "tensor",
-    "topk", "where",
+    "broadcast_to", "cat", "concatenate", "einsum", "from_dlpack", "from_numpy", "gelu",
+    "leaky_relu", "maximum", "minimum", "pad", "scaled_dot_product_attention", "silu", "sort",
+    "stack", "tensor", "topk", "where",
 ]  # fmt: skip
 
 
@@ -52,6 +52,15 @@ def from_numpy(array: np.ndarray) -> Tensor:
             f"from_numpy takes a NumPy array, not a {type(array).__name__}: write nnmpi.tensor(x)"
         )
     return Tensor(array_on(CPU, array))
+
+
+def from_dlpack(value: Any) -> Tensor:
+    """A tensor in the memory of an array of another library (PyTorch, JAX, CuPy), on its device: a
+    write to one changes the other.
+
+    Memory of JAX is read-only. Raises TypeError where memory cannot be shared, and says why.
+    """
+    return Tensor(value.data if isinstance(value, Tensor) else backend.from_dlpack(value))
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:

@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from nnmpi.arrays.backend import from_dlpack
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.steps import Steps
@@ -55,8 +56,7 @@ def flat(array: Any, call: str) -> Array:
 
     MPI has no types for unaligned elements. `put_back` writes a copy's result to the user's array.
     """
-    check_array(array, call)
-    row: Array = np.asarray(array)  # matrix and masked array index and reshape differently
+    row: Array = np.asarray(host_array(array, call))  # matrix and masked array index differently
     if not row.flags.writeable:
         raise ValueError(f"{call} works in place, but this array is read-only: pass a copy")
     if not row.flags.carray:  # contiguous, aligned, writeable
@@ -67,15 +67,32 @@ def flat(array: Any, call: str) -> Array:
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
     """Yields the steps, then copies the result into the user's array if `flat` made a copy."""
     yield from steps
-    if not array.flags.carray:
-        array[...] = row.reshape(array.shape)
+    target = host_array(array, "put_back")
+    if not target.flags.carray:
+        target[...] = row.reshape(target.shape)
 
 
-def check_array(array: Any, call: str) -> None:
-    """Raises TypeError unless the argument is an ndarray of numbers, whose memory MPI can use."""
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{call} takes a NumPy array, not {type(array).__name__}")
-    check_dtype(array.dtype, call)
+def host_array(array: Any, call: str) -> Array:
+    """The argument as an ndarray of numbers, whose memory MPI can use, or of another library's
+    array in the same memory, through DLPack; raises TypeError if it has none."""
+    found = array if isinstance(array, np.ndarray) else _shared(array, call)
+    check_dtype(found.dtype, call)
+    return found
+
+
+def _shared(array: Any, call: str) -> Array:
+    kind = type(array).__name__
+    try:
+        shared = from_dlpack(array)
+    except TypeError as error:
+        reason = f": {error}" if hasattr(array, "__dlpack__") else ""
+        raise TypeError(f"{call} takes a NumPy array, not {kind}{reason}") from error
+    if not isinstance(shared, np.ndarray):
+        raise TypeError(
+            f"{call} takes an array in host memory, and this {kind} is on a GPU: use "
+            "nnmpi.distributed, or copy it to the host"
+        )
+    return shared
 
 
 def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:

@@ -17,12 +17,12 @@ from nnmpi.comm.arguments import (
     Array,
     Parts,
     bounds_of,
-    check_array,
     check_dtype,
     checked_rank,
     checked_size,
     checked_tag,
     flat,
+    host_array,
     put_back,
     unknown_name,
 )
@@ -104,7 +104,7 @@ class Comm:
         `parts` are the lengths of all ranks' parts, in rank order; by default parts are those of
         `chunk`. The rest of the array is overwritten with intermediate results.
         """
-        check_array(array, "reduce_scatter")
+        array = host_array(array, "reduce_scatter")
         if not array.flags.c_contiguous:
             raise ValueError("reduce_scatter takes an array in C order: use ascontiguousarray")
         self._calls.finish(*self._steps("reduce_scatter", algorithm, array, parts, starts=False))
@@ -187,7 +187,7 @@ class Comm:
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts a send and returns its Work; do not change the array until that is complete."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
-        check_array(array, "isend")
+        array = host_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         signature = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
         steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
