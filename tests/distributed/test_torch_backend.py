@@ -1,11 +1,12 @@
 """The backend "nnmpi" of torch.distributed: `with_torch.py` says what holds."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import environment, run
+from helpers.mpijob import ROOT, environment, run
 from helpers.ops.oracle import needs_torch
 
 pytestmark = needs_torch
@@ -61,3 +62,17 @@ def test_a_rank_that_leaves_ends_the_job() -> None:
     assert ended.status == 1
     assert "rank 1" in ended.err
     assert "all_reduce" in ended.err
+
+
+def test_the_benchmark_times_both_backends(tmp_path: Path) -> None:
+    path, flags = tmp_path / "rows.json", ("--rounds", "1", "--seconds", "0.001")
+    script = ROOT / "benchmarks" / "torch_backend.py"
+    ended = run(2, script, *flags, "--sizes", "1024", "--json", path)
+    assert ended.status == 0, ended.err
+    rows = json.loads(path.read_text())
+    assert {(row["case"], row["backend"]) for row in rows} == {
+        (case, backend)
+        for case in ("1,024 B", "small step", "step")
+        for backend in ("nnmpi", "MPI", "gloo")
+    }
+    assert all(row["seconds"] > 0 and row["ratio"] > 0 for row in rows)
