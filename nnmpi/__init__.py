@@ -34,6 +34,7 @@ with _gc_paused():
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
+    from nnmpi.autograd.torch_names import METHODS_ON_USE as _METHODS_ON_USE
     from nnmpi.io.files.loading import load as load
     from nnmpi.io.files.saving import save as save
     from nnmpi.nn.random_numbers import *  # noqa: F403
@@ -46,6 +47,7 @@ _ON_USE = {
     "Trainer": "nnmpi.run.trainer:Trainer",
     "cli": "nnmpi.options.cli",
     "data": "nnmpi.data",
+    **_METHODS_ON_USE,
     **_addons.names_of("nnmpi"),
 }
 """Where the names are that are loaded when they are used first."""
@@ -87,6 +89,12 @@ if _TYPE_CHECKING:
     from nnmpi import utils as utils
     from nnmpi.amp import autocast as autocast
     from nnmpi.arrays import cuda as cuda
+    from nnmpi.autograd.ordering import argsort as argsort
+    from nnmpi.autograd.ordering import kthvalue as kthvalue
+    from nnmpi.autograd.ordering import median as median
+    from nnmpi.autograd.ordering import mode as mode
+    from nnmpi.autograd.ordering import sort as sort
+    from nnmpi.autograd.ordering import topk as topk
     from nnmpi.distributed.replicas import verify as verify
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot

@@ -55,6 +55,20 @@ def is_float(dtype: Any) -> bool:
     return dtype.kind == "f" or dtype.name in HALVES
 
 
+@lru_cache(maxsize=64)
+def category(dtype: Any) -> int:
+    """0 for booleans, 1 for integers, 2 for floats: an op on two of them gives the higher one."""
+    return 2 if is_float(dtype) else int(dtype.kind in "iu")
+
+
+@lru_cache(maxsize=256)
+def common_type(x: Any, y: Any) -> Any:
+    """Returns the dtype of results of arrays of two dtypes, by PyTorch's rules: an integer beside a
+    float promotes nothing, where NumPy makes float64 of int64 and float32."""
+    of_x, of_y = category(x), category(y)
+    return np.promote_types(x, y) if of_x == of_y else x if of_x > of_y else y
+
+
 def in_16_bits(array: Any) -> bool:
     """True if `array` is an array of any backend with a 16-bit floating-point dtype."""
     dtype = getattr(array, "dtype", None)

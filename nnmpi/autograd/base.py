@@ -1,11 +1,12 @@
 """The base class of tensors: methods that apply no op, and factories that make methods from ops.
 
-Methods that take an axis accept NumPy's names (axis, keepdims) and PyTorch's (dim, keepdim).
+Methods mean what PyTorch's do. Those that take an axis accept NumPy's names (axis, keepdims) as
+well as PyTorch's (dim, keepdim); where the libraries differ, NumPy's `axis` gives NumPy's result.
 """
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from nnmpi.autograd.recording import Storage, recording
 T = TypeVar("T", bound="TensorBase")
 OpFunction: TypeAlias = Callable[..., Result]
 Method: TypeAlias = Callable[..., Any]
+
+NOT_GIVEN = object()
+"""The default of an argument for which None has a meaning."""
 
 
 class TensorBase:
@@ -210,16 +214,16 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
 
 
 def reduction(op: OpFunction) -> Method:
-    """Makes a reduction method, to be called as t.sum(), t.sum(1), t.sum(axis=(0, 2),
-    keepdims=True) or t.sum(dim=1, keepdim=True)."""
+    """Makes a reduction method, to be called as t.sum(), t.sum(1), t.sum(1, True), t.sum(axis=(0,
+    2), keepdims=True) or t.sum(dim=1, keepdim=True)."""
 
     def method(
         self: Any,
-        axis: reduce.Dims = None,
-        keepdims: bool | None = None,
-        *,
         dim: reduce.Dims = None,
         keepdim: bool | None = None,
+        *,
+        axis: reduce.Dims = None,
+        keepdims: bool | None = None,
     ) -> Any:
         options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
         return self.applied(op, self, **options)
@@ -228,27 +232,71 @@ def reduction(op: OpFunction) -> Method:
 
 
 def spread(op: OpFunction) -> Method:
-    """Makes the method for `var` or `std`, to be called as t.var(1), t.var(1, ddof=1), t.var(dim=1,
-    correction=1) or t.var(1, unbiased=False)."""
+    """Makes the method `var` or `std`, which divides by n - 1, as PyTorch does, unless told
+    otherwise: t.var(1), t.var(1, unbiased=False), t.var(dim=1, correction=0).
+
+    Called with NumPy's words, as t.var(axis=1) or t.var(ddof=1), it divides by n - ddof.
+    """
 
     def method(
         self: Any,
-        axis: reduce.Dims = None,
-        *,
-        ddof: float | None = None,
-        keepdims: bool | None = None,
         dim: reduce.Dims = None,
-        correction: float | None = None,
         unbiased: bool | None = None,
         keepdim: bool | None = None,
+        *,
+        correction: float | None = None,
+        axis: Any = NOT_GIVEN,
+        ddof: float | None = None,
+        keepdims: bool | None = None,
     ) -> Any:
+        if isinstance(dim, bool):  # t.var(False)
+            dim, unbiased = None, dim
         if unbiased is not None:
             correction = one_of("correction", correction, "unbiased", float(unbiased))
         delta = one_of("ddof", ddof, "correction", correction)
-        options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
-        return self.applied(op, self, ddof=0 if delta is None else delta, **options)
+        if delta is None:
+            delta = int(axis is NOT_GIVEN)
+        over = axis_of(None if axis is NOT_GIVEN else axis, dim)
+        return self.applied(op, self, ddof=delta, axis=over, keepdims=keeps_axes(keepdims, keepdim))
 
     return named(method, op)
+
+
+class Chosen(NamedTuple):
+    """The result of max, min, sort, topk, kthvalue, median or mode along an axis: the chosen
+    elements, and their indices along that axis."""
+
+    values: Any
+    indices: Any
+
+
+def extreme(over_all: OpFunction, place: OpFunction, of_two: OpFunction) -> Method:
+    """Makes the method `max` or `min`, with PyTorch's three meanings: of all elements, t.max();
+    along an axis with the indices, t.max(1); elementwise of two tensors, t.max(u).
+
+    With NumPy's words, t.max(axis=1), or several axes, it returns the values only.
+    """
+    values_only = reduction(over_all)
+
+    def method(
+        self: Any,
+        dim: Any = None,
+        keepdim: bool | None = None,
+        *,
+        axis: reduce.Dims = None,
+        keepdims: bool | None = None,
+    ) -> Any:
+        if isinstance(dim, TensorBase) or backend.is_array(dim):
+            return self.applied(of_two, self, dim)
+        if dim is None or axis is not None or isinstance(dim, tuple | list):
+            return values_only(self, dim, keepdim, axis=axis, keepdims=keepdims)
+        t = self if self.shape else self.reshape(1)
+        keeps = keeps_axes(keepdims, keepdim)
+        index = t.applied(place, t, axis=dim, keepdims=keeps)
+        values = t.applied(shape.element_along, t, index, axis=dim, keepdims=keeps)
+        return Chosen(*(y if self.shape else y.reshape(()) for y in (values, index)))
+
+    return named(method, over_all)
 
 
 def along(op: OpFunction) -> Method:

@@ -1,21 +1,21 @@
 """Differentiable functions of tensors, under their names in NumPy and PyTorch."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
-from nnmpi.autograd.ops import activations, attention, elementwise, linear, logic, resample, shape
+from nnmpi.autograd.ops import activations, attention, elementwise, linear, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 
 __all__ = [
     "broadcast_to", "cat", "concatenate", "einsum", "from_dlpack", "from_numpy", "gelu",
-    "leaky_relu", "maximum", "minimum", "pad", "scaled_dot_product_attention", "silu", "sort",
-    "stack", "tensor", "topk", "where",
+    "leaky_relu", "maximum", "minimum", "pad", "scaled_dot_product_attention", "silu", "stack",
+    "tensor", "where",
 ]  # fmt: skip
 
 
@@ -133,54 +133,6 @@ def _at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
     """t broadcast to the shape `shape_`."""
     return apply(shape.broadcast_to, *as_tensors(t), shape=shape_)
-
-
-class Sorted(NamedTuple):
-    """The result of `sort` or `topk`: the chosen elements, and their indices along the axis."""
-
-    values: Tensor
-    indices: Tensor
-
-
-def sort(
-    t: Any,
-    axis: int | None = None,
-    descending: bool = False,
-    *,
-    dim: int | None = None,
-    stable: bool = True,
-) -> Sorted:
-    """The elements sorted along `axis` (default: the last), ascending unless `descending`, and
-    their indices; the sort is stable."""
-    return _sorted(t, axis_of(axis, dim, -1), descending, None)
-
-
-def topk(
-    t: Any,
-    k: int,
-    axis: int | None = None,
-    largest: bool = True,
-    sorted: bool = True,
-    *,
-    dim: int | None = None,
-) -> Sorted:
-    """The k largest (or smallest) elements along `axis` (default: the last), in order, and their
-    indices."""
-    return _sorted(t, axis_of(axis, dim, -1), largest, k)
-
-
-def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
-    (t,) = as_tensors(t)
-    rows = t if t.ndim else t.reshape(1)
-    axis_index = shape.axis_within(axis, rows.ndim)
-    n = rows.shape[axis_index]
-    if k is not None and not 0 <= k <= n:
-        raise ValueError(f"topk: k={k} must be 0 to {n}, the length of axis {axis} of {t.shape}")
-    order = apply(logic.argsort, rows, axis=axis_index, descending=descending)
-    if k is not None:
-        order = order[(slice(None),) * axis_index + (slice(k),)]
-    values = apply(shape.take_along_axis, rows, order, axis=axis_index)
-    return Sorted(values, order) if t.ndim else Sorted(values.reshape(()), order.reshape(()))
 
 
 def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:

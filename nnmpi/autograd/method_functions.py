@@ -8,12 +8,12 @@ from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.tensor import Tensor
 
 __all__ = [
-    "abs", "absolute", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "bmm",
-    "chunk", "clamp", "clip", "clone", "cos", "cumsum", "div", "eq", "exp", "expand_dims",
-    "flatten", "floor_divide", "isfinite", "isinf", "isnan", "log", "log_softmax", "masked_fill",
-    "matmul", "mean", "mm", "mul", "permute", "pow", "prod", "relu", "remainder", "reshape",
-    "sigmoid", "sin", "softmax", "split", "sqrt", "squeeze", "std", "sub", "sum", "swapaxes",
-    "tanh", "transpose", "unsqueeze", "var",
+    "abs", "absolute", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
+    "bmm", "chunk", "clamp", "clip", "clone", "cos", "cumsum", "div", "eq", "exp",
+    "expand_dims", "flatten", "floor_divide", "isfinite", "isinf", "isnan", "log",
+    "log_softmax", "masked_fill", "matmul", "max", "mean", "min", "mm", "mul", "permute", "pow",
+    "prod", "relu", "remainder", "reshape", "sigmoid", "sin", "softmax", "split", "sqrt",
+    "squeeze", "std", "sub", "sum", "swapaxes", "tanh", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 
 
@@ -63,7 +63,9 @@ isnan = _function("isnan")
 log = _function("log")
 log_softmax = _function("log_softmax")
 masked_fill = _function("masked_fill")
+max: Any = _function("max")
 mean = _function("mean")
+min: Any = _function("min")
 mul = _function("mul")
 permute = _function("permute")
 prod = _function("prod")

@@ -7,21 +7,30 @@ of PyTorch that is missing belongs in `replacements.txt`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import MethodType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
 from nnmpi.autograd import replacements, tape
-from nnmpi.autograd.base import both_operators, in_place, method_of, operator_of, reduction, spread
+from nnmpi.autograd.base import (
+    both_operators,
+    extreme,
+    in_place,
+    method_of,
+    operator_of,
+    reduction,
+    spread,
+)
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import Storage, TapeNode, recording, tick
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
-from nnmpi.autograd.torch_names import TorchNames
+from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
@@ -64,23 +73,8 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-def _min_or_max(op: Callable[..., Result]) -> Callable[..., Tensor]:
-    """Makes the method `max` or `min`, whose result over an axis refuses to be unpacked as a
-    pair."""
-    over: Callable[..., Tensor] = reduction(op)
-
-    @wraps(over)
-    def method(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        y = over(self, *args, **options)
-        if y.ndim:
-            y.__class__ = MinMaxTensor
-        return y
-
-    return method
-
-
 class Tensor(TorchNames):
-    """An array with a gradient: arithmetic is NumPy's, `backward` is PyTorch's.
+    """An array with a gradient, whose methods mean what they mean in PyTorch.
 
     `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
     requires a gradient accumulates it in `grad`, which is None until one arrives.
@@ -137,7 +131,9 @@ class Tensor(TorchNames):
 
     if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if name in METHODS_ON_USE:
+                return MethodType(loaded(METHODS_ON_USE[name]), self)
             raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
 
     # ---- gradients
@@ -253,8 +249,8 @@ class Tensor(TorchNames):
     mean: Callable[..., Tensor] = reduction(reduce.mean)
     var: Callable[..., Tensor] = spread(reduce.var)
     std: Callable[..., Tensor] = spread(reduce.std)
-    max: Callable[..., Tensor] = _min_or_max(reduce.max)
-    min: Callable[..., Tensor] = _min_or_max(reduce.min)
+    max: Callable[..., Any] = extreme(reduce.max, logic.argmax, elementwise.maximum)
+    min: Callable[..., Any] = extreme(reduce.min, logic.argmin, elementwise.minimum)
     prod: Callable[..., Tensor] = reduction(reduce.prod)
     any: Callable[..., Tensor] = reduction(logic.any)
     all: Callable[..., Tensor] = reduction(logic.all)
@@ -265,23 +261,6 @@ class Tensor(TorchNames):
         if not is_float(np.dtype(dtype)):
             return Tensor(self.data.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
-
-
-class MinMaxTensor(Tensor):
-    """The result of `max` or `min` over an axis: values only, where PyTorch returns (values,
-    indices), so unpacking it raises TypeError."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(
-            f"max and min over an axis return values alone, here of shape {self.shape}, and "
-            "`values, indices = t.max(1)` would take its rows: write t.max(1) and t.argmax(1), "
-            "t.min(1) and t.argmin(1), or y[i] for a row"
-        )
-
-
-MinMaxTensor.__name__ = Tensor.__name__  # messages to users say "Tensor"
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:

@@ -11,10 +11,20 @@ from typing import Any, Self
 import numpy as np
 
 from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase, along, method_of, reduction
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
+
+METHODS_ON_USE = {
+    name: f"nnmpi.autograd.{module}:{name}"
+    for module, names in {
+        "ordering": "argsort kthvalue median mode sort topk",
+    }.items()
+    for name in names.split()
+}
+"""Where the functions are that are methods too, and are loaded when they are used first."""
 
 
 def to_method(where: str) -> Callable[..., Any]:
@@ -169,7 +179,12 @@ class TorchNames(TensorBase):
     clip = clamp
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """The elements with `value` wherever the mask is true."""
+        """The elements with `value` wherever the mask is true; the type stays, so an integer tensor
+        takes the integer part of a value."""
+        if isinstance(value, TorchNames):
+            value = value.to(self.operand.dtype)
+        elif not is_float(self.operand.dtype):
+            value = self.operand.dtype.type(value).item()
         t = mask if isinstance(mask, TensorBase) else self.device.asarray(mask)
         return self.applied(elementwise.where, t, value, self)
 

@@ -179,7 +179,7 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
     if not p > 0:
         raise ValueError(f"p={p!r}: the order of a norm must be above 0, or math.inf")
     if math.isinf(p):
-        return maximum(abs(x).max(dim, True), least)
+        return maximum(abs(x).amax(dim, True), least)
     powers = (x * x if p == 2 else abs(x) ** p).sum(dim, True)
     norms: Tensor = maximum(powers, max(least**p, float(np.finfo(x.dtype).tiny))) ** (1 / p)
     return norms

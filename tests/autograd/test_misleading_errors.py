@@ -90,11 +90,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("not the 3 axes", "t.transpose(1, 2) exchanges two"),
     ),
-    "values and indices of the largest": (
-        lambda: (lambda values, indices: None)(*t().max(1)),
-        TypeError,
-        ("values alone", "shape (2,)", "t.argmax(1)"),
-    ),
     "expand to fewer axes": (lambda: t().expand(3), ValueError, ("(3,)", "(2, 3)")),
     "a triangle of a vector": (lambda: nnmpi.tril(t()[0]), ValueError, ("(3,)", "matrices")),
     "randint of nothing": (lambda: nnmpi.randint(3, 3, (1,)), ValueError, ("from 3 to below 3",)),
@@ -118,7 +113,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         AttributeError,
         ("'manual_seed_all'", "nnmpi.manual_seed"),
     ),
-    "the values of max": (lambda: t().max(1).values, AttributeError, ("t.argmax(1)",)),
     "permute without axes": (lambda: t().permute(), ValueError, ("axes () are not the 2 axes",)),
     "the length of an axis that is not there": (
         lambda: t().size(2),
@@ -134,7 +128,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     **{
         f"nnmpi.{name}": (lambda name=name: getattr(nnmpi, name), AttributeError, (name, instead))
         for name, instead in {
-            "max": "t.max()",
             "DataLoader": "nnmpi.utils.data",
         }.items()
     },

@@ -259,6 +259,6 @@ def test_clip_without_bounds_is_a_copy():
 @pytest.mark.parametrize("write", ["__itruediv__", "__iadd__"])
 def test_integers_are_not_truncated_in_place(write):
     t = Tensor(np.array([1, 2, 3]))
-    with pytest.raises(TypeError, match="a int64 tensor cannot take float64 results in place"):
+    with pytest.raises(TypeError, match="a int64 tensor cannot take float32 results in place"):
         getattr(t, write)(0.5)
     assert t.numpy().tolist() == [1, 2, 3]

@@ -81,6 +81,12 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "any": lambda t: (t > 1).any(dim=3),
     "all": lambda t: (t > -1).all(dim=2, keepdim=True),
     "any of all": lambda t: (t > 9).any(),
+    "values and indices": lambda t: [*t.max(2), *t.min(dim=-1, keepdim=True), *t.sort(3, True)],
+    "values of pairs": lambda t: (t.max(-1).values, t.median(2)[0], t.topk(2, dim=3).values),
+    "larger of two": lambda t: (t.max(t.cos()), t.min(-t)),
+    "one by its rank": lambda t: [t.median(), *t.median(3), *t.kthvalue(2, 2), t.argsort(2)],
+    "the most frequent": lambda t: [*t.long().mode(3)],
+    "spread": lambda t: (t.std(), t.var(2), t.std((0, 3), keepdim=True), t.var(2, False, True)),
     "masks": lambda t: ((t > -1) & (t < 1) | ~(t <= 2)) ^ (t == 0),
     "masks and numbers": lambda t: (t > 0) & True,
     "0d": lambda t: t.sum().flatten(),
@@ -199,10 +205,45 @@ def test_from_numpy_shares_memory() -> None:
     assert t.numpy().min() == 2
 
 
-def test_spread_has_numpys_divisor_unless_told() -> None:
+def test_spread_has_numpys_divisor_by_numpys_words() -> None:
     t = nnmpi.tensor(X)
-    assert float(t.std()) == pytest.approx(X.std())
-    np.testing.assert_allclose(t.var(2, ddof=1).numpy(), X.var(2, ddof=1))
+    assert float(t.std(axis=None)) == float(t.std(ddof=0)) == pytest.approx(X.std())
+    np.testing.assert_allclose(t.var(axis=2).numpy(), X.var(2))
+    np.testing.assert_allclose(t.var(2, ddof=0).numpy(), X.var(2))
+    np.testing.assert_allclose(np.std(t, axis=2), X.std(2))
+
+
+def test_spread_divides_by_one_less() -> None:
+    t = nnmpi.tensor(X)
+    for var in (t.var(), t.var(correction=1), t.var(unbiased=True), nnmpi.var(t)):
+        assert float(var) == pytest.approx(X.var(ddof=1))
+    np.testing.assert_allclose(t.std(2).numpy(), X.std(2, ddof=1))
+    np.testing.assert_allclose(t.std(dim=(0, 2)).numpy(), X.std((0, 2), ddof=1))
+    assert float(t.var(False)) == pytest.approx(X.var())
+
+
+def test_max_and_min_have_three_meanings_and_numpys_words_have_numpys() -> None:
+    t = nnmpi.tensor(X)
+    for name, place in (("max", np.argmax), ("min", np.argmin)):
+        method, expected = getattr(t, name), getattr(X, name)
+        values, indices = method(2)
+        np.testing.assert_array_equal(values.numpy(), expected(2))
+        np.testing.assert_array_equal(indices.numpy(), place(X, 2))
+        pair = method(dim=-1, keepdim=True)
+        np.testing.assert_array_equal(pair.values.numpy(), expected(-1, keepdims=True))
+        np.testing.assert_array_equal(pair[1].numpy(), place(X, -1)[..., None])
+        assert float(method()) == float(expected())
+        other = method(-t).numpy()
+        np.testing.assert_array_equal(other, getattr(np, f"{name}imum")(X, -X))
+        np.testing.assert_array_equal(method(axis=2).numpy(), expected(2))
+        np.testing.assert_array_equal(method((0, 2)).numpy(), expected((0, 2)))
+        np.testing.assert_array_equal(getattr(np, name)(t, axis=2), expected(2))
+
+
+def test_no_axes_are_all_axes_as_dim_and_none_as_axis() -> None:
+    t = nnmpi.tensor(X)
+    assert t.sum(dim=()).shape == t.sum([]).shape == ()
+    assert t.sum(axis=()).shape == X.shape
 
 
 def test_the_gradient_of_a_spread_of_equals_is_zero() -> None:

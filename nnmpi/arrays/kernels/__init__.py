@@ -60,8 +60,8 @@ kernel. A context variable, since ranks may be threads.
 
 
 def float_type(x: Array) -> Any:
-    """Returns the dtype of x if it is a float, else the float dtype for x's integers."""
-    return np.result_type(x.dtype, np.float16) if x.dtype.kind in "biu" else x.dtype
+    """Returns the dtype of x if it is a float, and float32 for integers and booleans."""
+    return np.dtype(np.float32) if x.dtype.kind in "biu" else x.dtype
 
 
 _CACHED = 1 << 14  # the longest vector of ones that is cached

@@ -2,6 +2,7 @@
 
     cast, added, subtracted, multiplied, summed, averaged   arithmetic of arrays of any float dtype
     by_float32, elementwise                                 call a function of arrays
+    promoted, all_promoted, floating                        PyTorch's types of results
     widened, widened_on_device, ...                         decorate an op, with its gradients
 
 16-bit arrays are computed with in float32, and results are rounded once. ml_dtypes takes 8 ns to
@@ -10,14 +11,21 @@ add or multiply a bfloat16 element, so on the host kernels do that.
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import in_16_bits, is_half, on_host_in_16_bits
+from nnmpi.arrays.dtypes import (
+    category,
+    common_type,
+    in_16_bits,
+    is_float,
+    is_half,
+    on_host_in_16_bits,
+)
 from nnmpi.arrays.kernels import Result, Vjp
 from nnmpi.arrays.native.table import InOut, Kernel, Out, kernel
 
@@ -159,6 +167,40 @@ def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
         return a, b
     dtype = a.dtype if in_16_bits(a) else b.dtype
     return cast(a, dtype), cast(b, dtype)
+
+
+def promoted(a: Any, b: Any) -> tuple[Any, Any]:
+    """Converts two operands, arrays or Python numbers, so that an op on them has PyTorch's type.
+
+    Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
+    only to another category: a float makes float32 of integers. Types that are 16-bit floats both
+    are left to the op.
+    """
+    x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
+    if x is None or y is None:
+        return (floating(a), floating(b)) if float in (type(a), type(b)) else (a, b)
+    if is_half(x) and is_half(y):
+        return a, b
+    if category(x) == category(y) and (a.ndim == 0) != (b.ndim == 0):
+        dtype = y if a.ndim == 0 else x
+    else:
+        dtype = common_type(x, y)
+    return cast(a, dtype), cast(b, dtype)
+
+
+def all_promoted(arrays: Sequence[Array]) -> Sequence[Array]:
+    """Converts arrays to one type, in which they can be joined."""
+    dtypes = [a.dtype for a in arrays]
+    if dtypes.count(dtypes[0]) == len(dtypes):
+        return arrays
+    dtype = reduce(common_type, dtypes)
+    return [cast(a, dtype) for a in arrays]
+
+
+def floating(a: Any) -> Any:
+    """Converts integers and booleans to float32; floats and Python numbers stay as they are."""
+    dtype = getattr(a, "dtype", None)
+    return a if dtype is None or is_float(dtype) else cast(a, np.dtype(np.float32))
 
 
 def sortable(a: Array) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, Vjp
 from nnmpi.arrays.kernels import activations as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
@@ -23,8 +24,10 @@ from nnmpi.arrays.kernels.precision import (
     by_float32,
     cast,
     elementwise,
+    floating,
     in_layout,
     multiplied,
+    promoted,
     subtracted,
     summed,
     widened_beside_numbers,
@@ -66,7 +69,10 @@ def _numbers(name: str, a: Array, b: Array) -> Array:
 
 
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """op(a, b); shapes that do not broadcast raise a ValueError that shows both."""
+    """op(a, b) in PyTorch's type; shapes that do not broadcast raise a ValueError that shows
+    both."""
+    if getattr(a, "dtype", None) is not getattr(b, "dtype", None):
+        a, b = promoted(a, b)
     try:
         return op(a, b)
     except ValueError:
@@ -100,6 +106,8 @@ def multiply(a: Array, b: Array) -> Result:
 @widened_beside_numbers
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
+    if not any(is_float(v.dtype) for v in (a, b) if hasattr(v, "dtype")):
+        a, b = floating(a), floating(b)
     y = _numbers("divide", a, b)
 
     def da(g: Array) -> Array:
@@ -171,7 +179,7 @@ def minimum(a: Array, b: Array) -> Result:
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
     """The elements of a where `chosen` is true, those of b elsewhere; `chosen` has no gradient."""
-    xp, a, b = xp_of(chosen), as_type_of(a, b), as_type_of(b, a)
+    xp, (a, b) = xp_of(chosen), promoted(as_type_of(a, b), as_type_of(b, a))
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
 
@@ -196,18 +204,21 @@ def negative(a: Array) -> Result:
 
 def exp(a: Array) -> Result:
     """e ** a."""
+    a = floating(a)
     y = elementwise(xp_of(a).exp, a)
     return Result(y, (lambda g, out: multiplied(g, y),))
 
 
 def log(a: Array) -> Result:
     """The natural logarithm, elementwise."""
+    a = floating(a)
     y = elementwise(xp_of(a).log, a)
     return Result(y, (lambda g, out: elementwise(operator.truediv, g, a),))
 
 
 def sqrt(a: Array) -> Result:
     """The square root, elementwise."""
+    a = floating(a)
     y = elementwise(xp_of(a).sqrt, a)
     return Result(y, (lambda g, out: elementwise(lambda g, y: g / (2 * y), g, y),))
 
@@ -224,24 +235,24 @@ def absolute(a: Array) -> Result:
 
 def sin(a: Array) -> Result:
     """The sine, elementwise."""
-    xp = xp_of(a)
+    xp, a = xp_of(a), floating(a)
     return _of_one(xp.sin, a, lambda g, a: g * xp.cos(a))
 
 
 def cos(a: Array) -> Result:
     """The cosine, elementwise."""
-    xp = xp_of(a)
+    xp, a = xp_of(a), floating(a)
     return _of_one(xp.cos, a, lambda g, a: -g * xp.sin(a))
 
 
 def tanh(a: Array) -> Result:
     """The hyperbolic tangent, elementwise."""
-    return kernels.of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
+    return kernels.of_value(floating(a), kernels.tanh_loop, kernels.tanh_gradient_loop)
 
 
 def sigmoid(a: Array) -> Result:
     """1 / (1 + e**-a)."""
-    return kernels.of_value(a, kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
+    return kernels.of_value(floating(a), kernels.sigmoid_loop, kernels.sigmoid_gradient_loop)
 
 
 def relu(a: Array) -> Result:
@@ -263,7 +274,7 @@ def _bound(bound: Any, a: Array) -> Any:
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
     """The elements of a limited to [low, high]; the gradient passes inside, both ends included."""
-    xp = xp_of(a)
+    xp, a = xp_of(a), floating(a) if float in (type(low), type(high)) else a
     y = a.copy("K") if low is None else in_layout(xp.maximum, a, _bound(low, a))
     if high is not None:
         y = in_layout(xp.minimum, y, _bound(high, a))

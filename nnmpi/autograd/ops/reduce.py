@@ -40,9 +40,14 @@ def existing(axis: Any, a: Array) -> Any:
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 
+def _signed(a: Array) -> Array:
+    """Unsigned integers as int64, in which PyTorch adds them up; others as they are."""
+    return a.astype("int64") if a.dtype.kind == "u" else a
+
+
 def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
-    xp, axis = xp_of(a), existing(axis, a)
+    xp, axis, a = xp_of(a), existing(axis, a), _signed(a)
     kept, a_shape = _kept(a, axis), a.shape
     return Result(
         summed(a, axis, keepdims), (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),)
@@ -90,7 +95,7 @@ def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
 def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The product over `axis`; the gradient, the product of the other elements, is right with zeros
     too."""
-    xp, axis = xp_of(a), existing(axis, a)
+    xp, axis, a = xp_of(a), existing(axis, a), _signed(a)
     y = a.prod(axis=axis, keepdims=keepdims)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -124,7 +129,7 @@ def _before(rows: Array) -> Array:
 @widened_on_device
 def cumsum(a: Array, *, axis: int) -> Result:
     """The cumulative sum along `axis`."""
-    xp = xp_of(a)
+    xp, a = xp_of(a), _signed(a)
     if a.ndim == 0:
         return Result(a.copy(), (lambda g, out: g,))
 

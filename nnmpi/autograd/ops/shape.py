@@ -10,7 +10,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Prepare, Result
-from nnmpi.arrays.kernels.precision import concatenated
+from nnmpi.arrays.kernels.precision import all_promoted, concatenated
 from nnmpi.arrays.kernels.rows import add_rows
 from nnmpi.autograd.ops.elementwise import unbroadcast
 
@@ -198,6 +198,22 @@ def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
     return Result(xp.take_along_axis(a, index, axis=axis), (vjp, vjp))
 
 
+def element_along(a: Array, index: Array, *, axis: int, keepdims: bool) -> Result:
+    """One element of `a` from each row along an axis, whose place in the row `index` says; the axis
+    is dropped, or kept with length 1."""
+    axis = axis_within(axis, a.ndim)
+    xp, a_shape, kept = xp_of(a), a.shape, (*a.shape[:axis], 1, *a.shape[axis + 1 :])
+    places = index.reshape(kept)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp.zeros(a_shape, g.dtype)
+        xp.put_along_axis(d, places, g.reshape(kept), axis=axis)
+        return d
+
+    y = xp.take_along_axis(a, places, axis=axis)
+    return Result(y if keepdims else y.reshape(index.shape), (vjp, vjp))
+
+
 def copy(a: Array) -> Result:
     """A copy of the array."""
     return Result(a.copy(), (lambda g, out: g,))
@@ -206,7 +222,7 @@ def copy(a: Array) -> Result:
 def concatenate(*arrays: Array, axis: int = 0) -> Result:
     """The arrays joined along `axis`."""
     try:
-        y = concatenated(arrays, axis)
+        y = concatenated(all_promoted(arrays), axis)
     except (ValueError, IndexError):
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise ValueError(f"concatenate: shapes {shapes} do not fit along axis {axis}") from None

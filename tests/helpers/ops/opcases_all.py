@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import ELEMENTWISE
 from helpers.ops.opcases_attention import ATTENTION
+from helpers.ops.opcases_choosing import CHOOSING
 from helpers.ops.opcases_conv import CONVOLUTIONS
 from helpers.ops.opcases_layers import LAYERS
 from helpers.ops.opcases_logic import LOGIC
@@ -18,6 +19,7 @@ from nnmpi.addons import ADD_ONS
 from nnmpi.autograd import Tensor
 
 CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
+CASES |= CHOOSING
 for NAME in ("recurrent", "experts"):
     if NAME in ADD_ONS:
         CASES |= vars(import_module(f"helpers.ops.opcases_{NAME}"))[NAME.upper()]

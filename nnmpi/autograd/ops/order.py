@@ -1,0 +1,55 @@
+"""Ops that return the index of one element of each row along an axis, by its place in the order.
+
+They have no gradient. NaNs are the largest elements; of equal elements, the sort keeps the order.
+"""
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import sortable
+
+
+def kth(a: Array, *, axis: int, keepdims: bool, k: int) -> Result:
+    """The index of the k-th smallest element, counted from 1."""
+    _, ranks = _ordered(a, axis)
+    return Result(_back(ranks[..., k - 1], axis, keepdims), ())
+
+
+def median(a: Array, *, axis: int, keepdims: bool) -> Result:
+    """The index of the lower median; of the first NaN, if there is any."""
+    xp, (rows, ranks) = xp_of(a), _ordered(a, axis)
+    n = rows.shape[-1]
+    _check_not_empty("median", a, axis)
+    numbers = (rows == rows).sum(axis=-1, keepdims=True)
+    place = xp.where(numbers < n, numbers, (n - 1) // 2)
+    return Result(_back(xp.take_along_axis(ranks, place, axis=-1)[..., 0], axis, keepdims), ())
+
+
+def mode(a: Array, *, axis: int, keepdims: bool) -> Result:
+    """The last index of the most frequent element, of the smallest one if several are."""
+    xp, (rows, ranks) = xp_of(a), _ordered(a, axis)
+    n = rows.shape[-1]
+    _check_not_empty("mode", a, axis)
+    sorted_rows = xp.take_along_axis(rows, ranks, axis=-1)
+    equal = sorted_rows[..., 1:] == sorted_rows[..., :-1]
+    run = xp.zeros(rows.shape, "int64")  # the number of equal elements before each one
+    for i in range(1, n):
+        run[..., i] = (run[..., i - 1] + 1) * equal[..., i - 1]
+    longest = xp.argmax(run, axis=-1, keepdims=True)
+    return Result(_back(xp.take_along_axis(ranks, longest, axis=-1)[..., 0], axis, keepdims), ())
+
+
+def _ordered(a: Array, axis: int) -> tuple[Array, Array]:
+    """The rows along an axis, which becomes the last one, and the indices that sort them."""
+    xp = xp_of(a)
+    rows = xp.moveaxis(sortable(a), axis, -1)
+    return rows, xp.argsort(rows, axis=-1, kind="stable")
+
+
+def _back(index: Array, axis: int, keepdims: bool) -> Array:
+    """The index without the axis, or with the axis at its place with length 1."""
+    return xp_of(index).expand_dims(index, axis) if keepdims else index
+
+
+def _check_not_empty(name: str, a: Array, axis: int) -> None:
+    if not a.shape[axis]:
+        raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")

@@ -1,0 +1,104 @@
+"""Functions of tensors that put elements in order, or choose one by its place in the order.
+
+They are methods too. Each returns the chosen elements with their indices, and gradients go to these
+elements. Elements that compare equal stay in their order, and NaNs come last.
+"""
+
+from typing import Any
+
+from nnmpi.autograd.arguments import axis_of
+from nnmpi.autograd.base import Chosen
+from nnmpi.autograd.functional import as_tensors
+from nnmpi.autograd.ops import logic, order, shape
+from nnmpi.autograd.tensor import Tensor, apply
+
+
+def sort(
+    t: Any,
+    axis: int | None = None,
+    descending: bool = False,
+    stable: bool = True,
+    *,
+    dim: int | None = None,
+) -> Chosen:
+    """The elements sorted along `axis` (default: the last), ascending unless `descending`, and
+    their indices; the sort is stable."""
+    return _sorted(t, axis_of(axis, dim, -1), descending, None)
+
+
+def argsort(
+    t: Any,
+    axis: int | None = None,
+    descending: bool = False,
+    stable: bool = True,
+    *,
+    dim: int | None = None,
+) -> Tensor:
+    """The indices that sort t along `axis` (default: the last)."""
+    (t,) = as_tensors(t)
+    rows = t if t.ndim else t.reshape(1)
+    index = apply(logic.argsort, rows, axis=axis_of(axis, dim, -1), descending=descending)
+    return index if t.ndim else index.reshape(())
+
+
+def topk(
+    t: Any,
+    k: int,
+    axis: int | None = None,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    dim: int | None = None,
+) -> Chosen:
+    """The k largest (or smallest) elements along `axis` (default: the last), in order, and their
+    indices."""
+    return _sorted(t, axis_of(axis, dim, -1), largest, k)
+
+
+def kthvalue(t: Any, k: int, dim: int = -1, keepdim: bool = False) -> Chosen:
+    """The k-th smallest element along an axis, counted from 1, and its index."""
+    (t,) = as_tensors(t)
+    n = t.shape[dim] if t.ndim else 1
+    if not 1 <= k <= n:
+        raise ValueError(f"kthvalue: k={k} must be 1 to {n}, the length of axis {dim} of {t.shape}")
+    return _one(order.kth, t, dim, keepdim, k=k)
+
+
+def median(t: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median of all elements; with `dim`, those along an axis, and their indices.
+
+    Of an even number of elements, it is the lower one of the two in the middle, as in PyTorch.
+    NumPy's median is their mean.
+    """
+    (t,) = as_tensors(t)
+    if dim is None:
+        return _one(order.median, t.reshape(-1), 0, False).values
+    return _one(order.median, t, dim, keepdim)
+
+
+def mode(t: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
+    """The most frequent element along an axis, the smallest of several, and its last index."""
+    (t,) = as_tensors(t)
+    return _one(order.mode, t, dim, keepdim)
+
+
+def _one(op: Any, t: Tensor, dim: int, keepdim: bool, **options: Any) -> Chosen:
+    """One element of each row along an axis: the one whose index `op` returns."""
+    rows = t if t.ndim else t.reshape(1)
+    index = apply(op, rows, axis=shape.axis_within(dim, rows.ndim), keepdims=keepdim, **options)
+    values = apply(shape.element_along, rows, index, axis=dim, keepdims=keepdim)
+    return Chosen(*(y if t.ndim else y.reshape(()) for y in (values, index)))
+
+
+def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Chosen:
+    (t,) = as_tensors(t)
+    rows = t if t.ndim else t.reshape(1)
+    axis_index = shape.axis_within(axis, rows.ndim)
+    n = rows.shape[axis_index]
+    if k is not None and not 0 <= k <= n:
+        raise ValueError(f"topk: k={k} must be 0 to {n}, the length of axis {axis} of {t.shape}")
+    index = apply(logic.argsort, rows, axis=axis_index, descending=descending)
+    if k is not None:
+        index = index[(slice(None),) * axis_index + (slice(k),)]
+    values = apply(shape.take_along_axis, rows, index, axis=axis_index)
+    return Chosen(values, index) if t.ndim else Chosen(values.reshape(()), index.reshape(()))
