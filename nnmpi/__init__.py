@@ -34,10 +34,11 @@ with _gc_paused():
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
-    from nnmpi.autograd.torch_names import METHODS_ON_USE as _METHODS_ON_USE
+    from nnmpi.autograd.torch_names import FUNCTIONS_ON_USE as _FUNCTIONS_ON_USE
     from nnmpi.io.files.loading import load as load
     from nnmpi.io.files.saving import save as save
     from nnmpi.nn.random_numbers import *  # noqa: F403
+    from nnmpi.nn.seeding import Generator as Generator
     from nnmpi.nn.seeding import manual_seed as manual_seed
     from nnmpi.nn.seeding import seeded as seeded
     from nnmpi.options.config import Config as Config
@@ -47,7 +48,7 @@ _ON_USE = {
     "Trainer": "nnmpi.run.trainer:Trainer",
     "cli": "nnmpi.options.cli",
     "data": "nnmpi.data",
-    **_METHODS_ON_USE,
+    **_FUNCTIONS_ON_USE,
     **_addons.names_of("nnmpi"),
 }
 """Where the names are that are loaded when they are used first."""
@@ -101,6 +102,7 @@ if _TYPE_CHECKING:
     from nnmpi.memory_formats import channels_last as channels_last
     from nnmpi.memory_formats import contiguous_format as contiguous_format
     from nnmpi.memory_formats import preserve_format as preserve_format
+    from nnmpi.nn.random_writes import bernoulli as bernoulli
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.planning.described import machines as machines

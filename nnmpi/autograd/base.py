@@ -36,9 +36,9 @@ class TensorBase:
     """`tensor.apply`: runs an op on arrays, and returns a tensor."""
 
     operand: Array
-    """The array that ops read; unlike `data`, it may be valid only until the next op."""
+    """The array that ops read; unlike `array`, it may be valid only until the next op."""
 
-    data: Array
+    array: Array
     requires_grad: bool
     is_refreshed = False
     """True if `refresh` does anything: then nodes hold the tensor even if it gets no gradient."""
@@ -79,7 +79,7 @@ class TensorBase:
 
     def item(self) -> Any:
         """The only element as a Python number; waits for the device."""
-        return backend.to_host(self.data).item()
+        return backend.to_host(self.array).item()
 
     def __dlpack__(self, **options: Any) -> Any:
         """The memory of the tensor, for `from_dlpack` of another library."""
@@ -96,7 +96,7 @@ class TensorBase:
 
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, which on the CPU shares the tensor's memory."""
-        return backend.to_host(self.data)
+        return backend.to_host(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The values, for np.asarray(tensor); raises TypeError if a gradient would be lost."""
@@ -108,6 +108,10 @@ class TensorBase:
         """The result of a NumPy function on the values; raises TypeError if a gradient would be
         lost."""
         return replacements.evaluate(function, args, options, TensorBase)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """The result of a NumPy ufunc on the values, or of the operator in `array + tensor`."""
+        return replacements.evaluate_ufunc(ufunc, method, inputs, options, TensorBase)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)
@@ -127,6 +131,10 @@ class TensorBase:
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """A tensor with the axes from start_dim to end_dim merged into one; by default all axes."""
         return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
+
+    def ravel(self) -> Self:
+        """A tensor with all axes merged into one."""
+        return self.reshape(-1)
 
     def squeeze(self, axis: reduce.Dims = None, *, dim: reduce.Dims = None) -> Self:
         """A tensor without its axes of length 1: all of them, or only those listed in `axis`."""
@@ -201,16 +209,21 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
         # an optimizer holds: it would go on with the old one, so the write below is refused.
         if self.loses_gradient(other) and not leaf:
             return self.applied(op, self, other)
-        new = op(self.operand, self.to_write(other)).value
-        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
-            raise TypeError(
-                f"a {self.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
-                f"as in x = x + y, or convert this one first with x.astype('{new.dtype}')"
-            )
-        self[...] = new
-        return self
+        return write_result(self, op(self.operand, self.to_write(other)).value)
 
     return method
+
+
+def write_result(t: Any, new: Array) -> Any:
+    """Writes the result of an op into a tensor and returns the tensor; raises TypeError if its
+    type cannot take the result."""
+    if not np.can_cast(new.dtype, t.dtype, "same_kind"):
+        raise TypeError(
+            f"a {t.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
+            f"as in x = x + y, or convert this one first with x.astype('{new.dtype}')"
+        )
+    t[...] = new
+    return t
 
 
 def reduction(op: OpFunction) -> Method:

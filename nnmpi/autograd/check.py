@@ -27,6 +27,6 @@ def directional_error(
         return float((f(*moved).numpy() * weights).sum())
 
     measured = (weighted(step) - weighted(-step)) / (2 * step)
-    grads = (np.zeros_like(a.data) if a.grad is None else a.grad for a in leaves)
+    grads = (np.zeros_like(a.array) if a.grad_array is None else a.grad_array for a in leaves)
     predicted = sum(float((g * d).sum()) for g, d in zip(grads, directions, strict=True))
     return abs(measured - predicted) / max(abs(measured), abs(predicted), 1e-3)

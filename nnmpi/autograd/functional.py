@@ -33,7 +33,7 @@ def tensor(
     backend or the name of one.
     """
     if isinstance(value, Tensor):
-        value = value.data
+        value = value.array
     if dtype is None and not hasattr(value, "dtype"):
         dtype = np.float32 if np.asarray(value).dtype.kind == "f" else None
     where = backend_of(on, device)
@@ -196,7 +196,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         if is_causal:
             raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-        mask = as_tensor(attn_mask, backend.of(q.data)).data
+        mask = as_tensor(attn_mask, backend.of(q.array)).array
         scores_shape = (*lead, H, q.shape[-2], k.shape[-2])
         xp = backend.xp_of(mask)
         options["mask"] = xp.broadcast_to(mask, scores_shape).reshape(-1, *scores_shape[-3:])

@@ -26,13 +26,13 @@ class EmbeddingResult(Tensor):
         self.index: Array | None = index
 
     @property
-    def data(self) -> Array:
+    def array(self) -> Array:
         """The array; reading it drops the index, since the reader may write to the array."""
         self.index = None
         return self.operand
 
-    @data.setter
-    def data(self, value: Array) -> None:
+    @array.setter
+    def array(self, value: Array) -> None:
         self.index, self.operand = None, value
 
     def lend(self, view: Tensor) -> None:

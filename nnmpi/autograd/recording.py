@@ -87,6 +87,10 @@ class Storage:
     def __init__(self, is_copy: bool = False) -> None:
         self.is_copy, self.written = is_copy, 0
 
+    def mark_written(self) -> None:
+        """Notes an in-place write: a backward pass through ops that used the old values raises."""
+        self.written = tick()
+
     @property
     def storage(self) -> "Storage":
         """The object itself: the tape asks every parent for its storage."""

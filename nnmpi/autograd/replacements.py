@@ -78,18 +78,64 @@ def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any)
     """Calls a NumPy function with the values of all arguments of type `tensor`, also those in lists
     and tuples; raises TypeError if a gradient would be lost."""
     name = f"{function.__module__}.{function.__name__}"
-    refused = recording.get() and function.__name__ not in _WITHOUT_GRADIENT
+    args, options = values_of((args, options), function.__name__, name, tensor)
+    return function(*args, **options)
 
-    def values(v: Any) -> Any:
-        if isinstance(v, list | tuple):
-            return (list if isinstance(v, list) else tuple)(map(values, v))
-        if not isinstance(v, tensor):
-            return v
-        if refused and v.requires_grad:
-            raise TypeError(refusal(name))
-        return v.numpy()
 
-    return function(*values(args), **{key: values(v) for key, v in options.items()})
+def values_of(value: Any, function: str, name: str, tensor: Any) -> Any:
+    """Arguments with the values of the tensors in them, for a NumPy function; raises TypeError if
+    its gradient would be lost."""
+    if isinstance(value, list | tuple):
+        parts = [values_of(v, function, name, tensor) for v in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, dict):
+        return {key: values_of(v, function, name, tensor) for key, v in value.items()}
+    if not isinstance(value, tensor):
+        return value
+    if value.requires_grad and recording.get() and function not in _WITHOUT_GRADIENT:
+        raise TypeError(refusal(name))
+    return value.numpy()
+
+
+REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}
+"""The method of a tensor for an operator of NumPy's, whose left operand is an array."""
+
+
+def evaluate_ufunc(ufunc: Any, method: str, inputs: Any, options: Any, tensor: Any) -> Any:
+    """Calls a NumPy ufunc with the values of tensors; an operator with an array on its left, such
+    as array + t or array += t, is the tensor's where it needs a gradient or returns a new array."""
+    left, right = inputs[0], inputs[-1]
+    if method == "__call__" and ufunc.__name__ in REFLECTED and not isinstance(left, tensor):
+        needs = right.requires_grad and recording.get()
+        if not options or (needs and options.get("out", ())[0] is left):
+            return getattr(right, REFLECTED[ufunc.__name__])(left)
+    written = [t for t in options.get("out", ()) if isinstance(t, tensor)]
+    for t in written:
+        t.to_write(0)
+    name = f"numpy.{ufunc.__name__}"
+    inputs, options = values_of((inputs, options), ufunc.__name__, name, tensor)
+    y = getattr(ufunc, method)(*inputs, **options)
+    for t in written:
+        t.mark_written()
+    return written[0] if written else y
 
 
 def refusal(name: str) -> str:

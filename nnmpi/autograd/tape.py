@@ -47,7 +47,7 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
     element."""
     if not root.requires_grad:
         raise RuntimeError("backward: nothing under this tensor requires a gradient")
-    value = root.data
+    value = root.array
     xp, shape = xp_of(value), tuple(value.shape)
     if gradient is not None:
         given = xp.asarray(gradient, value.dtype)

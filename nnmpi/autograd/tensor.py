@@ -28,7 +28,7 @@ from nnmpi.autograd.base import (
     spread,
 )
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
-from nnmpi.autograd.recording import Storage, TapeNode, recording, tick
+from nnmpi.autograd.recording import Storage, TapeNode, recording
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
 
@@ -76,13 +76,13 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
 class Tensor(TorchNames):
     """An array with a gradient, whose methods mean what they mean in PyTorch.
 
-    `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
-    requires a gradient accumulates it in `grad`, which is None until one arrives.
+    A leaf (`node` is None) that requires a gradient accumulates it in `grad`, which is None until
+    one arrives. The engine reads arrays: `array` and `grad_array`; `data`, which has no version,
+    and `grad` are tensors in the same memory, made at each use.
     """
 
     applied = staticmethod(apply)
-    __array_ufunc__ = None  # so that ndarray + Tensor calls Tensor.__radd__
-    __slots__ = ("__weakref__", "grad", "node")
+    __slots__ = ("__weakref__", "grad_array", "node")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Keeps an array of any backend without copying it; `nnmpi.tensor` copies and converts."""
@@ -93,19 +93,41 @@ class Tensor(TorchNames):
         if requires_grad and not is_float(data.dtype):
             raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
         self.operand = data
-        self.grad: Array | None = None
+        self.grad_array: Array | None = None
         self.node: TapeNode | None = None
         self.requires_grad = requires_grad
         self.storage = Storage()
 
     @property
-    def data(self) -> Array:
+    def array(self) -> Array:
         """The array of the tensor; writes to it are not detected by the tape."""
         return self.operand
 
-    @data.setter
-    def data(self, value: Array) -> None:
+    @array.setter
+    def array(self, value: Array) -> None:
         self.operand = value
+
+    @property
+    def data(self) -> Tensor:
+        """The values as a tensor in the same memory, without history; the tape does not detect
+        writes to it."""
+        t = Tensor(self.array)
+        t.storage = Storage(self.storage.is_copy)
+        return t
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self.array = array_of(value)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient as a tensor, which shares its memory; None until a gradient arrives."""
+        array = self.grad_array
+        return None if array is None else Tensor(array)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.grad_array = None if value is None else array_of(value)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -158,15 +180,15 @@ class Tensor(TorchNames):
                 "backward: gradients have no gradients of their own: leave out create_graph=True, "
                 "and write the derivative that you need as tensor operations"
             )
-        given = gradient.data if isinstance(gradient, Tensor) else gradient
+        given = gradient.array if isinstance(gradient, Tensor) else gradient
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Adds the gradient `vjp(g, out)` to this leaf's `grad`."""
         new = vjp(g, None)
-        total = new if self.grad is None else precision.added(self.grad, new)
+        total = new if self.grad_array is None else precision.added(self.grad_array, new)
         # copies: a vjp may return g itself (as that of add), which other tensors get too
-        self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
+        self.grad_array = backend.xp_of(self.array).array(total, self.array.dtype)
 
     def lend(self, view: Tensor) -> None:
         """Makes `view`, which shares this tensor's memory, share its storage too, so that writes
@@ -204,7 +226,7 @@ class Tensor(TorchNames):
     def mark_written(self) -> None:
         """Records an in-place write: a backward pass through ops that used the old values
         raises."""
-        self.storage.written = tick()
+        self.storage.mark_written()
 
     __iadd__ = in_place(elementwise.add)
     __isub__ = in_place(elementwise.subtract)
@@ -259,7 +281,7 @@ class Tensor(TorchNames):
     def astype(self, dtype: Any) -> Tensor:
         """The values in another dtype; gradients flow between floating-point types."""
         if not is_float(np.dtype(dtype)):
-            return Tensor(self.data.astype(dtype))
+            return Tensor(self.array.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
 
 
@@ -286,7 +308,7 @@ def as_tensor(value: Any, on: backend.Backend | None = None) -> Tensor:
 
 def array_of(value: Any) -> Array:
     """The array behind a tensor, an array of any backend, or nested lists of numbers."""
-    value = value.data if isinstance(value, Tensor) else value
+    value = value.array if isinstance(value, Tensor) else value
     return value if backend.is_array(value) else np.asarray(value)
 
 
@@ -306,7 +328,7 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
     if isinstance(value, (int, float)):
         return value
     if isinstance(value, Tensor):
-        return value.data
+        return value.array
     for t in others:
         if isinstance(t, Tensor):
             like = t.operand
@@ -321,4 +343,4 @@ def index_of(index: Any) -> Any:
     """The index with each tensor in it replaced by its array."""
     if isinstance(index, tuple):
         return tuple(map(index_of, index))
-    return index.data if isinstance(index, Tensor) else index
+    return index.array if isinstance(index, Tensor) else index

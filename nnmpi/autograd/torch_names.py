@@ -17,14 +17,31 @@ from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase, along, method_of, reduction
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
 
-METHODS_ON_USE = {
-    name: f"nnmpi.autograd.{module}:{name}"
-    for module, names in {
-        "ordering": "argsort kthvalue median mode sort topk",
-    }.items()
-    for name in names.split()
-}
+
+def _places(modules: dict[str, str]) -> dict[str, str]:
+    return {
+        name: f"nnmpi.{module}:{name}" for module in modules for name in modules[module].split()
+    }
+
+
+FUNCTIONS_ON_USE = _places(
+    {
+        "autograd.ordering": "argsort kthvalue median mode sort topk",
+        "nn.random_writes": "bernoulli",
+    }
+)
 """Where the functions are that are methods too, and are loaded when they are used first."""
+
+METHODS_ON_USE = FUNCTIONS_ON_USE | _places(
+    {
+        "autograd.in_place": "abs_ add_ addcdiv_ addcmul_ ceil_ clamp_ clamp_max_ clamp_min_ copy_"
+        " cos_ div_ exp_ fill_ fill_diagonal_ floor_ lerp_ log_ masked_fill_ mul_ neg_ pow_ relu_"
+        " remainder_ round_ sigmoid_ sin_ sqrt_ sub_ tanh_ zero_",
+        "nn.random_numbers": "multinomial",
+        "nn.random_writes": "bernoulli_ exponential_ normal_ uniform_",
+    }
+)
+"""Where all methods are that are loaded when they are used first."""
 
 
 def to_method(where: str) -> Callable[..., Any]:
@@ -79,7 +96,7 @@ class TorchNames(TensorBase):
         Gradients flow back. A copy between devices is complete when this returns.
         """
         if args and isinstance(args[0], TensorBase):
-            args = args[0].data.dtype, backend.of(args[0].operand)
+            args = args[0].array.dtype, backend.of(args[0].operand)
         y, (dtype, on) = self, type_and_device(args, dtype, device)
         if on and on.is_host != self.device.is_host:
             y = self.applied(_moved, y, on=on)
@@ -195,7 +212,15 @@ class TorchNames(TensorBase):
     sin, cos = method_of(elementwise.sin), method_of(elementwise.cos)
     sigmoid, relu = method_of(elementwise.sigmoid), method_of(elementwise.relu)
     softmax, log_softmax = along(softmax.softmax), along(softmax.log_softmax)
-    add, sub = method_of(elementwise.add), method_of(elementwise.subtract)
+
+    def add(self, other: Any, *, alpha: Any = 1) -> Self:
+        """t + alpha * other."""
+        return self.applied(elementwise.add, self, other if alpha == 1 else other * alpha)
+
+    def sub(self, other: Any, *, alpha: Any = 1) -> Self:
+        """t - alpha * other."""
+        return self.applied(elementwise.subtract, self, other if alpha == 1 else other * alpha)
+
     mul, div = method_of(elementwise.multiply), method_of(elementwise.divide)
     pow, remainder = method_of(elementwise.power), method_of(elementwise.remainder)
     floor_divide = method_of(elementwise.floor_divide)

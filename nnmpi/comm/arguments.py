@@ -72,9 +72,17 @@ def put_back(steps: Steps, row: Array, array: Array) -> Steps:
         target[...] = row.reshape(target.shape)
 
 
+def array_in(value: Any) -> Any:
+    """Returns the array of a tensor, such as the gradient of a parameter; other values as they
+    are."""
+    return getattr(value, "array", value)
+
+
 def host_array(array: Any, call: str) -> Array:
-    """The argument as an ndarray of numbers, whose memory MPI can use, or of another library's
-    array in the same memory, through DLPack; raises TypeError if it has none."""
+    """The argument as an ndarray of numbers, whose memory MPI can use: the array of a tensor, or
+    of another library's array in the same memory, through DLPack; raises TypeError if it has
+    none."""
+    array = array_in(array)
     found = array if isinstance(array, np.ndarray) else _shared(array, call)
     check_dtype(found.dtype, call)
     return found

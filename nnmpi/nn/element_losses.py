@@ -28,7 +28,7 @@ class ElementLoss(Loss):
         prediction = as_tensor(prediction)
         # in the prediction's type, so that the gradient is of that type too
         if not isinstance(target, Tensor):
-            target = Tensor(array_on(backend.of(prediction.data), target, prediction.dtype))
+            target = Tensor(array_on(backend.of(prediction.array), target, prediction.dtype))
         elif target.dtype != prediction.dtype:
             target = target.astype(prediction.dtype)
         if target.shape != prediction.shape:
@@ -98,7 +98,7 @@ class BCELoss(ElementLoss):
         self.weight = weights(type(self).__name__, "weight", weight)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        p = prediction.data  # checked on the host only: a device would have to be waited for
+        p = prediction.array  # checked on the host only: a device would have to be waited for
         if isinstance(p, np.ndarray) and p.size and (p.min() < 0 or p.max() > 1):
             raise ValueError(
                 f"BCELoss: predictions from {p.min():g} to {p.max():g} are not probabilities, "
@@ -170,7 +170,7 @@ def _broadcast(weight: np.ndarray, like: Tensor) -> Array:
         raise ValueError(
             f"weights of shape {weight.shape} do not broadcast to a prediction of {like.shape}"
         )
-    return array_on(backend.of(like.data), weight, like.dtype)
+    return array_on(backend.of(like.array), weight, like.dtype)
 
 
 def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:

@@ -284,7 +284,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
             f"one_hot: {index.dtype} labels from {index.min(initial=0)} to {highest} for {classes} "
             "classes: they must be integers of at least 0, below the number of classes"
         )
-    return functional.tensor(np.eye(classes, dtype="int64")[index], on=backend.of(labels.data))
+    return functional.tensor(np.eye(classes, dtype="int64")[index], on=backend.of(labels.array))
 
 
 # ---- losses

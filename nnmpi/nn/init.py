@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
 from nnmpi.autograd import Tensor, no_grad
-from nnmpi.nn.parameter import Init, Parameter
+from nnmpi.nn.parameter import Init, Parameter, ParameterData
 from nnmpi.nn.seeding import next_seed_state
 
 _ROW = np.zeros(1, np.int64)
@@ -182,7 +182,8 @@ GAINS = {
 def fans(name: str, tensor: Tensor) -> tuple[int, int]:
     """Returns (fan_in, fan_out) of a weight (out, in, ...): of the whole weight, if this rank has a
     part."""
-    shape = tensor.place.shape if isinstance(tensor, Parameter) else tensor.shape
+    of = tensor.parameter if isinstance(tensor, ParameterData) else tensor
+    shape = of.place.shape if isinstance(of, Parameter) else of.shape
     if len(shape) < 2:
         raise ValueError(
             f"{name}: a tensor of shape {shape} has no fan; it needs two axes or more, (out, in, "
@@ -203,8 +204,9 @@ def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) 
 def _fill(name: str, tensor: T, init: Init) -> T:
     """Writes initial values into a tensor; a parameter draws them when they are needed, as layers
     do."""
-    if isinstance(tensor, Parameter):
-        tensor.redraw(init)
+    parameter = tensor.parameter if isinstance(tensor, ParameterData) else tensor
+    if isinstance(parameter, Parameter):
+        parameter.redraw(init)
         return tensor
     if not isinstance(tensor, Tensor):
         raise TypeError(
@@ -214,5 +216,5 @@ def _fill(name: str, tensor: T, init: Init) -> T:
     drawn = next_seed_state()
     values = init(keyed.key(drawn.seed, "init", "", drawn.number), np.arange(tensor.size))
     with no_grad():
-        tensor[...] = backend.of(tensor.data).asarray(values.reshape(tensor.shape), tensor.dtype)
+        tensor[...] = backend.of(tensor.array).asarray(values.reshape(tensor.shape), tensor.dtype)
     return tensor

@@ -109,19 +109,19 @@ class ClassLoss(Loss):
         """
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
-        on, loss = backend.of(scores.data), self.loss_of(scores, labels, may_ignore)
+        on, loss = backend.of(scores.array), self.loss_of(scores, labels, may_ignore)
         device_labels = on.asarray(labels)
         valid = device_labels != self.ignore_index
-        correct = (on.xp.argmax(sortable(scores.data), axis=1) == device_labels) & valid
+        correct = (on.xp.argmax(sortable(scores.array), axis=1) == device_labels) & valid
         row = [
-            on.xp.asarray(n, "float64").reshape(1) for n in (loss.data, correct.sum(), valid.sum())
+            on.xp.asarray(n, "float64").reshape(1) for n in (loss.array, correct.sum(), valid.sum())
         ]
         total, hits, count = backend.to_host(on.xp.concatenate(row)).tolist()
         return total, int(hits), int(count)
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.loss_of(scores, *self.checked(scores.data.shape, labels))
+        return self.loss_of(scores, *self.checked(scores.array.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """Returns the loss of labels that were checked."""
@@ -189,8 +189,8 @@ class ClassLoss(Loss):
         """Returns the weights in the type of the scores, on their backend."""
         if self.weight is None:
             return None
-        weight = array_on(backend.of(scores.data), self.weight, scores.dtype)
-        return copy_of(weight) if is_meta(scores.data) and not is_meta(weight) else weight
+        weight = array_on(backend.of(scores.array), self.weight, scores.dtype)
+        return copy_of(weight) if is_meta(scores.array) and not is_meta(weight) else weight
 
     def options(self, scores: Tensor) -> dict[str, Any]:
         """Returns the keyword arguments with which the op is called for these scores."""
@@ -230,7 +230,7 @@ class CrossEntropyLoss(ClassLoss):
         """Returns the loss in the accumulation type; on a device the scores are not copied for
         it."""
         labels, may_ignore = self.checked(scores.shape, labels)
-        if backend.of(scores.data).is_host or not self._is_plain(may_ignore):
+        if backend.of(scores.array).is_host or not self._is_plain(may_ignore):
             return self.loss_of(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
         return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction, widens=True)
 

@@ -101,7 +101,7 @@ class Parameter(Tensor):
     is_refreshed = True
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
-        data = value.data if isinstance(value, Tensor) else value
+        data = value.array if isinstance(value, Tensor) else value
         array = data.copy() if backend.is_array(data) else np.array(data)
         if not is_float(array.dtype) or not hasattr(data, "dtype"):
             array = array.astype(np.float32)
@@ -162,7 +162,7 @@ class Parameter(Tensor):
         return (
             (self._place, self.init, self.memory_axes),
             (self.requires_grad, self.seed, self.room),
-            (self.data.transpose(self.memory_axes), self.grad),
+            (self.array.transpose(self.memory_axes), self.grad_array),
         )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -170,7 +170,7 @@ class Parameter(Tensor):
         self._declare(*declared)
         self.requires_grad, self.seed, self.room = trained
         self.move(SingleStore(memory.transpose(inverse(self.memory_axes))), 0)
-        self.grad = grad
+        self.grad_array = grad
 
     def move(self, store: Store, index: int) -> None:
         """Makes this parameter number `index` of `store`, which already holds its gradient, if
@@ -237,7 +237,7 @@ class Parameter(Tensor):
             self.discard()
         elif store is not None:
             seed, initial = self._initial()
-            self.data = backend.of(self.operand).asarray(initial, self.dtype)
+            self.array = backend.of(self.operand).asarray(initial, self.dtype)
             self.seed = seed
             super().mark_written()
 
@@ -257,13 +257,13 @@ class Parameter(Tensor):
         return (self.store or self._drawn_store()).value(self.index)
 
     @property
-    def data(self) -> Array:
+    def array(self) -> Array:
         """The values in the memory of the store, or a copy if the store rotates its memory."""
         values = self.operand
         return values.copy(order="K") if self._drawn_store().rotates else values
 
-    @data.setter
-    def data(self, value: Array) -> None:
+    @array.setter
+    def array(self, value: Array) -> None:
         """Overwrites the values in place."""
         given = self._fitting("data", value)  # first: to read another parameter may move memory
         array = self.operand
@@ -273,12 +273,21 @@ class Parameter(Tensor):
         self._drawn_store().written(self.index)
 
     @property
-    def grad(self) -> Array | None:
+    def data(self) -> Tensor:
+        """The values as a tensor that no gradient needs; writes to it change the parameter."""
+        return ParameterData(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self.array = value
+
+    @property
+    def grad_array(self) -> Array | None:
         """The gradient, or None if none has arrived since it was last cleared."""
         return self.grad_memory if self.has_grad else None
 
-    @grad.setter
-    def grad(self, value: Array | None) -> None:
+    @grad_array.setter
+    def grad_array(self, value: Array | None) -> None:
         if value is not None:
             target = self.grad_memory
             if value is not target:
@@ -311,6 +320,12 @@ class Parameter(Tensor):
 
     def mark_written(self) -> None:
         super().mark_written()
+        self.values_written()
+
+    def values_written(self) -> None:
+        """Notes that others than the optimizer changed the values, which no seed determines any
+        more."""
+        self.seed = None
         self._drawn_store().written(self.index)
 
     def refresh(self) -> None:
@@ -323,7 +338,7 @@ class Parameter(Tensor):
         """Lets `view` share the storage of this parameter, or gives it a copy of the values if the
         store reuses its memory for other parameters."""
         if self._drawn_store().rotates:
-            view.data = view.data.copy(order="K")
+            view.array = view.array.copy(order="K")
         else:
             super().lend(view)
 
@@ -337,3 +352,54 @@ class Parameter(Tensor):
         if new is not target:
             target[...] = new
         self.has_grad = True
+
+
+class DataStorage(Storage):
+    """The storage of `p.data`: writes are unknown to the tape, but not to the store of the
+    parameter."""
+
+    __slots__ = ("parameter",)
+
+    def __init__(self, parameter: Parameter) -> None:
+        super().__init__()
+        self.parameter = parameter
+
+    def mark_written(self) -> None:
+        self.parameter.values_written()
+
+
+class ParameterData(Tensor):
+    """The values of a parameter as a tensor, `p.data`, which no gradient needs.
+
+    It reads the store at every use, as the parameter does, so writes reach the values in any store.
+    """
+
+    __slots__ = ("parameter",)
+
+    def __init__(self, parameter: Parameter) -> None:
+        self.parameter = parameter
+        self.node, self.requires_grad, self.grad_array = None, False, None
+        self.storage = DataStorage(parameter)
+
+    @property
+    def operand(self) -> Array:
+        """The values in the memory of the store."""
+        return self.parameter.operand
+
+    @property
+    def array(self) -> Array:
+        """The values, or a copy of them if the store rotates its memory."""
+        return self.parameter.array
+
+    @array.setter
+    def array(self, value: Array) -> None:
+        self.parameter.array = value
+
+    def lend(self, view: Tensor) -> None:
+        """Lets `view` write to the parameter too, unless the store reuses its memory for others."""
+        self.parameter.lend(view)
+        if view.storage is self.parameter.storage:
+            view.storage = self.storage
+
+
+ParameterData.__name__ = Tensor.__name__  # messages to users say "Tensor"

@@ -330,7 +330,7 @@ def record(
         if not root.requires_grad:
             refuse("a pass without gradients")
         outputs, backward = recorded.outputs(root), len(calls)
-        seeds = [meta.like(t.data) if t.requires_grad else None for t in outputs]
+        seeds = [meta.like(t.array) if t.requires_grad else None for t in outputs]
         seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.requires_grad]
         halves = how.halves and bool(leaves)
         if halves:

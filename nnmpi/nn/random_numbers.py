@@ -20,7 +20,7 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.place import Place, StateArray
-from nnmpi.nn.seeding import next_draw
+from nnmpi.nn.seeding import Generator, drawing_from, next_draw
 
 __all__ = [
     "generator_state", "multinomial", "rand", "rand_like", "randint", "randn", "randn_like",
@@ -81,7 +81,9 @@ def random(
     float32 on the CPU.
     """
     current = current_pass.get() or Pass(module.root.passes)
-    on, dtype = (CPU, np.dtype(np.float32)) if like is None else (backend.of(like.data), like.dtype)
+    on, dtype = (
+        (CPU, np.dtype(np.float32)) if like is None else (backend.of(like.array), like.dtype)
+    )
     if current.samples is not None and (not shape or len(current.samples) != shape[0]):
         raise ValueError(
             f"random numbers of shape {shape} in a batch of {len(current.samples)}: the first axis "
@@ -102,7 +104,7 @@ def below_one(numbers: Array) -> Array:
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
 
 
-def _key(name: str) -> keyed.Key:
+def _key(name: str, generator: Generator | None) -> keyed.Key:
     """Returns the key of the next random tensor; raises ValueError within a step of a Trainer."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
@@ -110,31 +112,34 @@ def _key(name: str) -> keyed.Key:
             f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
             "nnmpi.random(self, shape, like=x), whose rows belong to samples; normal=True is randn"
         )
-    return (current or Pass(0)).tensor_key(next_draw())
+    with drawing_from(generator):
+        return (current or Pass(0)).tensor_key(next_draw())
 
 
-def _draw(name: str, *sizes: Any) -> tuple[keyed.Key, Array, Array]:
+def _draw(
+    name: str, *sizes: Any, generator: Generator | None = None
+) -> tuple[keyed.Key, Array, Array]:
     """Returns the arguments with which a function of `keyed` draws a tensor of these sizes."""
-    return _key(name), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
+    return _key(name, generator), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
 
 
 @creator
-def _uniform(*sizes: Any) -> Array:
+def _uniform(*sizes: Any, generator: Generator | None = None) -> Array:
     """Returns values between 0 and 1, some of which the type may round to 1."""
-    return keyed.uniform(*_draw("rand", *sizes)).reshape(flat(sizes))
+    return keyed.uniform(*_draw("rand", *sizes, generator=generator)).reshape(flat(sizes))
 
 
 def rand(*sizes: Any, **options: Any) -> Tensor:
     """Returns uniform values between 0 and 1: rand(2, 3) or rand((2, 3))."""
     t = _uniform(*sizes, **options)
-    t.data = below_one(t.data)
+    t.array = below_one(t.array)
     return t
 
 
 @creator
-def randn(*sizes: Any) -> Array:
+def randn(*sizes: Any, generator: Generator | None = None) -> Array:
     """Returns standard normal values: randn(2, 3) or randn((2, 3))."""
-    return keyed.normal(*_draw("randn", *sizes)).reshape(flat(sizes))
+    return keyed.normal(*_draw("randn", *sizes, generator=generator)).reshape(flat(sizes))
 
 
 rand_like = like(rand)
@@ -142,7 +147,9 @@ randn_like = like(randn)
 
 
 @creator
-def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
+def randint(
+    low: int = 0, high: Any = None, size: Any = None, *, generator: Generator | None = None
+) -> Array:
     """Returns integers from low to high - 1: randint(high, size) or randint(low, high, size)."""
     if size is None:
         high, size = None, high
@@ -152,17 +159,23 @@ def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
         raise ValueError(
             f"randint from {low} to below {high}: give a low below high, at most 2**32 apart"
         )
-    bits = keyed.bits(*_draw("randint", size)).astype("uint64")
+    bits = keyed.bits(*_draw("randint", size, generator=generator)).astype("uint64")
     return low + (bits * (high - low) >> 32).astype("int64").reshape(size)
 
 
 @creator
-def randperm(n: int) -> Array:
+def randperm(n: int, *, generator: Generator | None = None) -> Array:
     """Returns the integers from 0 to n - 1 in random order."""
-    return keyed.permutation(_key("randperm"), n)
+    return keyed.permutation(_key("randperm", generator), n)
 
 
-def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tensor:
+def multinomial(
+    input: Any,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Generator | None = None,
+) -> Tensor:
     """Returns indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples),
     int64.
 
@@ -184,12 +197,16 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tens
             "fewer, or with replacement=True"
         )
     if replacement:
-        u = keyed.uniform(*_draw("multinomial", rows, num_samples)).reshape(rows, num_samples)
+        u = keyed.uniform(*_draw("multinomial", rows, num_samples, generator=generator)).reshape(
+            rows, num_samples
+        )
         sums = weights.cumsum(1)
         drawn = [np.searchsorted(s, v * s[-1], "right") for s, v in zip(sums, u, strict=True)]
         index = np.reshape(drawn, u.shape)
     else:
-        u = keyed.uniform(*_draw("multinomial", rows, n)).reshape(weights.shape)
+        u = keyed.uniform(*_draw("multinomial", rows, n, generator=generator)).reshape(
+            weights.shape
+        )
         with np.errstate(divide="ignore"):
             waits = -np.log(u) / weights  # the first arrivals are a draw without replacement
         index = np.argsort(waits, axis=1, kind="stable")[:, :num_samples]

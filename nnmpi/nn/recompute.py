@@ -120,7 +120,7 @@ class _Repeat:
 
 def digest(t: Tensor) -> int:
     """Returns a checksum (CRC-32) of the elements; a hash would take four times as long."""
-    return crc32(backend.to_host(t.data).ravel("K").view(np.uint8).data)  # not copied
+    return crc32(backend.to_host(t.array).ravel("K").view(np.uint8).data)  # not copied
 
 
 def _made_after(

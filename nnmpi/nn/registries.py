@@ -227,7 +227,7 @@ class Registries:
                 'these, such as "float32", or "cuda"'
             )
         parameters = list(self.parameters())
-        first = next((p.data for p in parameters if p.is_drawn), None)
+        first = next((p.array for p in parameters if p.is_drawn), None)
         kind = kind or (np.float32 if first is None else first.dtype)
         where = where or (CPU if first is None else backend.of(first))
         if parameters:  # a store takes its parameters over
@@ -289,7 +289,7 @@ def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
 def buffer_array(name: str, value: Any) -> Array:
     """Returns the array of a buffer, which may be given as a Tensor; raises ValueError for anything
     else."""
-    array = value.data if isinstance(value, Tensor) else value
+    array = value.array if isinstance(value, Tensor) else value
     if not backend.is_array(array):
         raise ValueError(
             f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; give "

@@ -1,7 +1,7 @@
 """The seed of new modules, and counters of the modules and random tensors made so far."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -41,6 +41,51 @@ def manual_seed(seed: int) -> None:
     not affected.
     """
     seed_state.set(SeedState(seed))
+
+
+class Generator:
+    """A source of random numbers with a seed and a counter of its own, for `generator=`.
+
+    The numbers follow from the seed and the number of tensors drawn from the generator before, on
+    any device; so a generator is saved as its state, two integers.
+    """
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device, self._state = device, FIRST
+
+    def manual_seed(self, seed: int) -> "Generator":
+        """Sets the seed, starts the counter again, and returns the generator."""
+        self._state = SeedState(int(seed))
+        return self
+
+    def initial_seed(self) -> int:
+        """Returns the seed."""
+        return self._state.seed
+
+    def get_state(self) -> SeedState:
+        """Returns the seed and the counters."""
+        return self._state
+
+    def set_state(self, state: SeedState) -> "Generator":
+        """Goes on from a state that `get_state` has returned, and returns the generator."""
+        self._state = SeedState(*state)
+        return self
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """A context whose random tensors are drawn from this generator."""
+        token = seed_state.set(self._state)
+        try:
+            yield
+        finally:
+            self._state = seed_state.get()
+            seed_state.reset(token)
+
+
+def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
+    """A context whose random tensors are drawn from a generator; from the state of the thread, if
+    there is none."""
+    return nullcontext() if generator is None else generator.drawing()
 
 
 def next_seed_state() -> SeedState:

@@ -139,9 +139,9 @@ class FlatStore(Store):
 
     def take(self, i: int, p: Parameter) -> None:
         """Copies the values of p and its gradient, if any, from its present store."""
-        self.values[i][...] = self.on.asarray(p.data)
-        if p.grad is not None:
-            self.grad_memories[i][...] = self.on.asarray(p.grad)
+        self.values[i][...] = self.on.asarray(p.array)
+        if p.grad_array is not None:
+            self.grad_memories[i][...] = self.on.asarray(p.grad_array)
 
     def value(self, i: int) -> Array:
         """Returns the values of parameter i."""
@@ -272,7 +272,7 @@ def values_of(p: Parameter) -> Array:
     """Returns the values of p between steps; all ranks that share them must call it, in the same
     order."""
     with reading([p]):
-        return p.data
+        return p.array
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
@@ -320,4 +320,4 @@ def flatten(parameters: Sequence[Parameter]) -> None:
         )
     loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
     if loose:
-        FlatStore(loose, dtypes.pop(), backend.of(loose[0].data))
+        FlatStore(loose, dtypes.pop(), backend.of(loose[0].array))

@@ -32,6 +32,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import ParameterData
 from nnmpi.nn.pass_list import FILLS, same_calls
 from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
@@ -265,7 +266,7 @@ def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
             raise ValueError("nnmpi.compile: an argument is an array of objects; pass numbers")
         arrays.append(value)
         plain.append(np.ndarray)
-    elif type(value) is Tensor:
+    elif type(value) in (Tensor, ParameterData):
         if value.requires_grad:
             raise ValueError("nnmpi.compile: an argument requires a gradient; pass its values")
         arrays.append(value.operand)

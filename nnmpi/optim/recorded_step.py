@@ -218,7 +218,7 @@ def _described(tree: Any) -> Any:
     if isinstance(tree, dict):
         return dict, [*tree], [*map(_described, tree.values())]
     if isinstance(tree, Tensor):
-        return id(tree), id(tree.operand), tree.requires_grad, tree.grad is None
+        return id(tree), id(tree.operand), tree.requires_grad, tree.grad_array is None
     return id(tree)
 
 

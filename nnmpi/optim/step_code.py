@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd.torch_names import METHODS_ON_USE
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import read_attributes
@@ -35,6 +36,7 @@ UNSEEN = {
 
 KINDS = Tensor, Module, np.ndarray, np.ufunc, str, complex, tuple, list, dict, set, slice, range
 PUBLIC = {name for kind in KINDS for name in dir(kind) if name[0] != "_"} - UNSEEN
+PUBLIC |= {*METHODS_ON_USE}
 """Attributes that a step may read of any value."""
 
 USED = ("zero_grad", "step")

@@ -142,11 +142,11 @@ def profile(
             module.to(dtype, on).train()
             module.zero_grad()
             leaves, times = _fastest(unit, module, enters, on, timing)
-            parameters = sum(p.data.nbytes for p in module.parameters())
+            parameters = sum(p.array.nbytes for p in module.parameters())
             added = _bytes_added(module, enters, on, timing.together)
         ahead, back, weights = times
         weights = weights if unit.is_trained else 0.0
-        arriving = sum(t.data.nbytes for _, t in parts(enters))
+        arriving = sum(t.array.nbytes for _, t in parts(enters))
         costs.append(UnitCost(ahead, back, weights, parameters, added, arriving))
         enters = leaves
     return costs
@@ -160,7 +160,7 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
     joined."""
 
     def ones(t: Tensor) -> Array:
-        return backend.xp_of(t.data).ones_like(t.data)
+        return backend.xp_of(t.array).ones_like(t.array)
 
     if isinstance(leaves, Tensor):
         return leaves, ones(leaves)
@@ -180,12 +180,12 @@ def _fastest(
     start, is_late = timing.clock(), np.zeros(1, np.int64)
     y, _ = _passes(module, x, on, timing.clock)
     needing = needing_gradients(x)
-    if isinstance(y, Tensor) and needing and all(t.grad is None for t in needing):
+    if isinstance(y, Tensor) and needing and all(t.grad_array is None for t in needing):
         raise ValueError(
             f"layer {unit.path} ({unit}): no gradient flows from its output to its input, so no "
             "layer before it would be trained; compute the output without detach() and no_grad"
         )
-    leaves = each(lambda t: Tensor(t.data, t.requires_grad), y)
+    leaves = each(lambda t: Tensor(t.array, t.requires_grad), y)
     measured = [_passes(module, x, on, timing.clock)[1]]
     while len(measured) < timing.repeats:
         is_late[0] = timing.clock() - start > LIMIT
@@ -204,7 +204,7 @@ def _passes(
     weight gradients."""
     inputs = needing_gradients(enters)
     for t in inputs:
-        t.grad = None
+        t.grad_array = None
     began = _now(on, clock)
     y = forward(module, enters, _PASS)
     ahead, (root, seed) = _now(on, clock) - began, _root(enters, y)

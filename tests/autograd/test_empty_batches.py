@@ -106,16 +106,16 @@ def spoil(model: nn.Module) -> list[Any]:
     parameters = [*model.parameters()]
     for p in parameters:
         p.grad_memory[...] = np.nan
-        p.grad = None
+        p.grad_array = None
     return parameters
 
 
 def expect_zeros(parameters: list[Any], on: Backend, dtype: str) -> None:
     for p in parameters:
         assert p.has_grad
-        assert type(p.grad) is on.xp.ndarray
-        assert (p.grad.shape, p.grad.dtype) == (p.shape, dtype)
-        assert not p.grad.any().item()
+        assert type(p.grad_array) is on.xp.ndarray
+        assert (p.grad_array.shape, p.grad_array.dtype) == (p.shape, dtype)
+        assert not p.grad_array.any().item()
 
 
 @pytest.mark.one_in(4)
@@ -132,10 +132,10 @@ def test_layers(name: str, dtype: str, on: Backend) -> None:
         x = nnmpi.tensor(np.ones((0, *shape), dtype), requires_grad=True, on=on)
         y = run(model, x, samples)
         assert (y.shape, y.dtype) == ((0, *two.shape[1:]), dtype)
-        assert type(y.data) is on.xp.ndarray
+        assert type(y.array) is on.xp.ndarray
         y.backward(on.xp.ones(y.shape, dtype))
-        assert x.grad is not None
-        assert (x.grad.shape, x.grad.dtype) == ((0, *shape), dtype)
+        assert x.grad_array is not None
+        assert (x.grad_array.shape, x.grad_array.dtype) == ((0, *shape), dtype)
         expect_zeros(parameters, on, dtype)
 
 
@@ -182,7 +182,7 @@ def test_softmax(on: Backend) -> None:
         x = nnmpi.tensor(np.ones((0, 4)), requires_grad=True, on=on)
         y = function(x, axis=1)
         y.sum().backward()
-        assert (y.shape, x.grad.shape) == ((0, 4), (0, 4))
+        assert (y.shape, x.grad_array.shape) == ((0, 4), (0, 4))
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_the_last_length_of_an_empty_array_is_inferred(
     y = x.reshape(*new)
     y.sum().backward()
     assert y.shape == is_
-    assert x.grad is not None
-    assert x.grad.shape == old
+    assert x.grad_array is not None
+    assert x.grad_array.shape == old
 
 
 def test_an_impossible_length_of_an_empty_array_is_refused() -> None:

@@ -29,7 +29,7 @@ def test_tensors_of_one_value_on_a_device() -> None:
         nnmpi.ones(2, on=DEVICE),
         nnmpi.full(2, 1.0, on=DEVICE),
     ):
-        assert type(made.data) is DEVICE.xp.ndarray
+        assert type(made.array) is DEVICE.xp.ndarray
 
 
 def test_sorting_keeps_ties_in_their_order_and_numbers_alone_are_sorted_too() -> None:

@@ -25,7 +25,7 @@ def tokens(n: int) -> np.ndarray:
 def held(model: nn.Module, x: np.ndarray, dtype: str) -> tuple[int, int]:
     """Bytes after a forward pass: as measured, and those of what vjps read and of the output."""
     for p in model.parameters():
-        p.move(SingleStore(p.data.astype(named(dtype))), 0)
+        p.move(SingleStore(p.array.astype(named(dtype))), 0)
     given = Tensor(x if x.dtype.kind == "i" else x.astype(named(dtype)))
     token = current_pass.set(Pass(0, np.arange(len(x))))
     try:
@@ -39,8 +39,8 @@ def held(model: nn.Module, x: np.ndarray, dtype: str) -> tuple[int, int]:
         tracemalloc.stop()
         current_pass.reset(token)
     memory = saved_memory([y])
-    own = {id(m): m for m in memory.values() if m is not given.data}
-    whole = y.data if y.data.base is None else y.data.base
+    own = {id(m): m for m in memory.values() if m is not given.array}
+    whole = y.array if y.array.base is None else y.array.base
     return measured, nbytes((own | {id(whole): whole}).values())
 
 

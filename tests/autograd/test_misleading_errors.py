@@ -149,7 +149,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("labels from 0 to 3 for 3 classes",),
     ),
-    "zero_": (lambda: t().zero_(), AttributeError, ("'zero_'", "t[...] = x", "no_grad")),
+    "zero_": (lambda: t().zero_(), RuntimeError, ("in place", "no_grad")),
+    "cauchy_": (lambda: t().cauchy_(), AttributeError, ("'cauchy_'", "t[...] = x", "no_grad")),
     "a wrong name": (lambda: t().shpae, AttributeError, ("no attribute 'shpae'",)),
     "the largest of nothing": (
         lambda: nnmpi.tensor(np.ones((3, 0))).max(axis=1),

@@ -26,7 +26,10 @@ def leaf(*values: float) -> Tensor:
 
 def bits(tensors: list[Tensor]) -> list[Any]:
     """Their gradients, comparable: NaN included."""
-    return [None if t.grad is None else (t.grad.dtype, t.grad.tobytes()) for t in tensors]
+    return [
+        None if t.grad_array is None else (t.grad_array.dtype, t.grad_array.tobytes())
+        for t in tensors
+    ]
 
 
 @pytest.mark.one_in(4)
@@ -38,7 +41,7 @@ def test_two_halves_of_every_op_give_the_bits_of_the_whole(name, change):
     for k in range(len(whole)):
         y, leaves = evaluated(name, change)
         rest = y.backward(weights(y.shape), until=leaves[k])
-        assert [t.grad is None for t in leaves] == [i != k for i in range(len(leaves))]
+        assert [t.grad_array is None for t in leaves] == [i != k for i in range(len(leaves))]
         first = bits([leaves[k]])
         rest.finish()
         assert bits(leaves) == bits(whole)
@@ -148,12 +151,12 @@ def test_until_a_tensor_in_the_middle():
 
     graph()[1].backward()
     expected = bits([w, v, x])
-    w.grad = v.grad = x.grad = None
+    w.grad_array = v.grad_array = x.grad_array = None
     h, y = graph()
     rest = y.backward(until=h)
-    assert np.array_equal(h.grad, np.exp(h.data) * v.data + w.data)
+    assert np.array_equal(h.grad_array, np.exp(h.array) * v.array + w.array)
     assert bits([w, v, x]) == [None] * 3
-    h.grad[...] = np.nan  # memory of its own
+    h.grad_array[...] = np.nan  # memory of its own
     rest.finish()
     assert bits([w, v, x]) == expected
 
@@ -171,7 +174,7 @@ def test_until_a_tensor_that_does_not_lead_to_the_root_is_refused():
     with pytest.raises(ValueError, match="no_grad"):
         (a * cut).sum().backward(until=cut)
     y.backward()
-    assert a.grad.tolist() == [1, 1]
+    assert a.grad_array.tolist() == [1, 1]
 
 
 # ---- statistics over several ranks
@@ -222,7 +225,7 @@ def test_a_half_uses_up_what_it_visits_and_runs_once():
     rest.finish()
     with pytest.raises(RuntimeError, match="finished already"):
         rest.finish()
-    assert (a.grad.tolist(), b.grad.tolist()) == ([3, 4], [1, 2])
+    assert (a.grad_array.tolist(), b.grad_array.tolist()) == ([3, 4], [1, 2])
 
 
 def test_a_side_that_is_used_up_between_the_halves_is_refused():

@@ -38,19 +38,19 @@ def leaf(*shape: int, dtype: str = "float64") -> Tensor:
 )
 def test_tensor_copies_and_keeps_the_type_of_arrays(value, dtype):
     t = nnmpi.tensor(value)
-    assert type(t.data) is np.ndarray
+    assert type(t.array) is np.ndarray
     assert t.dtype == dtype
     assert not t.requires_grad
     if isinstance(value, np.ndarray | Tensor):
-        assert not np.shares_memory(t.data, getattr(value, "numpy", lambda: value)())
+        assert not np.shares_memory(t.array, getattr(value, "numpy", lambda: value)())
 
 
 @needs_device
 def test_tensor_copies_to_a_device_and_from_it():
     for value in ([[1, 2], [3, 4]], np.ones((2, 2)), DEVICE.xp.ones((2, 2), "float32")):
         here, there = nnmpi.tensor(value), nnmpi.tensor(value, "float64", on=DEVICE)
-        assert type(here.data) is np.ndarray
-        assert type(there.data) is DEVICE.xp.ndarray
+        assert type(here.array) is np.ndarray
+        assert type(there.array) is DEVICE.xp.ndarray
         assert there.dtype == "float64"
         assert (there.numpy() == here.numpy()).all()
 
@@ -80,7 +80,7 @@ def test_conversions_to_python_values():
     assert (t[0, 1].item(), float(t[0, 1]), int(t[0, 1]), bool(t[0, 1] > 2)) == (2.5, 2.5, 2, True)
     assert repr(t) == "tensor([[1.5, 2.5]])"
     assert repr(leaf(0)) == "tensor([], requires_grad=True)"
-    assert t.numpy() is t.data
+    assert t.numpy() is t.array
 
 
 # ---- constants as operands
@@ -109,28 +109,28 @@ def test_scalars_do_not_promote_types(f, dtype):
     for number in NUMBERS:
         for a, b in ((t, number), (number, t)):
             y = f(a, b)
-            expected = numpys(f)(*(v.data if v is t else np.asarray(v).item() for v in (a, b)))
+            expected = numpys(f)(*(v.array if v is t else np.asarray(v).item() for v in (a, b)))
             assert y.dtype == dtype
             assert (y.numpy() == expected).all()
-            t.grad = None
+            t.grad_array = None
             y.sum().backward()
-            assert t.grad.dtype == dtype
-            assert t.grad.shape == t.shape
+            assert t.grad_array.dtype == dtype
+            assert t.grad_array.shape == t.shape
 
 
 @pytest.mark.parametrize("f", [*OPERATORS.values(), operator.matmul], ids=[*OPERATORS, "@"])
 @pytest.mark.parametrize("on", [pytest.param(CPU, id="NumPy"), ON_DEVICE])
 def test_arrays_may_be_either_operand(f, on):
     make, t, constant = on.asarray, leaf(3, 3), np.random.default_rng(0).uniform(0.5, 2, (3, 3))
-    t = Tensor(make(t.data), requires_grad=True)
+    t = Tensor(make(t.array), requires_grad=True)
     for a, b in ((t, make(constant)), (make(constant), t)):
         y = f(a, b)
         assert type(y) is Tensor
         assert y.requires_grad
-        expected = numpys(f)(*(to_host(v.data if v is t else v) for v in (a, b)))
+        expected = numpys(f)(*(to_host(v.array if v is t else v) for v in (a, b)))
         np.testing.assert_allclose(y.numpy(), expected, rtol=1e-14)
         y.sum().backward()
-        assert type(t.grad) is type(t.data)
+        assert type(t.grad_array) is type(t.array)
 
 
 @needs_device
@@ -138,7 +138,7 @@ def test_host_constants_move_to_the_device():
     t = Tensor(DEVICE.asarray(np.array([1.0, 2.0])), requires_grad=True)
     rows = np.array([[1.0, 2.0], [3.0, 4.0]])
     y = (rows * t + [1, 2]) @ rows + nnmpi.where(np.array([True, False]), t, np.zeros(2))
-    assert type(y.data) is DEVICE.xp.ndarray
+    assert type(y.array) is DEVICE.xp.ndarray
     assert y.numpy().tolist() == ((rows * [1, 2] + [1, 2]) @ rows + [1, 0]).tolist()
 
 
@@ -151,9 +151,9 @@ def test_a_gradient_has_the_type_of_its_data(dtype, other):
         for _ in range(2):  # the first contribution, and one that is added
             (a * b).sum().backward()
             (b * a.astype("float64")).sum().backward(np.ones((), "float64"))
-        assert type(a.grad) is np.ndarray
-        assert (a.grad.dtype, a.grad.shape) == (dtype, shape)
-        assert a.grad.tolist() == np.full(shape, 16.0 / a.size).tolist()
+        assert type(a.grad_array) is np.ndarray
+        assert (a.grad_array.dtype, a.grad_array.shape) == (dtype, shape)
+        assert a.grad_array.tolist() == np.full(shape, 16.0 / a.size).tolist()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_comparisons_are_numpys(compare):
     for other in (2, 2.0, np.float32(2), b, Tensor(b), [3, 2, 1]):
         for left, right in ((t, other), (other, t)):
             y = compare(left, right)
-            values = [v.data if isinstance(v, Tensor) else v for v in (left, right)]
+            values = [v.array if isinstance(v, Tensor) else v for v in (left, right)]
             assert type(y) is Tensor
             assert y.dtype == bool
             assert not y.requires_grad
@@ -206,7 +206,7 @@ COMPOSITES = {
 
 @pytest.mark.parametrize(("f", "numpys"), COMPOSITES.values(), ids=COMPOSITES)
 def test_composites_are_numpys_and_have_gradients(f, numpys):
-    a = leaf(3, 4).data
+    a = leaf(3, 4).array
     assert (f(Tensor(a)).numpy() == numpys(a)).all()
     assert directional_error(f, a) < 1e-6
 
@@ -284,8 +284,8 @@ def test_einsum_broadcasts_an_axis_of_length_1_by_its_letter() -> None:
     a = nnmpi.tensor(rng.random((2, 3)), requires_grad=True)
     b = nnmpi.tensor(rng.random((2, 1)), requires_grad=True)
     nnmpi.einsum("ij,ij->i", a, b).sum().backward()
-    np.testing.assert_allclose(a.grad, np.broadcast_to(b.data, (2, 3)))
-    np.testing.assert_allclose(b.grad, a.data.sum(1, keepdims=True))
+    np.testing.assert_allclose(a.grad_array, np.broadcast_to(b.array, (2, 3)))
+    np.testing.assert_allclose(b.grad_array, a.array.sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])

@@ -79,7 +79,7 @@ def test_detach_cuts_off():
     a = leaf(1, 2)
     y = a * 3
     cut = y.detach()
-    assert cut.data is y.data
+    assert cut.array is y.array
     assert not cut.requires_grad
     (cut * y).sum().backward()
     assert a.grad.tolist() == [9.0, 18.0]
@@ -162,27 +162,27 @@ def test_a_write_before_the_forward_pass_or_after_the_backward_pass_is_fine():
 
 def test_a_plain_step_of_gradient_descent_moves_the_parameter():
     p = leaf(4, -4)
-    memory = p.data
+    memory = p.array
     for _ in range(50):
         p.grad = None
         (p * p).sum().backward()
         with no_grad():
             p -= 0.25 * p.grad
-    assert p.data is memory
+    assert p.array is memory
     assert p.requires_grad
     assert np.abs(memory).max() < 1e-12
 
 
 def test_writes_broadcast_and_take_what_arithmetic_takes():
     t = nnmpi.tensor(np.zeros((2, 3), "float32"))
-    memory = t.data
+    memory = t.array
     t += np.array([1.0, 2.0, 3.0])
     t *= [1, 10, 100]
     t[0] = Tensor(np.array([7.0, 8.0, 9.0]))
     t[:, 1] -= 1
     t[t > 200] = 5
     t /= 2
-    assert t.data is memory
+    assert t.array is memory
     assert t.dtype == np.float32
     assert t.numpy().tolist() == [[3.5, 3.5, 4.5], [0.5, 9.5, 2.5]]
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(4,\)"):

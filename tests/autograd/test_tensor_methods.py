@@ -105,7 +105,7 @@ def gradient(library: Any, t: Any, call: Callable[[Any], Any]) -> tuple[list[Any
     if any(y.requires_grad for y in ys):
         parts = [((i + 1) * y * y).sum() for i, y in enumerate(ys)]
         sum(parts[1:], parts[0]).backward()
-    return ys, t.grad
+    return ys, t.grad_array
 
 
 @needs_torch

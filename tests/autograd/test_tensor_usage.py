@@ -148,7 +148,7 @@ def test_functions_of_numpy_without_a_gradient_take_any_tensor():
     assert np.array_equal(t, t * 1)
     assert (np.shape(t), np.ndim(t), np.argmax(t)) == ((1, 3), 2, 1)
     assert np.zeros_like(t).tolist() == [[0, 0, 0]]
-    assert np.asarray(t.numpy()) is t.data
+    assert np.asarray(t.numpy()) is t.array
     assert np.stack([t.detach(), t.numpy()]).shape == (2, 1, 3)
 
 

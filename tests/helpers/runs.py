@@ -62,5 +62,5 @@ def parameters_sha256(model: nn.Module) -> str:
     """The hash of a model's parameters, as in the last event of a run."""
     digest = hashlib.sha256()
     for p in model.parameters():
-        digest.update(np.ascontiguousarray(p.data).tobytes())
+        digest.update(np.ascontiguousarray(p.array).tobytes())
     return digest.hexdigest()

@@ -47,12 +47,12 @@ def test_a_deep_copy_is_a_model_of_its_own() -> None:
     y = model(x).numpy()
     optim.SGD(model.parameters(), lr=0.1)
     twin = copy.deepcopy(model)
-    twin[0].weight.data *= 0
+    twin[0].weight.array *= 0
     assert names(twin) == names(model)
     assert [p.place for p in twin.parameters()] == [p.place for p in model.parameters()]
     assert {m.root for m in twin.modules()} == {twin}
     np.testing.assert_array_equal(model(x).numpy(), y)
-    np.testing.assert_array_equal(twin(x).numpy(), np.tile(twin[2].bias.data, (2, 1)))
+    np.testing.assert_array_equal(twin(x).numpy(), np.tile(twin[2].bias.array, (2, 1)))
 
 
 @both
@@ -67,9 +67,9 @@ def test_a_model_keeps_its_values_gradients_and_places(duplicate: Callable[[Any]
     assert {m.root for m in twin.modules()} == {twin}
     assert not twin[0].weight.requires_grad
     for p, q in zip(twin.parameters(), model.parameters(), strict=True):
-        np.testing.assert_array_equal(p.grad, q.grad)
-        assert p.data.strides == q.data.strides
-        assert not np.shares_memory(p.data, q.data)
+        np.testing.assert_array_equal(p.grad_array, q.grad_array)
+        assert p.array.strides == q.array.strides
+        assert not np.shares_memory(p.array, q.array)
     np.testing.assert_array_equal(twin(x).numpy(), model(x).numpy())  # dropout included
     same(twin, model)
 
@@ -84,8 +84,8 @@ def test_a_part_leaves_the_model_behind_and_keeps_its_values(
         model(some(2, 3))
     twin = duplicate(model[2])
     assert (twin.root, twin.path) == (twin, "")
-    np.testing.assert_array_equal(twin.weight.data, small(seed=7)[2].weight.data)
-    np.testing.assert_array_equal(duplicate(model[2].bias).data, model[2].bias.data)
+    np.testing.assert_array_equal(twin.weight.array, small(seed=7)[2].weight.array)
+    np.testing.assert_array_equal(duplicate(model[2].bias).array, model[2].bias.array)
     assert model[2].root is model
 
 

@@ -45,7 +45,7 @@ def test_the_order_of_building_and_looking_does_not_matter() -> None:
     touched = model(list(LAYERS))
     for p in reversed([*touched.parameters()]):
         assert not p.is_drawn
-        assert p.data.any()
+        assert p.array.any()
     same(touched.state_dict(), straight.state_dict())
     flat = model(list(LAYERS))
     nnmpi.optim.SGD([*flat.parameters()][::-1], lr=0.1)
@@ -70,7 +70,7 @@ def test_a_parameter_with_given_values_keeps_them() -> None:
     m = nn.Module()
     m.own = nn.Parameter(np.arange(3.0))
     m.seed = 5
-    assert m.to(np.float32).own.data.tolist() == [0, 1, 2]
+    assert m.to(np.float32).own.array.tolist() == [0, 1, 2]
 
 
 def three_layers(seed: int, looked_at: list[int]) -> list[bytes]:
@@ -78,8 +78,8 @@ def three_layers(seed: int, looked_at: list[int]) -> list[bytes]:
     with nnmpi.seeded(seed):
         layers = [nn.Linear(4, 4) for _ in range(3)]
     for i in looked_at:
-        assert layers[i].bias.data.any()
-    return [layer.weight.data.tobytes() for layer in layers]
+        assert layers[i].bias.array.any()
+    return [layer.weight.array.tobytes() for layer in layers]
 
 
 def test_layers_that_stand_alone_differ() -> None:
@@ -87,28 +87,28 @@ def test_layers_that_stand_alone_differ() -> None:
     weights = three_layers(0, [0, 1, 2])
     assert len({*weights, *three_layers(1, [0])}) == 6
     assert three_layers(0, [2, 1, 0]) == weights
-    assert nn.Linear(4, 4).weight.data.tobytes() != nn.Linear(4, 4).weight.data.tobytes()
+    assert nn.Linear(4, 4).weight.array.tobytes() != nn.Linear(4, 4).weight.array.tobytes()
 
 
 def test_layers_with_a_seed_of_their_own_depend_on_nothing_else() -> None:
     layers = [nn.Linear(4, 4) for _ in range(4)]
     for i, layer in enumerate(layers):
         layer.seed = i // 2
-    a, b, c, d = (layer.weight.data.tobytes() for layer in layers)
+    a, b, c, d = (layer.weight.array.tobytes() for layer in layers)
     assert a == b != c == d
 
 
 def test_a_weight_that_was_changed_keeps_its_values_in_a_model() -> None:
     layers = [nn.Linear(4, 4) for _ in range(2)]
     for layer in layers:
-        layer.weight.data *= 10
-    changed = [layer.weight.data.copy() for layer in layers]
+        layer.weight.array *= 10
+    changed = [layer.weight.array.copy() for layer in layers]
     m = nn.Sequential(nn.Linear(4, 4), *layers).to(np.float32)
     for p, values in zip((m[1].weight, m[2].weight), changed, strict=True):
-        np.testing.assert_array_equal(p.data, values)
+        np.testing.assert_array_equal(p.array, values)
     untouched = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
-    np.testing.assert_array_equal(m[0].weight.data, untouched[0].weight.data)
-    np.testing.assert_array_equal(m[1].bias.data, untouched[1].bias.data)
+    np.testing.assert_array_equal(m[0].weight.array, untouched[0].weight.array)
+    np.testing.assert_array_equal(m[1].bias.array, untouched[1].bias.array)
 
 
 def test_a_seed_in_force_is_that_of_models_constructed_within_it() -> None:
@@ -126,9 +126,9 @@ def use(m: nn.Module) -> None:
 
 
 TOO_LATE: dict[str, Callable[[nn.Module], Any]] = {
-    "read": lambda m: m[0].bias.data,
+    "read": lambda m: m[0].bias.array,
     "used": use,
-    "changed": lambda m: m[0].bias.data.fill(0),
+    "changed": lambda m: m[0].bias.array.fill(0),
     "moved": lambda m: m.to(np.float64),
 }
 
@@ -155,7 +155,7 @@ def test_a_model_with_given_values_may_have_another_seed() -> None:
     m(nnmpi.tensor(np.ones((1, 2), "float32"))).sum().backward()
     opt.step()
     m.seed = 2
-    m[0].weight.data = np.zeros((2, 2))
+    m[0].weight.array = np.zeros((2, 2))
     m.seed = 3
     assert m.seed == 3
 
@@ -165,16 +165,16 @@ def test_types_agree_to_rounding(name: str) -> None:
     """Every type is rounded from the same float64, whoever asks first."""
     single, double = MODELS[name](), MODELS[name]().to(np.float64)
     for p, q in zip(single.parameters(), double.parameters(), strict=True):
-        assert (p.data.dtype, q.data.dtype) == ("float32", "float64")
-        np.testing.assert_array_equal(p.data, q.data.astype("float32"))
-    weight = next(double.parameters()).data
+        assert (p.array.dtype, q.array.dtype) == ("float32", "float64")
+        np.testing.assert_array_equal(p.array, q.array.astype("float32"))
+    weight = next(double.parameters()).array
     assert (weight != weight.astype("float32")).any()
 
 
 @needs_device
 def test_other_backends_hold_the_same_bits() -> None:
     there = model(list(LAYERS)).to(np.float32, DEVICE)
-    assert {type(p.data) for p in there.parameters()} == {DEVICE.xp.ndarray}
+    assert {type(p.array) for p in there.parameters()} == {DEVICE.xp.ndarray}
     same(there.state_dict(), model(list(LAYERS)).state_dict())
 
 
@@ -195,7 +195,7 @@ def test_weights_and_biases_are_uniform_within_the_root_of_fan_in(case: Any) -> 
     with nnmpi.seeded(0):  # else the numbers depend on the modules that other tests have made
         layer = make()
     for p in layer.parameters():
-        u = p.data.astype("float64").ravel() / bound
+        u = p.array.astype("float64").ravel() / bound
         n = u.size
         assert np.abs(u).max() <= 1 + 1e-7
         assert np.abs(u).max() > 1 - 10 / n
@@ -208,7 +208,7 @@ def test_weights_and_biases_are_uniform_within_the_root_of_fan_in(case: Any) -> 
 
 def test_embeddings_are_standard_normal() -> None:
     with nnmpi.seeded(0):
-        z = nn.Embedding(400, 100).weight.data.astype("float64").ravel()
+        z = nn.Embedding(400, 100).weight.array.astype("float64").ravel()
     n = z.size
     for power, expected, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs((z**power).mean() - expected) < 5 * np.sqrt(spread / n)
@@ -223,7 +223,7 @@ def test_a_slice_is_drawn_by_its_indices() -> None:
         index = np.arange(p.size).reshape(p.shape)
         for part in (np.s_[1:3], np.s_[..., ::2], np.s_[-1]):
             drawn = p.init(keyed.key(3, "init", path), index[part])
-            np.testing.assert_array_equal(drawn.astype("float32"), p.data[part], err_msg=path)
+            np.testing.assert_array_equal(drawn.astype("float32"), p.array[part], err_msg=path)
 
 
 SIZES = {
@@ -252,5 +252,5 @@ def test_models_have_their_sizes_and_train(name: str) -> None:
     assert scores.shape == (2, classes)
     nn.CrossEntropyLoss()(scores, [0, 1]).backward()
     for parameter in m.parameters():
-        assert np.isfinite(parameter.grad).all()
-        assert parameter.grad.any()
+        assert np.isfinite(parameter.grad_array).all()
+        assert parameter.grad_array.any()

@@ -133,7 +133,7 @@ def test_blocks_of_a_model_differ_and_parameters_of_arrays_too() -> None:
     with nnmpi.seeded(0):
         alone = [init.normal_(nn.Parameter(np.empty(4))) for _ in range(2)]
         tensors = [init.normal_(nnmpi.tensor(np.empty(4))) for _ in range(2)]
-    assert len({t.data.tobytes() for t in (*alone, *tensors)}) == 4
+    assert len({t.array.tobytes() for t in (*alone, *tensors)}) == 4
     with nnmpi.seeded(0):
         again = init.normal_(nn.Parameter(np.empty(4)))
     np.testing.assert_array_equal(again.data, alone[0].data)
@@ -142,7 +142,7 @@ def test_blocks_of_a_model_differ_and_parameters_of_arrays_too() -> None:
 @needs_device
 def test_a_write_keeps_type_and_device() -> None:
     p = nn.Parameter(DEVICE.asarray(np.zeros((2, 3), "float16")))
-    assert type(init.kaiming_normal_(p).data) is DEVICE.xp.ndarray
+    assert type(init.kaiming_normal_(p).array) is DEVICE.xp.ndarray
     assert p.dtype == "float16"
 
 
@@ -150,9 +150,9 @@ def test_a_write_keeps_gradient_and_memory() -> None:
     layer = nn.Linear(2, 3)
     opt = optim.SGD(layer.parameters(), lr=0.1)
     layer(np.ones((1, 2), "float32")).sum().backward()
-    memory, grad = layer.weight.data, layer.weight.grad.copy()
+    memory, grad = layer.weight.array, layer.weight.grad_array.copy()
     init.ones_(layer.weight)
-    assert layer.weight.data is memory
+    assert layer.weight.array is memory
     assert memory.tolist() == [[1, 1]] * 3
     np.testing.assert_array_equal(layer.weight.grad, grad)
     opt.step()

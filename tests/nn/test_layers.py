@@ -94,7 +94,7 @@ def test_layers_take_arrays(name: str) -> None:
 def test_layers_take_arrays_of_a_device(name: str) -> None:
     make, shape, _ = SHAPES[name]
     there = make().to(on=DEVICE)(DEVICE.asarray(some(*shape).numpy()))
-    assert type(there.data) is DEVICE.xp.ndarray
+    assert type(there.array) is DEVICE.xp.ndarray
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -46,7 +46,7 @@ def result(loss: Any, x: Any, target: Any, dtype: str = "float64", on: Any = bac
     t = nnmpi.tensor(x, dtype, requires_grad=True, on=on)
     y = loss(t, target)
     y.backward(on.asarray(seed(y.shape).astype(dtype)))
-    return y.data, t.grad
+    return y.array, t.grad_array
 
 
 def seed(shape: tuple[int, ...]) -> np.ndarray:

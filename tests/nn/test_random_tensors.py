@@ -104,7 +104,7 @@ def test_a_device_has_the_same_numbers() -> None:
         for device in ("cpu", DEVICE):
             with nnmpi.seeded(1):
                 tensors.append(draw(3, 4, device=device))
-        assert type(tensors[1].data) is DEVICE.xp.ndarray
+        assert type(tensors[1].array) is DEVICE.xp.ndarray
         assert tensors[0].tolist() == tensors[1].tolist()
         assert draw(2, requires_grad=True).requires_grad
 

@@ -71,8 +71,8 @@ def trained(call: Callable[..., Any], dtype: str = "float32", halves: bool = Fal
             y.backward(seed, until=leaf).finish(on_leaf)
         else:
             y.backward(seed, on_leaf=on_leaf)
-        bits += [y.numpy().tobytes(), leaf.grad.tobytes(), " ".join(final).encode()]
-    bits += [p.grad.tobytes() for p in model.parameters()]
+        bits += [y.numpy().tobytes(), leaf.grad_array.tobytes(), " ".join(final).encode()]
+    bits += [p.grad_array.tobytes() for p in model.parameters()]
     return bits + [array.tobytes() for _, array in model.named_buffers()]
 
 
@@ -105,9 +105,9 @@ def test_a_graph_may_be_kept_or_is_used_up() -> None:
     model = Model(checkpoint, "float64")
     y = model(nnmpi.tensor(np.eye(6), requires_grad=True)).sum()
     y.backward(retain_graph=True)
-    first = model.twice.grad.copy()
+    first = model.twice.grad_array.copy()
     y.backward()
-    np.testing.assert_allclose(model.twice.grad, 2 * first, rtol=1e-12)
+    np.testing.assert_allclose(model.twice.grad_array, 2 * first, rtol=1e-12)
     with pytest.raises(RuntimeError, match="used up"):
         y.backward()
 
@@ -118,7 +118,7 @@ def test_copies_and_pickles_keep_their_activations() -> None:
     assert isinstance(model, Recomputed)
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert type(other) is nn.Sequential
-        np.testing.assert_array_equal(other[0].weight.data, model[0].weight.data)
+        np.testing.assert_array_equal(other[0].weight.array, model[0].weight.array)
 
 
 def test_without_gradients_a_function_runs_once() -> None:
@@ -161,7 +161,7 @@ def test_what_cannot_run_again_is_refused() -> None:
     with refused("returns another output", "nnmpi.random"):
         y.backward()
     y = Calls(lambda x: x * 2)(x * 1)
-    x.data[...] = 1
+    x.array[...] = 1
     y = Calls(lambda z: z * z)(x)
     x.mark_written()
     with pytest.raises(RuntimeError, match="written in place"):

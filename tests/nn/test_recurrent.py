@@ -187,8 +187,8 @@ def test_a_device_gives_the_same_without_waits(kind: str, lengths: Any) -> None:
         for s in as_tuple(state):
             total = total + (s * s).sum()
         total.backward()
-        found = [y, *as_tuple(state), x.grad, *(p.grad for p in layer.parameters())]
-        return [v.data if isinstance(v, nnmpi.Tensor) else v for v in found]
+        found = [y, *as_tuple(state), x.grad_array, *(p.grad_array for p in layer.parameters())]
+        return [v.array if isinstance(v, nnmpi.Tensor) else v for v in found]
 
     with waits(0):
         device = run(DEVICE)
@@ -204,7 +204,7 @@ def test_several_passes_may_be_under_way() -> None:
     alone = []
     for x in xs:
         layer(x)[0].sum().backward()
-        alone.append(x.grad)
+        alone.append(x.grad_array)
         x.grad = None
     for total in [layer(x)[0].sum() for x in xs]:
         total.backward()

@@ -106,15 +106,17 @@ def test_a_fused_group_gives_what_its_layers_give(group: Any, whole_numbers: boo
     if whole_numbers:
         x = nnmpi.tensor(np.round(2 * x.numpy()), requires_grad=True)
         for p in model.parameters():
-            p.data[...] = np.round(3 * p.data / np.abs(p.data).max())
+            p.array[...] = np.round(3 * p.array / np.abs(p.array).max())
     rtol = 0 if whole_numbers else 1e-5
     found = []
     for run in (model, lambda x: apart(model, x)):
         model.zero_grad()
-        x.grad = None
+        x.grad_array = None
         y = run(x)
         y.backward(np.round(4 * some(*y.shape).numpy()))
-        found.append([y.numpy(), x.grad.copy(), *(p.grad.copy() for p in model.parameters())])
+        found.append(
+            [y.numpy(), x.grad_array.copy(), *(p.grad_array.copy() for p in model.parameters())]
+        )
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max())
         assert b.any()
@@ -128,7 +130,7 @@ def test_an_mlp_of_a_large_batch_has_the_bits_of_its_layers() -> None:
         model.zero_grad()
         y = run(x.astype("float32"))
         y.sum().backward()
-        found.append([y.numpy(), *(p.grad.copy() for p in model.parameters())])
+        found.append([y.numpy(), *(p.grad_array.copy() for p in model.parameters())])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -171,7 +173,7 @@ def test_the_first_layer_may_take_several_inputs() -> None:
         (model(y=x, x=x), 2 * x),
         (nn.Sequential(nn.Sequential(model[0]), *model[1:])(x, x), 2 * x),
     ):
-        np.testing.assert_array_equal(called.data, model[1:](wanted).data)
+        np.testing.assert_array_equal(called.array, model[1:](wanted).array)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'y'"):
         model(x)
     empty = nn.Sequential()
@@ -190,6 +192,6 @@ def test_batch_norm_and_relu_as_one_op_give_the_bits_of_both(dtype: str, on: Bac
         sample = nnmpi.tensor(x, named(dtype), on=on, requires_grad=True)
         y = model(sample) if is_one else model[1](norm(sample))
         y.backward(on.asarray(g.astype(y.dtype)))
-        kept = (y.data, sample.grad, norm.weight.grad, norm.bias.grad)
+        kept = (y.array, sample.grad_array, norm.weight.grad_array, norm.bias.grad_array)
         found.append([to_host(a).tobytes() for a in kept])
     assert found[0] == found[1]

@@ -264,7 +264,7 @@ def test_the_layers_of_an_encoder_start_with_weights_of_their_own() -> None:
     for seed in (1, 2):
         encoder = nn.TransformerEncoder(layer, 2)
         encoder.seed = seed
-        found += [m.linear1.weight.data for m in encoder.layers]
+        found += [m.linear1.weight.array for m in encoder.layers]
         assert all((m.linear2.weight.data == 3).all() for m in encoder.layers)
         assert not any(m.norm1.weight.requires_grad for m in encoder.layers)
     assert len({array.tobytes() for array in found}) == 4

@@ -257,10 +257,10 @@ def trained(seed: int, compiled: bool) -> tuple[list[bytes], int]:
                 if not str(error).startswith("nnmpi.compile: "):
                     raise
                 loss, y = step(*batch)
-            bits += loss.data.tobytes(), y.data.tobytes()
+            bits += loss.array.tobytes(), y.array.tobytes()
         for part in (own["model"], own["own"], own["norm"], own["optimizer"]):
             bits += [np.asarray(value).tobytes() for value in part.state_dict().values()]
-        bits += own["weight"].data.tobytes(), repr((own["count"], own["seen"])).encode()
+        bits += own["weight"].array.tobytes(), repr((own["count"], own["seen"])).encode()
     return bits, run.replays if compiled else 0
 
 

@@ -37,7 +37,7 @@ def test_a_file_is_the_same_after_a_way_over_the_device(tmp_path: Path) -> None:
     first, second, third = (tmp_path / f"{n}.safetensors" for n in range(3))
     trained(None, CPU, 2, first)
     model = trained(first, DEVICE, 0, second)
-    assert all(backend.of(p.data).xp is DEVICE.xp for p in model.parameters())
+    assert all(backend.of(p.array).xp is DEVICE.xp for p in model.parameters())
     trained(second, CPU, 0, third)
     assert first.read_bytes() == second.read_bytes() == third.read_bytes()
 

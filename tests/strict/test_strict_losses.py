@@ -28,5 +28,5 @@ def test_scores_in_16_bits_have_a_loss_in_float32(shape: tuple[int, ...], dtype:
     assert of_wide.grad is not None
     assert of_halves.grad.dtype == dtype
     rounded = of_wide.grad.astype(named(dtype)).astype("float32")
-    found = of_halves.grad.get().astype("float32")
+    found = of_halves.grad_array.get().astype("float32")
     np.testing.assert_allclose(found, rounded, rtol=2.0**-7, atol=1e-7)

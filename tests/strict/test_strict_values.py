@@ -65,7 +65,7 @@ def evaluated(
         if leaves:
             g = np.random.default_rng(1).standard_normal(y.shape)
             y.backward(on.asarray(g.astype(y.dtype)))
-    return [y.numpy(), *(to_host(leaf.grad) for leaf in leaves if leaf.grad is not None)]
+    return [y.numpy(), *(to_host(leaf.grad_array) for leaf in leaves if leaf.grad is not None)]
 
 
 @pytest.mark.one_in(2)

@@ -124,10 +124,10 @@ class SelfAttention(Module):
         """Returns the output (N, T, K G, D) for queries, keys and values (N, T, K, G + 2, D)."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
-            qkv = self.rotated(qkv, cache.new_positions(qkv.data))
-            return Tensor(cache.attend(self, qkv.data, self.is_causal))
+            qkv = self.rotated(qkv, cache.new_positions(qkv.array))
+            return Tensor(cache.attend(self, qkv.array, self.is_causal))
         if self.drops:
-            keep = self.keep_of(qkv.data, T)(*all_positions(qkv.data, T, T))
+            keep = self.keep_of(qkv.array, T)(*all_positions(qkv.array, T, T))
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep": keep}
         return apply(attention.self_attention, self.rotated(qkv), **options)
 

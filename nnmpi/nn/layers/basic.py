@@ -216,9 +216,9 @@ class Dropout(Module):
             y: Tensor = self(x)
             return y
         shape = self.mask_shape(x.shape)
-        xp = backend.xp_of(x.data)
+        xp = backend.xp_of(x.array)
         index = self._indices(shape[1:], xp)
-        mask = dropout_mask(*dropout_key(self, self.path, x.data), index, self.p, x.dtype, xp)
+        mask = dropout_mask(*dropout_key(self, self.path, x.array), index, self.p, x.dtype, xp)
         return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -137,7 +137,7 @@ class MixtureOfExperts(Module):
         It is 1 if the experts are equally loaded, and num_experts / top_k if all tokens choose the
         same experts with certainty.
         """
-        a, w = as_tensor(x).data, self.router.weight.data
+        a, w = as_tensor(x).array, self.router.weight.array
         dtype = types_of(a.dtype).sums
         p = experts.probabilities(a.astype(dtype), w.astype(dtype))
         share = experts.choices(p, self.router.top_k).mean(axis=1, dtype=dtype) / self.router.top_k

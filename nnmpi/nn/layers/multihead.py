@@ -165,7 +165,7 @@ def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Ar
     for name, (mask, shapes) in taken.items():
         if mask is None:
             continue
-        a = as_tensor(mask, backend.of(q)).data
+        a = as_tensor(mask, backend.of(q)).array
         if a.shape not in shapes or not (a.dtype.kind == "b" or is_float(a.dtype)):
             raise ValueError(
                 f"MultiheadAttention: {name} of shape {a.shape} and type {a.dtype}; it must be "

@@ -77,7 +77,7 @@ class _BatchNorm(Module):
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
-            stats = batch_stats.moments(norm.moments(x.data), self._track)
+            stats = batch_stats.moments(norm.moments(x.array), self._track)
             self._refuse_one(stats)  # `_track` refuses it too, but may be called later
             mean, var, n = stats.mean, stats.m2, stats.n
         return apply(

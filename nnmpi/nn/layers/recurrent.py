@@ -179,9 +179,9 @@ class _Recurrent(Module):
             return x
         T, N, C = x.shape
         path = f"{self.path}.{layer}" if self.path else str(layer)
-        xp = backend.xp_of(x.data)
+        xp = backend.xp_of(x.array)
         index = xp.arange(T * C, dtype="uint32")
-        key = dropout_key(self, path, x.data.transpose(1, 0, 2))
+        key = dropout_key(self, path, x.array.transpose(1, 0, 2))
         mask = dropout_mask(*key, index, self.dropout, x.dtype, xp).reshape(N, T, C)
         return apply(elementwise.multiply, x, mask.transpose(1, 0, 2))
 

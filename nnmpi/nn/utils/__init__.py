@@ -69,7 +69,7 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
 def _gradients(parameters: Parameter | Iterable[Parameter]) -> list[Array]:
     """Returns the existing gradients of one parameter or of several."""
     given = [parameters] if isinstance(parameters, Parameter) else parameters
-    return [p.grad for p in given if p.grad is not None]
+    return [p.grad_array for p in given if p.grad_array is not None]
 
 
 def skip_init(parameters: Iterable[Parameter]) -> None:

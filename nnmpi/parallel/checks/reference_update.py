@@ -71,7 +71,7 @@ class ReferenceUpdate:
         self.layout, self._lr_factor = parameters, spec.control.lr_factor
         self._own = [p.copied(_as_masters(values_of(p))) for p in parameters]
         self._by_path = {p.place.path: k for k, p in enumerate(parameters)}
-        first = self._own[0].data
+        first = self._own[0].array
         FlatStore(self._own, first.dtype, backend.of(first))
         self.optimizer = spec.optimizer(self._own)
 
@@ -86,11 +86,11 @@ class ReferenceUpdate:
         """Makes the update of a step that the layout has made; yields (parameter of the layout,
         what it should be)."""
         for copied, p in zip(self._own, self.layout, strict=True):
-            copied.grad = summed_gradient(p) if p.has_grad else None
+            copied.grad_array = summed_gradient(p) if p.has_grad else None
         if updated:
             self.optimizer.step(lr_factor=self._lr_factor(step))
         for copied, p in zip(self._own, self.layout, strict=True):
-            values, expected = to_host(values_of(p)), to_host(copied.data)
+            values, expected = to_host(values_of(p)), to_host(copied.array)
             if types_of(values.dtype).is_mixed:
                 yield _masters(p, expected)
                 values = _unrounded(values, expected)

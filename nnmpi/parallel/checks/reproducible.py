@@ -50,7 +50,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
-    dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
+    dtype, scalars = parameters[0].array.dtype, scalar_count(parameters)
     of_rank = spec.arrangement, layout.all.rank
     made_from = StoreSpec(*of_rank, parameters, dtype, CPU, dp, scalars)
     store = SliceStore(made_from, max_stack_depth(plan))

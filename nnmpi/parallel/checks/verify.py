@@ -112,7 +112,7 @@ class VerifiedStrategy:
         self._both, self._part, self._update = (ours, single), specs[0].part, update
         self._models = specs[0].task.model, specs[1].task.model
         self._comm, self._on_event, self._started = ours.layout.all, specs[0].control.event, False
-        self._dtype = to_host(next(self._models[1].parameters()).data).dtype
+        self._dtype = to_host(next(self._models[1].parameters()).array).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._alone = 0  # steps in a row that only one of the two has skipped
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest values of the single rank so far

@@ -108,7 +108,7 @@ class PositionSharded(Module):
                 f"{type(self).__name__} {self.path}: input of shape {x.shape}; of {cut.length} "
                 f"positions along axis {axis}, rank {comm.rank} of {comm.size} along cp has {count}"
             )
-        return backend.of(x.data).asarray(cut.of(comm.rank))
+        return backend.of(x.array).asarray(cut.of(comm.rank))
 
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
@@ -151,7 +151,7 @@ class RingSelfAttention(PositionSharded, SelfAttention):
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)
         length = self.ring.cut.length
-        keep_of = self.keep_of(qkv.data, length) if self.drops else None
+        keep_of = self.keep_of(qkv.array, length) if self.drops else None
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep_of": keep_of}
         return apply(ring_attention, self.rotated(qkv, positions), ring=self.ring, **options)
 

@@ -111,7 +111,7 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
 
 
 def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
-    parameters, dtype = spec.parameters, spec.parameters[0].data.dtype
+    parameters, dtype = spec.parameters, spec.parameters[0].array.dtype
     of_rank = spec.arrangement, layout.all.rank
     store = VersionStore(StoreSpec(*of_rank, parameters, dtype, spec.task.on, layout.axis["dp"]))
     optimizer = spec.optimizer(parameters)

@@ -122,7 +122,7 @@ def _store_and_sync(
     buckets = Buckets(held.spans, with_comms, a.algorithm)
     if scaler is not None:
         for p in {*spec.part.parameters} - {*parameters}:  # frozen, so without masters
-            p.move(SingleStore(p.data.astype(a.dtype)), 0)
+            p.move(SingleStore(p.array.astype(a.dtype)), 0)
     in_front, apart = held.scalars, dp.size == 1
     of_rank = a, layout.all.rank
     made_from = StoreSpec(*of_rank, parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)

@@ -73,7 +73,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
     slices = [slice(*bounds) for bounds in pairwise(ends)]
     part = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
-    of_rank, dtype = (spec.arrangement, layout.all.rank), trained[0].data.dtype
+    of_rank, dtype = (spec.arrangement, layout.all.rank), trained[0].array.dtype
     made_from = StoreSpec(*of_rank, trained, dtype, spec.task.on, layout.axis["dp"])
     return ServedStore(made_from, part), slices
 

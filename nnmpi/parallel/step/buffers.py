@@ -59,7 +59,7 @@ class Received(Tensor):
             self._buffer.array[...] += vjp(g, None)
             return
         self._buffer = self._take()
-        slot = self.grad = self._buffer.array
+        slot = self.grad_array = self._buffer.array
         new = vjp(g, slot)
         if new is not slot:
             slot[...] = new

@@ -203,10 +203,10 @@ class Outlet(BoundaryEnd, Sink):
         assert isinstance(root, JoinedOutputs)
         outgoing: Outgoing = []
         for t, pool in zip(root.parts, self._pools, strict=True):
-            self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.data)
+            self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.array)
             # a gradient that has come back proves that the memory was sent; where none comes back,
             # it may be reused earlier, so it is copied
-            array = t.data if self._receives else t.data.copy(order="K")
+            array = t.array if self._receives else t.array.copy(order="K")
             outgoing.append((pool.edge, array, None))
         self.give(micro, outgoing)
 

@@ -413,7 +413,7 @@ class Executor:
         memory = {id(t.storage) for _, t in parts(x)}  # may be reused before y is sent
 
         def apart(t: Tensor) -> Tensor:
-            return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
+            return tensor(t, on=backend.of(t.array)) if id(t.storage) in memory else t
 
         stage.sink.evaluate(op.micro, each(apart, y))
         if stage.source.has_memory:

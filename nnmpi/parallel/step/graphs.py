@@ -98,7 +98,7 @@ class Graphs:
             self._keys.clear()
             root, forward = run(captured, checks=False)
         outputs = recorded.outputs(root)
-        self.outputs = [t.data for t in outputs]
+        self.outputs = [t.array for t in outputs]
         self._seeds = [self._new(y.shape, y.dtype) for y in self.outputs]
         seed = recorded.seed(root, self._seeds)
         with self._captured() as backward, _as_current(captured):

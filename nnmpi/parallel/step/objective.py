@@ -43,7 +43,7 @@ class SumOfMean:
         if not len(labels):  # the mean of no samples may be NaN
             return scores.sum()
         dtype = scores.dtype if labels.dtype.kind == "f" else None
-        mean = self.function(scores, backend.of(scores.data).asarray(labels, dtype))
+        mean = self.function(scores, backend.of(scores.array).asarray(labels, dtype))
         if not isinstance(mean, Tensor) or mean.size != 1:
             described = f"of shape {mean.shape}" if isinstance(mean, Tensor) else repr(mean)[:60]
             raise ValueError(

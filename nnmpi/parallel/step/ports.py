@@ -200,11 +200,11 @@ class LossSink(Sink):
         return self.criterion(y, labels)
 
     def put(self, micro: int, root: Tensor) -> None:
-        self._sum = root.data if self._sum is None else self._sum + root.data
+        self._sum = root.array if self._sum is None else self._sum + root.array
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
         value = scale / divisor if (divisor := self._load.divisor) else 0.0
-        like = root.data
+        like = root.array
         key = value, like.shape, like.dtype, type(like)
         if self._seed is None or self._seed[0] != key:
             seed = constant(like.shape, value, like.dtype, backend.xp_of(like))

@@ -184,7 +184,7 @@ class StageLists:
             self._last = self._planned = None
         if self.reason:
             return (yield from by_tape(self._stage, state, number, current))
-        sink, inputs = self._stage.sink, [t.data for _, t in parts(state.input)]
+        sink, inputs = self._stage.sink, [t.array for _, t in parts(state.input)]
         labels = [sink.labels(number)] if isinstance(sink, LossSink) else []
         micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
         key = self._key(micro)
@@ -251,7 +251,7 @@ class StageLists:
             pass
         if beside is None or not beside.is_alike:
             return on_tape
-        outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
+        outputs = [t.array for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
         same_forward = beside.is_same(outputs)
 
         def ended(same: bool) -> None:

@@ -91,7 +91,7 @@ class LocalStore(FlatStore):
     def take(self, i: int, p: Parameter) -> None:
         super().take(i, p)
         if self.masters is not None:
-            self.keep(i, p.data)
+            self.keep(i, p.array)
 
     def keep(self, i: int, values: Array) -> None:
         """Copies values of parameter i, of any dtype, to the shards of it that this rank

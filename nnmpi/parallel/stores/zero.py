@@ -47,7 +47,7 @@ class ZeroStore(LocalStore):
 
     def __init__(self, values: type[Values], gradients: type[GradBuffers], spec: StoreSpec) -> None:
         for p in spec.parameters:
-            p.grad = None
+            p.grad_array = None
         for store in stores_of(spec.parameters):
             if {*store.parameters} <= {*spec.parameters}:  # no gradients while values move
                 store.flat_grad, store.grad_memories = store.on.xp.zeros(0, store.dtype), []
@@ -73,7 +73,7 @@ class ZeroStore(LocalStore):
     # ---- values
 
     def take(self, i: int, p: Parameter) -> None:
-        values = self.on.asarray(p.data)
+        values = self.on.asarray(p.array)
         if not self._values.rotates:
             self._values.current(i)[...] = values
         self.keep(i, values)

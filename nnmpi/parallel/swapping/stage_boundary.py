@@ -37,7 +37,7 @@ class StageInput(Tensor):
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         new = vjp(g, None)
-        self.grad = new if self.grad is None else self.grad + new
+        self.grad_array = new if self.grad_array is None else self.grad_array + new
 
 
 class StageBoundary(Source, Sink):
@@ -71,17 +71,17 @@ class StageBoundary(Source, Sink):
         return root
 
     def put(self, micro: int, root: Tensor) -> None:
-        self._array = root.data
-        self._on_put(root.data)
-        root.data = placeholder(root.data)
+        self._array = root.array
+        self._on_put(root.array)
+        root.array = placeholder(root.array)
 
     def seed(self, micro: int, root: Tensor) -> Array:
         gradient, self._gradient = self._gradient, None
-        root.data = placeholder(root.data)  # if the stage was recomputed, it has data again
+        root.array = placeholder(root.array)  # if the stage was recomputed, it has data again
         return np.zeros(root.shape, root.dtype) if gradient is None else gradient
 
     def evaluate(self, micro: int, y: Any) -> None:
-        self._array = y.data
+        self._array = y.array
 
     # ---- for the next stage
 
@@ -96,14 +96,14 @@ class StageBoundary(Source, Sink):
         is over."""
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._recomputed:
-            leaf.data = placeholder(leaf.data)
+            leaf.array = placeholder(leaf.array)
 
     def done(self, micro: int) -> None:
         self._leaf = None  # left by an evaluation
 
     def give_back(self, micro: int, x: Any) -> None:
-        self._gradient = x.grad
-        x.data = placeholder(x.data)
+        self._gradient = x.grad_array
+        x.array = placeholder(x.array)
 
 
 def _nothing(op: Op) -> None:

@@ -206,7 +206,7 @@ class BranchesOnRanks(Branches):
         for (name, branch), owner in zip(self.items(), call.owners, strict=True):
             if owner == comm.rank:
                 outputs.append(branch(*(entered.get(id(x), x) for x in given[name])))
-        array = next(x.data for x in leaves((inputs, named)) if isinstance(x, Tensor))
+        array = next(x.array for x in leaves((inputs, named)) if isinstance(x, Tensor))
         samples = len(array) // call.inputs[0].axes[0].size
         call = call.as_given(array)
         # each rank must join the all-reduce of each input's gradient, whatever branches it runs

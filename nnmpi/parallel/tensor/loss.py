@@ -63,7 +63,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         """Returns the logits of all classes, on every rank and in host memory."""
         start, stop = span_of(self.bounds, self.comm)
         bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
-        return backend.to_host(all_gather(scores.data, self.comm, bounds, 1))
+        return backend.to_host(all_gather(scores.array, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
         """Returns this rank's part of the softmax; all ranks call it, because they exchange
@@ -78,7 +78,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         shape = (logits.shape[0], self.bounds[-1] * repeat, *logits.shape[2:])
         held = range(start * repeat, stop * repeat)
         labels, _ = self.checked(shape, labels)
-        z, weight = rows_of(logits.data), self.weight_like(logits)
+        z, weight = rows_of(logits.array), self.weight_like(logits)
         labels = backend.of(z).asarray(labels).reshape(-1)
         checked = Labels.of(labels, weight, self.ignore_index, z.dtype)
         smoothing = None

@@ -75,7 +75,7 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
     widest = max(stop - start for start, stop in pairwise(bounds))
     new.room = place.size // max(new.shape[axis], 1) * widest
     if p.is_drawn:
-        values = p.data[place.slices]
+        values = p.array[place.slices]
         memory = xp_of(values).array(values.transpose(p.memory_axes), order="C")
         new.move(SingleStore(memory.transpose(inverse(p.memory_axes))), 0)
         new.seed = p.seed

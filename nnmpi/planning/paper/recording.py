@@ -200,7 +200,7 @@ class _Recording:
             memory.mark(results)
             leaves = [x for x in inputs if x.requires_grad]
             if root.requires_grad:
-                seeds = [self._cut.on.xp.ones_like(t.data) for t in outputs]
+                seeds = [self._cut.on.xp.ones_like(t.array) for t in outputs]
                 seed = root.seed(seeds) if isinstance(root, JoinedOutputs) else seeds[0]
                 if in_halves:
                     rest = root.backward(seed, until=leaves)
@@ -263,7 +263,9 @@ class _Recording:
         if not isinstance(x, Tensor):
             return x
         positions = self._a.own_positions(self._rank)
-        return Tensor(self._placed(x.data if positions is None else x.data.take(positions, axis=1)))
+        return Tensor(
+            self._placed(x.array if positions is None else x.array.take(positions, axis=1))
+        )
 
     def _placed(self, array: Array) -> Array:
         """A sample or label as layers get it: without values, unless they may be read."""
@@ -288,10 +290,10 @@ class _Recording:
 def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
     """Takes the gradients of outputs, `seeds`, and of inputs away, as the end of a pass does;
     returns them."""
-    gradients = [*seeds, *(x.grad for x in inputs if x.grad is not None)]
+    gradients = [*seeds, *(x.grad_array for x in inputs if x.grad_array is not None)]
     seeds.clear()
     for x in inputs:
-        x.grad = None
+        x.grad_array = None
     return gradients
 
 

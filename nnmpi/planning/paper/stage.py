@@ -44,7 +44,7 @@ class TensorShape(NamedTuple):
 
     @classmethod
     def of(cls, t: Tensor) -> Self:
-        return cls(t.shape, t.dtype, axis_order(t.data), t.requires_grad)
+        return cls(t.shape, t.dtype, axis_order(t.array), t.requires_grad)
 
     def tensor(self) -> Tensor:
         """A new tensor of this shape, without data."""
@@ -209,7 +209,7 @@ class PaperRoot(JoinedOutputs):
 
     def _give_back(self) -> None:
         for x in self._leaves:
-            x.receive(lambda g, out, x=x: meta.like(x.data) if out is None else out, None)
+            x.receive(lambda g, out, x=x: meta.like(x.array) if out is None else out, None)
 
 
 class _RestOfPass(NamedTuple):

@@ -83,7 +83,7 @@ def _share_untrained(session: Session) -> None:
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
     for place, tensor in session.model.tensors():
         if place.path not in trained:
-            array = tensor.data if isinstance(tensor, Parameter) else tensor
+            array = tensor.array if isinstance(tensor, Parameter) else tensor
             values = np.array(backend.to_host(array), order="C")
             session.comm.broadcast(values)
             if session.strategy.layout.serves:

@@ -183,7 +183,7 @@ def _record_outputs(model: Module) -> list[ModuleOutput]:
 
 
 def _arrays(result: Any) -> list[np.ndarray]:
-    return [backend.to_host(t.data) for t in leaves(result) if isinstance(t, Tensor)]
+    return [backend.to_host(t.array) for t in leaves(result) if isinstance(t, Tensor)]
 
 
 def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:

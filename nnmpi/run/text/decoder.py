@@ -104,7 +104,7 @@ class Decoder:
                     scores = self._gather_scores(y[:, :, -1:])[0, :, 0]
                     break
                 outputs = y if isinstance(y, tuple) else (y,)
-                given = [backend.to_host(output.data) for output in outputs]
+                given = [backend.to_host(output.array) for output in outputs]
                 if place[number + 1] != pp.rank:
                     send_object(pp, given, place[number + 1], TOKEN)
         return scores

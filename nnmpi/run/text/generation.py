@@ -113,7 +113,7 @@ def generate(
     room = model.sizes.positions if isinstance(model, LanguageModel) else NO_LIMIT
     if context is not None and not 1 <= context <= room:
         raise ValueError(f"context {context} must be at least 1 and at most the {room:,} positions")
-    on = next((backend.of(p.data) for p in model.parameters()), backend.CPU)
+    on = next((backend.of(p.array) for p in model.parameters()), backend.CPU)
     layout = Layout.of_one_rank()
     with evaluating(model):
         decoder = Decoder(ModelPart.whole(model), layout, context or room, on)

@@ -37,7 +37,7 @@ def channels_last(*sizes: int) -> Draw:
 
 def _of_the_batch(op: Op, x: Any, w: Any, b: Any, eps: float, relu: bool = False) -> Tensor:
     """Batch normalisation in training, with the statistics of x."""
-    n, mean, m2 = norm.moments(x.data if isinstance(x, Tensor) else x)
+    n, mean, m2 = norm.moments(x.array if isinstance(x, Tensor) else x)
     return apply(op, x, w, b, mean=mean, var=m2 / n, n=n, eps=eps, relu=relu)
 
 

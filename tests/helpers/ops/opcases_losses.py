@@ -86,7 +86,7 @@ def _of_elements() -> dict[str, Case]:
     certain, known = np.array([0.0, 1.0, 1.0, 0.0, 1e-30]), np.array([0, 1, 0, 1, 1])
 
     def of_known(op: Op, p: Any) -> Any:
-        return apply(op, p, backend.of(p.data).asarray(known, p.dtype))
+        return apply(op, p, backend.of(p.array).asarray(known, p.dtype))
 
     huge = np.array([1e4, -1e4, 800.0, 0.0])
     op = losses.bce_with_logits

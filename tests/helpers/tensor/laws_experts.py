@@ -75,11 +75,13 @@ def tokens_go_to_their_experts_and_back(comm: Comm) -> None:
         mine = [Tensor(a, requires_grad=True) for a in part]
         options: dict[str, Any] = {"comm": comm, "bounds": spread, "activation": "gelu"}
         y = apply(experts_by_exchange, *mine, **options)
-        np.testing.assert_allclose(y.data, wanted.data[:, here], rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(y.array, wanted.array[:, here], rtol=1e-12, atol=1e-13)
         y.backward(g[:, here])
         for k, (got, want) in enumerate(zip(mine, whole, strict=True)):
-            of_rank = want.grad[:, here] if k < 2 else want.grad[some]
-            np.testing.assert_allclose(got.grad, of_rank, rtol=1e-11, atol=1e-12, err_msg=kind)
+            of_rank = want.grad_array[:, here] if k < 2 else want.grad_array[some]
+            np.testing.assert_allclose(
+                got.grad_array, of_rank, rtol=1e-11, atol=1e-12, err_msg=kind
+            )
 
 
 def _router(kind: type[Any], top_k: int, factor: float, auxiliary: float) -> Any:
@@ -96,19 +98,21 @@ def a_router_knows_the_tokens_before_its_own(comm: Comm) -> None:
         one = _router(Router, top_k, factor, auxiliary)
         whole = Tensor(x, requires_grad=True)
         gates = one(whole)
-        chosen = np.count_nonzero(gates.data)
+        chosen = np.count_nonzero(gates.array)
         assert chosen < N * T * top_k or factor == 1, "there is room for all of them"
         gates.backward(g)
         router = _router(CountingRouter, top_k, factor, auxiliary)
         router.comm, router.bounds = comm, cut
         mine = Tensor(x[:, here].copy(), requires_grad=True)
         found = router(mine)
-        np.testing.assert_allclose(found.data, gates.data[:, here], rtol=1e-12)
+        np.testing.assert_allclose(found.array, gates.array[:, here], rtol=1e-12)
         found.backward(g[:, here])
-        np.testing.assert_allclose(mine.grad, whole.grad[:, here], rtol=1e-11, atol=1e-13)
-        total = router.weight.grad.copy()
+        np.testing.assert_allclose(
+            mine.grad_array, whole.grad_array[:, here], rtol=1e-11, atol=1e-13
+        )
+        total = router.weight.grad_array.copy()
         comm.all_reduce(total, "doubling")  # of which each rank has a term
-        np.testing.assert_allclose(total, one.weight.grad, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(total, one.weight.grad_array, rtol=1e-11, atol=1e-13)
 
 
 def a_token_goes_once_to_a_rank(comm: Comm) -> None:

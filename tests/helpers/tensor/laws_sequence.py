@@ -55,17 +55,19 @@ def a_column_of_positions_equals_linear(comm: Comm) -> None:
         mine = Tensor(x[:, here].copy(), requires_grad=True)
         leaves = [mine, Tensor(w, requires_grad=True), Tensor(b, requires_grad=True)]
         y = apply(gathering_linear, *leaves, spec=spec, relu=relu)
-        most = mine.data.nbytes + w.nbytes + b.nbytes + y.data.nbytes
+        most = mine.array.nbytes + w.nbytes + b.nbytes + y.array.nbytes
         assert nbytes(saved_memory([y]).values()) <= most, "it keeps positions of other ranks"
         whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
         wanted = apply(linear, *whole, relu=relu)
-        np.testing.assert_allclose(y.data, wanted.data, rtol=1e-12)
+        np.testing.assert_allclose(y.array, wanted.array, rtol=1e-12)
         y.backward(g)
         wanted.backward(g)
-        dx = whole[0].grad
+        dx = whole[0].grad_array
         comm.all_reduce(dx, "doubling")
-        for got, want in zip(leaves, (dx[:, here], whole[1].grad, whole[2].grad), strict=True):
-            np.testing.assert_allclose(got.grad, want, rtol=1e-11, atol=1e-12)
+        for got, want in zip(
+            leaves, (dx[:, here], whole[1].grad_array, whole[2].grad_array), strict=True
+        ):
+            np.testing.assert_allclose(got.grad_array, want, rtol=1e-11, atol=1e-12)
 
 
 def a_row_of_positions_equals_linear(comm: Comm) -> None:
@@ -77,14 +79,14 @@ def a_row_of_positions_equals_linear(comm: Comm) -> None:
         y = apply(row, *parts, of=linear, spec=spec, axis=-1, relu=relu)
         whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
         wanted = apply(linear, *whole, relu=relu)
-        np.testing.assert_allclose(y.data, wanted.data[:, here], rtol=1e-12)
+        np.testing.assert_allclose(y.array, wanted.array[:, here], rtol=1e-12)
         y.backward(g[:, here])
         wanted.backward(g)
-        db = parts[2].grad
+        db = parts[2].grad_array
         comm.all_reduce(db, "doubling")  # of which each rank has a term
-        np.testing.assert_allclose(parts[0].grad, whole[0].grad[..., some], rtol=1e-11)
-        np.testing.assert_allclose(parts[1].grad, whole[1].grad[:, some], rtol=1e-11)
-        np.testing.assert_allclose(db, whole[2].grad, rtol=1e-11)
+        np.testing.assert_allclose(parts[0].grad_array, whole[0].grad_array[..., some], rtol=1e-11)
+        np.testing.assert_allclose(parts[1].grad_array, whole[1].grad_array[:, some], rtol=1e-11)
+        np.testing.assert_allclose(db, whole[2].grad_array, rtol=1e-11)
 
 
 def an_embedding_gives_positions(comm: Comm) -> None:
@@ -93,11 +95,11 @@ def an_embedding_gives_positions(comm: Comm) -> None:
     rows = slice(12 * comm.rank // comm.size, 12 * (comm.rank + 1) // comm.size)
     part = Tensor(w[rows], requires_grad=True)
     y = apply(sharded_lookup, part, index=index, start=rows.start, padding=None, spec=spec)
-    np.testing.assert_array_equal(y.data, w[index][:, here])
+    np.testing.assert_array_equal(y.array, w[index][:, here])
     g, wanted = _random(2, N, T, K), np.zeros_like(w)
     y.backward(g[:, here])
     np.add.at(wanted, index, g)
-    np.testing.assert_allclose(part.grad, wanted[rows], rtol=1e-12)
+    np.testing.assert_allclose(part.grad_array, wanted[rows], rtol=1e-12)
 
 
 def a_transformer_trains_as_one_rank(comm: Comm, name: str) -> None:

@@ -156,7 +156,7 @@ def trains_as_one_rank(comm: Comm, name: str) -> None:
         for m, criterion in ((whole, nn.CrossEntropyLoss()), (model, loss))
     )
     scores = got[0] if sharding.output is None else gather(got[0], comm, sharding.output)
-    _close(scores.data, wanted[0].data)
+    _close(scores.array, wanted[0].array)
     _close(got[1], wanted[1])
     one = {place.path: value for place, value in whole.tensors()}
     assert [*one] == [place.path for place, _ in model.tensors()]
@@ -175,12 +175,12 @@ def _trained(
         opt.zero_grad()
         loss(scores, np.arange(len(batch)) % 10).backward()
         opt.step()
-    assert x.grad is not None
-    return scores, x.grad
+    assert x.grad_array is not None
+    return scores, x.grad_array
 
 
 def _array(value: Any) -> np.ndarray:
-    array: np.ndarray = value.data if isinstance(value, Tensor) else np.asarray(value)
+    array: np.ndarray = value.array if isinstance(value, Tensor) else np.asarray(value)
     return array
 
 

@@ -301,18 +301,18 @@ def _equals_one_rank(comm: Comm, case: Case, drawn_first: bool) -> None:
     for _ in range(2):  # the second pass has other Dropout masks
         wanted, got = whole(leaves[0]), model(leaves[1])
     g = np.cos(np.arange(wanted.size)).reshape(wanted.shape)
-    _close(got.data, _own(wanted.data, sharding, comm))
+    _close(got.array, _own(wanted.array, sharding, comm))
     wanted.backward(g)
     got.backward(np.ascontiguousarray(_own(g, sharding, comm)))
     if leaves[0].requires_grad:
-        _close(leaves[1].grad, leaves[0].grad)
+        _close(leaves[1].grad_array, leaves[0].grad_array)
     of_whole = {place.path: tensor for place, tensor in whole.tensors()}
-    largest = max(np.abs(p.grad).max() for p in whole.parameters())
+    largest = max(np.abs(p.grad_array).max() for p in whole.parameters())
     for place, tensor in model.tensors():
         one = of_whole[place.path]
         if isinstance(tensor, Tensor):
-            assert (tensor.data == one.data[place.slices]).all()
-            error = np.abs(tensor.grad - one.grad[place.slices]).max(initial=0)
+            assert (tensor.array == one.array[place.slices]).all()
+            error = np.abs(tensor.grad_array - one.grad_array[place.slices]).max(initial=0)
             assert error < BOUND * largest, place.path
         else:
             _close(np.asarray(tensor), np.asarray(one[place.slices]))
@@ -345,7 +345,7 @@ def evaluation_equals_one_rank(comm: Comm) -> None:
     for m in (whole, model):
         m(x)
         m.eval()
-    _close(model(x).data, _own(whole(x).data, sharding, comm))
+    _close(model(x).array, _own(whole(x).array, sharding, comm))
 
 
 def layers_agree_with_finite_differences(comm: Comm) -> None:
@@ -376,14 +376,14 @@ def an_empty_batch_has_zero_gradients(comm: Comm) -> None:
     loss = ShardedCrossEntropyLoss(comm, sharding.output, reduction="sum")(y, np.zeros(0, np.int64))
     loss.backward()
     assert loss.item() == 0
-    assert all((p.grad == 0).all() for p in model.parameters())
+    assert all((p.grad_array == 0).all() for p in model.parameters())
 
 
 def a_rank_draws_only_its_part(comm: Comm) -> None:
     model = mlp(12, 24, 10)
     parallelize(model, comm, np.zeros((1, 12)))
-    drawn = sum(p.data.size for p in model.parameters())
-    whole = sum(p.data.size for p in mlp(12, 24, 10).parameters())
+    drawn = sum(p.array.size for p in model.parameters())
+    whole = sum(p.array.size for p in mlp(12, 24, 10).parameters())
     assert drawn <= whole / comm.size + 12 + 10
     embedding = ShardedEmbedding(9, 4, comm)
     assert embedding.weight.shape[0] in (9 // comm.size, -(-9 // comm.size))

@@ -62,7 +62,7 @@ def _equals_the_ordinary_loss(
     options = {**OPTIONS[how], "reduction": reduction}
     whole = Tensor(z, requires_grad=True)
     wanted = CrossEntropyLoss(**options)(whole, labels)
-    g = np.ones_like(wanted.data) + np.arange(wanted.size).reshape(wanted.shape)
+    g = np.ones_like(wanted.array) + np.arange(wanted.size).reshape(wanted.shape)
     wanted.backward(g)
     bound = 1e-12 if dtype == "float64" else 1e-5
     for bounds in _bounds(comm):
@@ -74,11 +74,13 @@ def _equals_the_ordinary_loss(
         channels = slice(2 * own.start, 2 * own.stop)
         np.testing.assert_array_equal(loss_of.whole(Tensor(twice[:, channels].copy())), twice)
         assert got.dtype == wanted.dtype
-        np.testing.assert_allclose(got.data, wanted.data, rtol=bound, atol=bound)
+        np.testing.assert_allclose(got.array, wanted.array, rtol=bound, atol=bound)
         got.backward(g)
-        np.testing.assert_allclose(part.grad, whole.grad[:, own], rtol=bound, atol=bound)
+        np.testing.assert_allclose(
+            part.grad_array, whole.grad_array[:, own], rtol=bound, atol=bound
+        )
         same = np.empty((comm.size, got.size), dtype)
-        same[comm.rank] = got.data.reshape(-1)
+        same[comm.rank] = got.array.reshape(-1)
         comm.all_gather(same)
         np.testing.assert_array_equal(same, np.broadcast_to(same[0], same.shape))
 

@@ -26,9 +26,9 @@ def _random(shape: tuple[int, ...], seed: int) -> np.ndarray:
 def copy_sums_gradients(comm: Comm) -> None:
     x = Tensor(_random((3, 5), 0), requires_grad=True)
     y = ops.copy(x, comm)
-    assert y.data is x.data
+    assert y.array is x.array
     y.backward(np.full((3, 5), comm.rank + 1.0))
-    assert (x.grad == comm.size * (comm.size + 1) / 2).all()
+    assert (x.grad_array == comm.size * (comm.size + 1) / 2).all()
 
 
 def copy_leaves_the_gradient_above_as_it_is(comm: Comm) -> None:
@@ -44,19 +44,19 @@ def copy_of_a_weight_writes_into_its_slot(comm: Comm) -> None:
     g = _random(w.shape, comm.rank)
     ops.copy(w, comm).backward(g)
     want = sum(_random(w.shape, r) for r in range(comm.size))
-    np.testing.assert_allclose(w.grad, want, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(w.grad_array, want, rtol=1e-6, atol=1e-6)
 
 
 def reduce_sums_values(comm: Comm) -> None:
     x = Tensor(_random((4, 3), comm.rank), requires_grad=True)
-    before = x.data.copy()
+    before = x.array.copy()
     y = ops.reduce(x, comm)
     want = sum(_random((4, 3), r) for r in range(comm.size))
-    np.testing.assert_allclose(y.data, want, rtol=1e-12)
-    assert (x.data == before).all()
+    np.testing.assert_allclose(y.array, want, rtol=1e-12)
+    assert (x.array == before).all()
     g = _random((4, 3), 9)
     y.backward(g)
-    assert (x.grad == g).all()
+    assert (x.grad_array == g).all()
 
 
 def images_are_summed_in_channels_last_order(comm: Comm) -> None:
@@ -66,7 +66,7 @@ def images_are_summed_in_channels_last_order(comm: Comm) -> None:
     x = memory if comm.rank % 2 else memory.transpose(0, 3, 1, 2)
     y = ops.reduce(Tensor(x), comm)
     want = sum(_random((2, 3, 4, 5), r) for r in range(comm.size))
-    np.testing.assert_allclose(y.data, want, rtol=1e-12)
+    np.testing.assert_allclose(y.array, want, rtol=1e-12)
 
 
 def gather_and_scatter_are_inverse(comm: Comm) -> None:
@@ -75,7 +75,7 @@ def gather_and_scatter_are_inverse(comm: Comm) -> None:
             whole = _random(shape, 3)
             part = ops.scatter(Tensor(whole), comm, bounds, axis)
             assert part.shape[axis] == bounds[comm.rank + 1] - bounds[comm.rank]
-            np.testing.assert_array_equal(ops.gather(part, comm, bounds, axis).data, whole)
+            np.testing.assert_array_equal(ops.gather(part, comm, bounds, axis).array, whole)
 
 
 def gather_and_scatter_have_transposed_gradients(comm: Comm) -> None:
@@ -85,4 +85,4 @@ def gather_and_scatter_have_transposed_gradients(comm: Comm) -> None:
     tanh(one).backward(g)
     x = Tensor(whole, requires_grad=True)
     ops.gather(tanh(ops.scatter(x, comm, bounds)), comm, bounds).backward(g)
-    np.testing.assert_allclose(x.grad, one.grad, rtol=1e-12)
+    np.testing.assert_allclose(x.grad_array, one.grad_array, rtol=1e-12)

@@ -100,21 +100,21 @@ def simulated(
     losses = list[float]()
     for epoch in range(config.epochs):
         model.train()
-        versions = [{path: w.data.copy() for path, w in parameters.items()}]
+        versions = [{path: w.array.copy() for path, w in parameters.items()}]
         for i, batch in enumerate(trainer.train.epoch(epoch)):
             if (step := len(losses)) == steps:
                 break
             for path, w in parameters.items():
-                w.data = versions[max(0, i - delay[path])][path]
-                w.grad = None
+                w.array = versions[max(0, i - delay[path])][path]
+                w.grad_array = None
             scores = forward(model, tensor(batch.x), Pass(step, batch.samples))
             loss = trainer.session.task.objective.loss(scores, batch.y) / len(batch.y)
             loss.backward()
             for path, w in parameters.items():
-                w.data = versions[-1][path]
+                w.array = versions[-1][path]
             optimizer.lr = config.lr * trainer.lr_factor(step)
             optimizer.step()
-            versions.append({path: w.data.copy() for path, w in parameters.items()})
+            versions.append({path: w.array.copy() for path, w in parameters.items()})
             losses.append(loss.item())
     return losses, model.state_dict()
 

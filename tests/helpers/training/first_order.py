@@ -60,7 +60,7 @@ def counted() -> Iterator[Effects]:
     def received(p: Parameter, vjp: Any, g: Any) -> None:
         def noted(g: Any, out: Any) -> Any:
             new = vjp(g, out)
-            found.add(p.data, new)
+            found.add(p.array, new)
             return new
 
         receive(p, noted, g)
@@ -80,7 +80,7 @@ def first_loss(options: Options, rounded_to: str = "", effects: Effects | None =
     def begin(_: nn.Module, x: tuple[Any, ...]) -> tuple[Any, ...]:
         effects.in_model = True
         return tuple(
-            Tensor(t.data.astype(rounded_to).astype(t.dtype)) if t.dtype.kind == "f" else t
+            Tensor(t.array.astype(rounded_to).astype(t.dtype)) if t.dtype.kind == "f" else t
             for t in x
         )
 

@@ -129,7 +129,7 @@ def _begun(comm: Comm, options: Options) -> tuple[Trainer, Any, Taken]:
 
     def remember(s: int, stage: nn.Module, x: tuple[Tensor, ...]) -> None:
         if s not in taken:
-            taken[s] = [Tensor(t.data.copy(order="K"), t.requires_grad) for t in x]
+            taken[s] = [Tensor(t.array.copy(order="K"), t.requires_grad) for t in x]
 
     for s, stage in trainer.part.stages.items():
         stage.register_forward_pre_hook(partial(remember, s))

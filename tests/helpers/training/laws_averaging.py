@@ -110,7 +110,7 @@ class Streaming:
 
     def __init__(self, config: Config, runs: Sequence[Trainer]) -> None:
         self.config, self.models = config, [[*run.model.parameters()] for run in runs]
-        self.theta = [p.data.copy() for p in self.models[0]]
+        self.theta = [p.array.copy() for p in self.models[0]]
         self.momentum = [np.zeros_like(p) for p in self.theta]
         self.sent = dict[int, list[list[np.ndarray]]]()  # by fragment: what each replica has sent
         self.done = set[int]()
@@ -121,7 +121,7 @@ class Streaming:
             to_apply = -((i + 1) * c.every // -c.fragments) - (step - 1) % c.every - 1
             ends = is_last or step % c.every == 0
             if i not in self.sent and (to_apply == c.apply_after or ends):
-                self.sent[i] = [[p.data.copy() for p in model] for model in self.models]
+                self.sent[i] = [[p.array.copy() for p in model] for model in self.models]
             if i in self.sent and i not in self.done and (to_apply == 0 or ends):
                 self.apply(i)
             if ends:
@@ -140,20 +140,20 @@ class Streaming:
                 g = g + c.outer_momentum * m
             theta -= c.outer_lr * g
             for model, values in zip(self.models, sent, strict=True):
-                model[j].data[...] = theta + (model[j].data - values[j])
+                model[j].array[...] = theta + (model[j].array - values[j])
 
     def show(self) -> None:
         for p, theta in zip(self.models[0], self.theta, strict=True):
-            p.data[...] = theta
+            p.array[...] = theta
 
 
 def mixed(runs: Sequence[Trainer], graph: str) -> None:
     """Multiplies the parameters of all replicas by the mixing matrix of a graph."""
     matrix = np.array(GRAPHS[graph](len(runs)).mixing(), float)
     for parameters in zip(*(run.model.parameters() for run in runs), strict=True):
-        rows = np.tensordot(matrix, np.stack([p.data for p in parameters]), 1)
+        rows = np.tensordot(matrix, np.stack([p.array for p in parameters]), 1)
         for p, row in zip(parameters, rows, strict=True):
-            p.data[...] = row
+            p.array[...] = row
 
 
 def one_step_and_the_plain_mean_equal_one_rank(comm: Comm) -> None:
@@ -257,7 +257,7 @@ def what_a_user_sets_between_rounds_is_kept(comm: Comm) -> None:
     class Halves:
         def on_epoch(self, trainer: Trainer, event: object) -> None:
             for p in trainer.model.parameters():
-                p.data[...] *= 0.5
+                p.array[...] *= 0.5
 
     for sync, dtype in product(("local", "gossip"), ("float32", "bfloat16")):
         options = {**COMMON, "sync": sync, "every": 2, "dtype": dtype, "lr": 1e-12}

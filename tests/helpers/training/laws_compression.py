@@ -203,7 +203,7 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
                 batch = run.train.gather(np.concatenate(BatchSplit(micro, n, r)(rows)))
                 run.optimizer.zero_grad()
                 (loss(run.model(batch.x), batch.y) * (len(batch.y) / len(rows))).backward()
-                terms.append([p.grad + e for (_, p), e in zip(named, kept[r], strict=True)])
+                terms.append([p.grad_array + e for (_, p), e in zip(named, kept[r], strict=True)])
             totals, kept = sums(terms)
             for (_, p), total in zip(named, totals, strict=True):
                 p.grad_memory[...] = total

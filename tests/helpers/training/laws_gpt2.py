@@ -53,9 +53,9 @@ def model() -> nn.GPT:
     made = nn.GPT(2, 5, 20, vocabulary=23, positions=8)
     rng = np.random.default_rng(1)
     for name, p in made.named_parameters():
-        p.data[...] = rng.standard_normal(p.shape) * 0.4
-        p.data += "ln" in name and name.endswith("weight")
-    made.ln_f.weight.data *= rng.choice([-3, 3], 20)  # so the last token is not the next one
+        p.array[...] = rng.standard_normal(p.shape) * 0.4
+        p.array += "ln" in name and name.endswith("weight")
+    made.ln_f.weight.array *= rng.choice([-3, 3], 20)  # so the last token is not the next one
     return made
 
 
@@ -64,8 +64,8 @@ def llama() -> nn.Llama:
     made = nn.Llama(LlamaSizes(2, 10, 20, 23, 8, 5, 9, rope_theta=300.0))
     rng = np.random.default_rng(1)
     for name, p in made.named_parameters():
-        p.data[...] = rng.standard_normal(p.shape) * 0.4
-        p.data += "norm" in name
+        p.array[...] = rng.standard_normal(p.shape) * 0.4
+        p.array += "norm" in name
     return made
 
 

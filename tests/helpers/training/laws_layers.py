@@ -19,7 +19,7 @@ def images() -> nn.Sequential:
         *(nn.Linear(20, 12, bias=False), nn.BatchNorm1d(12, affine=False), nn.Linear(12, 10)),
     )
     nn.init.kaiming_normal_(model[0].weight, nonlinearity="relu")
-    assert model[8].weight.data.any()  # drawn before it is written
+    assert model[8].weight.array.any()  # drawn before it is written
     nn.init.xavier_uniform_(model[8].weight)
     nn.init.trunc_normal_(model[11].weight, std=0.2)
     model[13].requires_grad_(False)

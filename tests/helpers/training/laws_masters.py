@@ -61,9 +61,9 @@ class Writes:
         with trainer.gathered_parameters():
             p = next(iter(trainer.model.parameters()))
             if self.in_place:
-                p.data[...] = 0.5
+                p.array[...] = 0.5
             else:
-                p.data = np.full(p.shape, 0.5, "float16")
+                p.array = np.full(p.shape, 0.5, "float16")
         trainer.comm.barrier()
         self.masters = contents(trainer)
 

@@ -56,9 +56,9 @@ def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:
             held = {id(p) for p in trainer.part.parameters}
             for path, p in trainer.model.named_parameters():
                 if id(p) in held:
-                    assert p.data.size == p.grad.size if p.has_grad else p.data.size
+                    assert p.array.size == p.grad_array.size if p.has_grad else p.array.size
                     continue
-                for read in (lambda p=p: p.data, lambda p=p: p.grad_memory):
+                for read in (lambda p=p: p.array, lambda p=p: p.grad_memory):
                     with pytest.raises(ValueError, match=rf"{path} is in a stage of rank \d along"):
                         read()
             if layout["pp"] > 1:

@@ -40,8 +40,8 @@ def seen(model: nn.Module, x: np.ndarray) -> Seen:
     leaf = Tensor(x, requires_grad=True)
     y = model(leaf)
     y.backward(np.random.default_rng(1).standard_normal(y.shape))
-    assert leaf.grad is not None
-    return Seen(y.data, leaf.grad, [np.array(p.grad) for p in model.parameters()])
+    assert leaf.grad_array is not None
+    return Seen(y.array, leaf.grad_array, [np.array(p.grad_array) for p in model.parameters()])
 
 
 def compare(comm: Comm, make: Callable[[], list[nn.Module]], x: np.ndarray, what: str) -> None:
@@ -141,10 +141,10 @@ def backward_in_halves_has_the_same_bits(comm: Comm) -> None:
         parallelize(model, comm, x, whole_output=True, ways={"?": "spatial"})
         leaf = Tensor(x, requires_grad=True)
         y = model(leaf)
-        rest = y.backward(np.cos(y.data), until=leaf if halves else None)
+        rest = y.backward(np.cos(y.array), until=leaf if halves else None)
         if rest is not None:
             rest.finish()
-        grads.append([leaf.grad, *(p.grad.copy() for p in model.parameters())])
+        grads.append([leaf.grad_array, *(p.grad_array.copy() for p in model.parameters())])
     for a, b in zip(*grads, strict=True):
         np.testing.assert_array_equal(a, b)
 

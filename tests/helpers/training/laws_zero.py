@@ -33,7 +33,7 @@ class ReadsAlone:
         p, stage = trainer.part.parameters[0], trainer.part.stages[0]
         x = nnmpi.tensor(trainer.train.gather(np.arange(2)).x)
         reads: list[Callable[[], object]] = [
-            *(lambda: p.data, p.numpy, p.detach, lambda: np.asarray(p), lambda: repr(p)),
+            *(lambda: p.array, p.numpy, p.detach, lambda: np.asarray(p), lambda: repr(p)),
             *(stage.state_dict, lambda: stage(x), lambda: copy.deepcopy(stage)),
             *(lambda: assign(p, np.ones(p.shape)), lambda: setattr(p, "data", np.ones(p.shape))),
         ]
@@ -73,7 +73,7 @@ class Gathers:
 
     def on_step(self, trainer: Trainer, event: Event) -> None:
         with trainer.gathered_parameters():
-            self.sums.append(sum(float(abs(p.data).sum()) for p in trainer.part.parameters))
+            self.sums.append(sum(float(abs(p.array).sum()) for p in trainer.part.parameters))
             if trainer.is_first:
                 x = trainer.train.gather(np.arange(2)).x
                 scores = trainer.model(nnmpi.tensor(x))
@@ -119,7 +119,7 @@ class Read(nn.Module):
         x = x.reshape(len(x), 64)
         for layer in self.layers:
             x = nnmpi.tanh(layer(x))
-        assert all(self.layers[k].weight.data.size for k in self.order)
+        assert all(self.layers[k].weight.array.size for k in self.order)
         return x
 
 
@@ -156,10 +156,10 @@ def _written(comm: Comm, **options: object) -> dict[str, np.ndarray]:
         state = {name: array + 0.01 for name, array in trainer.model.state_dict().items()}
         trainer.model.load_state_dict(state)
         first, *rest = trainer.model.parameters()
-        first.data = first.data * 2
-        rest[-1].data += 0.5
+        first.array = first.array * 2
+        rest[-1].array += 0.5
     trainer.fit(NullReport())
-    first.data *= 2  # in memory of its own by now
+    first.array *= 2  # in memory of its own by now
     return trainer.model.state_dict()
 
 
@@ -190,7 +190,7 @@ class Constant(nn.Module):
         self.third, self.last = nn.Linear(24, 24), nn.Linear(24, 10)
 
     def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y = nnmpi.tanh(self.first(x.reshape(len(x), 64)) * self.last.weight.data[0])
+        y = nnmpi.tanh(self.first(x.reshape(len(x), 64)) * self.last.weight.array[0])
         y = nnmpi.tanh(self.second(y) @ self.third.weight.numpy())
         scores: nnmpi.Tensor = self.last(nnmpi.tanh(self.third(y)))
         return scores
@@ -214,9 +214,9 @@ def _read_and_copied(comm: Comm, **options: object) -> list[float]:
     for _ in trainer.strategy.steps(trainer.train, trainer.state):
         _, _, second, _, third, _, fourth, *_ = trainer.model.parameters()
         with trainer.gathered_parameters(), nnmpi.no_grad():
-            values = [p.data for p in trainer.model.parameters()]
+            values = [p.array for p in trainer.model.parameters()]
             found += [float(array.sum()) for array in values]
-            second.data = fourth.data
+            second.array = fourth.array
             third += second
             fourth[...] = third
     trainer.close()

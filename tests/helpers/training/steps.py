@@ -32,7 +32,7 @@ def bits(made: Made) -> list[bytes]:
 
 def results(value: Any) -> list[Any]:
     if isinstance(value, Tensor | np.ndarray):
-        return [(value.data if isinstance(value, Tensor) else value).tobytes()]
+        return [(value.array if isinstance(value, Tensor) else value).tobytes()]
     if isinstance(value, dict):
         return [(name, results(item)) for name, item in value.items()]
     return [results(item) for item in value] if isinstance(value, tuple) else [value]

@@ -82,7 +82,7 @@ class OneRoot(nn.Module):
         now = current_pass.get()
         rows = np.zeros(len(x)) if now is None or now.samples is None else now.samples
         far = np.where(rows == SPOILT, 0, 1)[:, None].astype(x.dtype)
-        far = nnmpi.tensor(far, on=backend.of(x.data))
+        far = nnmpi.tensor(far, on=backend.of(x.array))
         return x + nnmpi.sqrt(far * nnmpi.absolute(self.scale))
 
 

@@ -91,8 +91,8 @@ def step(t: Task, stats: BatchStats, samples: np.ndarray, move: Any = None) -> S
     return Step(
         loss.item(),
         y.numpy(),
-        to_host(x.grad),
-        [to_host(p.grad).copy() for p in model.parameters()],
+        to_host(x.grad_array),
+        [to_host(p.grad_array).copy() for p in model.parameters()],
         [to_host(b) for _, b in model.named_buffers()],
     )
 

@@ -140,7 +140,7 @@ def trained(ranks: int, compress: str | None) -> list[tuple[dict[str, Any], byte
         )  # fmt: skip
         with Trainer(config, comm=comm) as trainer:
             done = trainer.fit(NullReport())
-            values = [p.data.tobytes() for p in trainer.model.parameters()]
+            values = [p.array.tobytes() for p in trainer.model.parameters()]
             return done, b"".join(values)
 
     return threads.run(ranks, fit)

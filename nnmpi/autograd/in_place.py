@@ -1,0 +1,131 @@
+"""Methods that write into their tensor and return it, under PyTorch's names.
+
+They work on values that no gradient needs, and under `no_grad` on all. Elsewhere they raise
+RuntimeError, since writes are not recorded: `x.relu_()` is then `x = x.relu()`. A backward pass
+that needs the old values raises, too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.autograd.base import write_result
+from nnmpi.autograd.tensor import Tensor, array_of
+
+
+def _writing(name: str, text: str) -> Callable[..., Tensor]:
+    """Makes the method `name`_, which writes the result of the method `name`."""
+
+    def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
+        for value in (t, *others, *options.values()):
+            t.to_write(value if isinstance(value, Tensor) else 0)
+        new = getattr(Tensor(t.operand), name)(*others, **options)
+        result: Tensor = write_result(t, new.operand)
+        return result
+
+    method.__name__ = method.__qualname__ = f"{name}_"
+    method.__doc__ = f"Replaces t by {text}."
+    return method
+
+
+abs_ = _writing("abs", "its absolute values")
+add_ = _writing("add", "t + alpha * other")
+clamp_ = _writing("clamp", "its elements limited to [min, max]")
+cos_ = _writing("cos", "the cosines of its elements")
+div_ = _writing("div", "t / other")
+exp_ = _writing("exp", "e to the power of its elements")
+log_ = _writing("log", "the natural logarithms of its elements")
+masked_fill_ = _writing("masked_fill", "t with a value wherever the mask is true")
+mul_ = _writing("mul", "t * other")
+neg_ = _writing("neg", "-t")
+pow_ = _writing("pow", "t ** exponent")
+relu_ = _writing("relu", "max(t, 0)")
+remainder_ = _writing("remainder", "t % other")
+sigmoid_ = _writing("sigmoid", "1 / (1 + exp(-t))")
+sin_ = _writing("sin", "the sines of its elements")
+sqrt_ = _writing("sqrt", "the roots of its elements")
+sub_ = _writing("sub", "t - alpha * other")
+tanh_ = _writing("tanh", "the hyperbolic tangents of its elements")
+
+
+def clamp_min_(t: Tensor, min: Any) -> Tensor:
+    """Replaces elements below `min` by it."""
+    return clamp_(t, min=min)
+
+
+def clamp_max_(t: Tensor, max: Any) -> Tensor:
+    """Replaces elements above `max` by it."""
+    return clamp_(t, max=max)
+
+
+def fill_(t: Tensor, value: Any) -> Tensor:
+    """Replaces all elements by one value."""
+    t[...] = value
+    return t
+
+
+def zero_(t: Tensor) -> Tensor:
+    """Replaces all elements by 0."""
+    return fill_(t, 0)
+
+
+def copy_(t: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    """Replaces the elements by those of another tensor, which is broadcast and converted."""
+    t[...] = source.to(t.device) if isinstance(source, Tensor) else source
+    return t
+
+
+def floor_(t: Tensor) -> Tensor:
+    """Replaces the elements by the largest integers that are not above them."""
+    return _of_array(t, "floor")
+
+
+def ceil_(t: Tensor) -> Tensor:
+    """Replaces the elements by the smallest integers that are not below them."""
+    return _of_array(t, "ceil")
+
+
+def round_(t: Tensor) -> Tensor:
+    """Replaces the elements by the nearest integers; halves are rounded to even ones."""
+    return _of_array(t, "rint")
+
+
+def _of_array(t: Tensor, name: str) -> Tensor:
+    t.to_write(0)
+    new: Array = t.operand if t.dtype.kind in "biu" else getattr(xp_of(t.operand), name)(t.operand)
+    result: Tensor = write_result(t, new)
+    return result
+
+
+def fill_diagonal_(t: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Writes a value on the diagonal of a matrix; with `wrap`, on again in a tall matrix, after a
+    row without it."""
+    if t.ndim < 2 or (t.ndim > 2 and len({*t.shape}) > 1):
+        raise ValueError(
+            f"fill_diagonal_: shape {t.shape}: give a matrix, or more axes of equal lengths"
+        )
+    t.to_write(fill_value)
+    xp, columns = xp_of(t.operand), t.shape[-1]
+    if t.ndim > 2:
+        t[(xp.arange(columns),) * t.ndim] = fill_value
+        return t
+    rows = xp.arange(t.shape[0])
+    place = rows % (columns + 1) if wrap else rows
+    inside = place < columns
+    t[rows[inside], place[inside]] = fill_value
+    return t
+
+
+def addcmul_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
+    """Adds value * tensor1 * tensor2."""
+    return add_(t, value * tensor1 * tensor2)
+
+
+def addcdiv_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
+    """Adds value * tensor1 / tensor2."""
+    return add_(t, value * tensor1 / tensor2)
+
+
+def lerp_(t: Tensor, end: Any, weight: Any) -> Tensor:
+    """Moves the elements towards `end`, by the share `weight` of the way."""
+    return add_(t, weight * (array_of(end) - Tensor(t.operand)))

@@ -1,0 +1,191 @@
+"""`p.data` and `p.grad` as tensors in the memory of a parameter, and methods that write."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+
+X = np.arange(6.0).reshape(2, 3) - 2.5
+
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "mul_": lambda n, t: t.mul_(2),
+    "add_": lambda n, t: t.add_(1, alpha=3),
+    "sub_": lambda n, t: t.sub_(t * 2, alpha=0.5),
+    "div_": lambda n, t: t.div_(2),
+    "clamp_": lambda n, t: t.clamp_(min=0),
+    "clamp_ both": lambda n, t: t.clamp_(-1, 1),
+    "clamp_min_ and max": lambda n, t: t.clamp_min_(-1).clamp_max_(1),
+    "zero_": lambda n, t: t.zero_(),
+    "fill_": lambda n, t: t.fill_(3),
+    "floor_": lambda n, t: t.floor_(),
+    "ceil_ and round_": lambda n, t: t.div_(3).round_().add_(0.5).ceil_(),
+    "floor_ of integers": lambda n, t: t.long().floor_(),
+    "fill_diagonal_": lambda n, t: t.fill_diagonal_(9),
+    "fill_diagonal_ wraps": lambda n, t: n.zeros(7, 2).fill_diagonal_(4, wrap=True),
+    "fill_diagonal_ of a cube": lambda n, t: n.zeros(3, 3, 3).fill_diagonal_(4),
+    "masked_fill_": lambda n, t: t.masked_fill_(t > 0, 7.0),
+    "relu_": lambda n, t: t.relu_(),
+    "copy_": lambda n, t: t.copy_(n.ones(3)),
+    "functions": lambda n, t: t.abs_().sqrt_().exp_().log_().pow_(3).neg_(),
+    "curves": lambda n, t: t.sin_().cos_().tanh_().sigmoid_().remainder_(0.3),
+    "addcmul_": lambda n, t: t.addcmul_(t, t, value=2),
+    "addcdiv_": lambda n, t: t.addcdiv_(t, t + 9, value=2),
+    "lerp_": lambda n, t: t.lerp_(t * 3, 0.3),
+    "a row": lambda n, t: (t[0].mul_(2), t)[1],
+    "data": lambda n, t: (t.data.mul_(2), t)[1],
+    "a transpose": lambda n, t: (t.T.add_(2), t)[1],
+    "integers": lambda n, t: t.long().add_(2),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_writes_are_pytorchs(write: Any) -> None:
+    torch = pytorch()
+    ours, theirs = write(nnmpi, nnmpi.tensor(X)), write(torch, torch.tensor(X))
+    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-12, strict=True)
+
+
+def test_a_method_that_writes_returns_its_tensor_and_keeps_its_type() -> None:
+    t = nnmpi.tensor([1, 2, 3])
+    assert t.mul_(2) is t
+    with pytest.raises(TypeError, match="a int64 tensor cannot take float32 results in place"):
+        t.mul_(0.5)
+    assert t.tolist() == [2, 4, 6]
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "a parameter": lambda p: p.mul_(2),
+    "a parameter, drawn": lambda p: p.normal_(),
+    "a result": lambda p: (p * 2).relu_(),
+    "a value with a gradient": lambda p: nnmpi.zeros(3).add_(p),
+    "a bound with a gradient": lambda p: nnmpi.zeros(3).clamp_(max=p),
+}
+
+
+@pytest.mark.parametrize("write", REFUSED.values(), ids=REFUSED)
+def test_writes_that_lose_a_gradient_are_refused_but_under_no_grad(write: Any) -> None:
+    p = nn.Parameter(np.ones(3, "float32"))
+    with pytest.raises(RuntimeError, match="make a new tensor, or write under"):
+        write(p)
+    assert p.tolist() == [1, 1, 1]
+    with nnmpi.no_grad():
+        write(p)
+
+
+def test_a_backward_pass_that_needs_what_was_written_raises() -> None:
+    x, factor = nnmpi.tensor([1.0, 2.0], requires_grad=True), nnmpi.tensor([3.0, 4.0])
+    y = (x * factor).sum()
+    factor.mul_(2)
+    with pytest.raises(RuntimeError, match="written in place"):
+        y.backward()
+
+
+def test_data_and_grad_are_tensors_in_the_memory_of_a_parameter() -> None:
+    p = nn.Parameter(np.array([3.0, -4.0], "float32"))
+    assert p.grad is None
+    (p * p).sum().backward()
+    assert type(p.grad) is nnmpi.Tensor
+    assert not p.grad.requires_grad
+    assert p.grad.pow(2).sum().item() == 100
+    p.grad.data.clamp_(-6, 6)
+    p.grad.mul_(0.5)
+    p.grad += 1
+    p.grad[0] = 0
+    assert np.asarray(p.grad).tolist() == [0, -2]
+    assert (np.abs(p.grad).max(), np.linalg.norm(p.grad), np.sum(p.grad)) == (2, 2, -2)
+    p.data.mul_(0.5).sub_(p.grad)
+    p.data[0].fill_(9)
+    p.data -= 1
+    assert p.tolist() == [8, -1]
+    assert p.requires_grad
+    assert not p.data.requires_grad
+    assert np.shares_memory(np.asarray(p.data), p.array)
+    p.data = nnmpi.ones(2)
+    p.grad = nnmpi.zeros(2)
+    assert (p.tolist(), p.grad.tolist()) == ([1, 1], [0, 0])
+
+
+def test_the_data_and_the_gradient_of_a_leaf_share_its_memory() -> None:
+    t = nnmpi.tensor([1.0, 2.0], requires_grad=True)
+    t.sum().backward()
+    t.grad.zero_()
+    t.data.add_(1)
+    assert (t.tolist(), t.grad.tolist()) == ([2, 3], [0, 0])
+    t.data, t.grad = np.zeros(2, "float32"), None
+    assert (t.tolist(), t.grad) == ([0, 0], None)
+
+
+def test_a_write_to_data_is_unknown_to_the_tape_as_in_pytorch() -> None:
+    p = nn.Parameter(np.ones(2, "float32"))
+    y = (p * 3).sum()
+    p.data.fill_(5)
+    y.backward()
+    assert p.grad.tolist() == [3, 3]
+
+
+def test_data_is_initialised_as_the_parameter_is() -> None:
+    found = []
+    for weight in (lambda m: m.weight, lambda m: m.weight.data):
+        with nnmpi.seeded(3):
+            model = nn.Sequential(nn.Linear(3, 2))
+            nn.init.normal_(weight(model[0]), 0.0, 0.02)
+            nn.init.kaiming_uniform_(weight(model[0]))
+        found.append(model[0].weight.tolist())
+    assert found[0] == found[1]
+
+
+def test_values_that_were_written_have_no_seed() -> None:
+    layer = nn.Linear(2, 2)
+    layer.weight.data.fill_(1)
+    assert layer.weight.seed is None
+    with nnmpi.no_grad():
+        layer.bias.zero_()
+    assert layer.bias.seed is None
+
+
+def test_random_writes_follow_from_a_generator_or_from_the_number_before() -> None:
+    g = nnmpi.Generator().manual_seed(7)
+    first = [nnmpi.zeros(50).normal_(1, 2, generator=g), nnmpi.randn(3, generator=g)]
+    g.manual_seed(7)
+    assert (nnmpi.zeros(50).normal_(1, 2, generator=g) == first[0]).all()
+    assert (nnmpi.randn(3, generator=g) == first[1]).all()
+    assert g.initial_seed() == 7
+    state = g.get_state()
+    drawn = nnmpi.rand(3, generator=g), nnmpi.randperm(5, generator=g)
+    g.set_state(state)
+    assert (nnmpi.rand(3, generator=g) == drawn[0]).all()
+    assert (nnmpi.randperm(5, generator=g) == drawn[1]).all()
+    with nnmpi.seeded(1):
+        u = nnmpi.zeros(2000).uniform_(-1, 3)
+        b = nnmpi.zeros(2000).bernoulli_(0.25)
+        e = nnmpi.zeros(2000).exponential_(2.0)
+        ones = nnmpi.bernoulli(nnmpi.full((2000,), 0.25))
+    assert -1 < float(u.min()) < -0.9 < 2.9 < float(u.max()) < 3
+    assert 0.2 < float(b.mean()) < 0.3
+    assert set(ones.tolist()) == {0, 1}
+    assert 0.45 < float(e.mean()) < 0.55
+    assert not (ones == b).all()
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        nnmpi.bernoulli(nnmpi.tensor([1.5]))
+
+
+def test_ufuncs_write_into_arrays_and_tensors() -> None:
+    a, t = np.ones(3), nnmpi.tensor([1.0, 2.0, 3.0])
+    memory = a
+    a -= t
+    assert a is memory
+    assert a.tolist() == [0, -1, -2]
+    assert np.add(t, 1, out=t) is t
+    assert t.tolist() == [2, 3, 4]
+    assert type(np.sqrt(t)) is np.ndarray
+    total = np.zeros(3)
+    total += t.requires_grad_()
+    assert total.requires_grad
+    with pytest.raises(TypeError, match=r"numpy\.exp would lose the gradient"):
+        np.exp(t)
