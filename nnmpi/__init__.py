@@ -34,7 +34,7 @@ with _gc_paused():
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
-    from nnmpi.autograd.torch_names import FUNCTIONS_ON_USE as _FUNCTIONS_ON_USE
+    from nnmpi.autograd.torch_names import NAMES_ON_USE as _NAMES_ON_USE
     from nnmpi.io.files.loading import load as load
     from nnmpi.io.files.saving import save as save
     from nnmpi.nn.random_numbers import *  # noqa: F403
@@ -48,7 +48,7 @@ _ON_USE = {
     "Trainer": "nnmpi.run.trainer:Trainer",
     "cli": "nnmpi.options.cli",
     "data": "nnmpi.data",
-    **_FUNCTIONS_ON_USE,
+    **_NAMES_ON_USE,
     **_addons.names_of("nnmpi"),
 }
 """Where the names are that are loaded when they are used first."""
@@ -90,12 +90,36 @@ if _TYPE_CHECKING:
     from nnmpi import utils as utils
     from nnmpi.amp import autocast as autocast
     from nnmpi.arrays import cuda as cuda
+    from nnmpi.autograd.gathering import gather as gather
+    from nnmpi.autograd.gathering import index_add as index_add
+    from nnmpi.autograd.gathering import index_select as index_select
+    from nnmpi.autograd.gathering import scatter as scatter
+    from nnmpi.autograd.gathering import scatter_add as scatter_add
+    from nnmpi.autograd.gathering import take_along_dim as take_along_dim
+    from nnmpi.autograd.grad_modes import enable_grad as enable_grad
+    from nnmpi.autograd.grad_modes import inference_mode as inference_mode
+    from nnmpi.autograd.grad_modes import is_grad_enabled as is_grad_enabled
+    from nnmpi.autograd.grad_modes import set_grad_enabled as set_grad_enabled
+    from nnmpi.autograd.measuring import bincount as bincount
+    from nnmpi.autograd.measuring import cdist as cdist
+    from nnmpi.autograd.measuring import histc as histc
+    from nnmpi.autograd.measuring import norm as norm
+    from nnmpi.autograd.measuring import outer as outer
     from nnmpi.autograd.ordering import argsort as argsort
     from nnmpi.autograd.ordering import kthvalue as kthvalue
     from nnmpi.autograd.ordering import median as median
     from nnmpi.autograd.ordering import mode as mode
     from nnmpi.autograd.ordering import sort as sort
     from nnmpi.autograd.ordering import topk as topk
+    from nnmpi.autograd.rearranging import diag as diag
+    from nnmpi.autograd.rearranging import flip as flip
+    from nnmpi.autograd.rearranging import kron as kron
+    from nnmpi.autograd.rearranging import repeat_interleave as repeat_interleave
+    from nnmpi.autograd.rearranging import roll as roll
+    from nnmpi.autograd.rearranging import tile as tile
+    from nnmpi.autograd.rearranging import tril_indices as tril_indices
+    from nnmpi.autograd.rearranging import triu_indices as triu_indices
+    from nnmpi.autograd.rearranging import unbind as unbind
     from nnmpi.distributed.replicas import verify as verify
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot

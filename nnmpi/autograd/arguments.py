@@ -44,14 +44,15 @@ def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
 
 
 def axis_of(axis: Any, dim: Any, default: int | None = None) -> Any:
-    """The axis or axes given as `axis` or as `dim`, or the default; a list becomes a tuple.
-
-    No axes are none of them in NumPy's axis=(), and all of them in PyTorch's dim=().
-    """
-    if isinstance(dim, tuple | list) and not dim:
-        dim = None
+    """The axis or axes given as `axis` or as `dim`, or the default; a list becomes a tuple."""
     given = one_of("axis", axis, "dim", dim)
     return default if given is None else tuple(given) if isinstance(given, list) else given
+
+
+def reduced_axes(axis: Any, dim: Any) -> Any:
+    """The axis or axes of a reduction; None stands for all. No axes are none of them as NumPy's
+    axis=(), and all of them as PyTorch's dim=()."""
+    return axis_of(axis, None if isinstance(dim, tuple | list) and not dim else dim)
 
 
 def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:

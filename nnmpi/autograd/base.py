@@ -14,7 +14,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import replacements
-from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of
+from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of, reduced_axes
 from nnmpi.autograd.ops import reduce, shape
 from nnmpi.autograd.recording import Storage, recording
 
@@ -238,7 +238,7 @@ def reduction(op: OpFunction) -> Method:
         axis: reduce.Dims = None,
         keepdims: bool | None = None,
     ) -> Any:
-        options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
+        options = {"axis": reduced_axes(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
         return self.applied(op, self, **options)
 
     return named(method, op)
@@ -269,7 +269,7 @@ def spread(op: OpFunction) -> Method:
         delta = one_of("ddof", ddof, "correction", correction)
         if delta is None:
             delta = int(axis is NOT_GIVEN)
-        over = axis_of(None if axis is NOT_GIVEN else axis, dim)
+        over = reduced_axes(None if axis is NOT_GIVEN else axis, dim)
         return self.applied(op, self, ddof=delta, axis=over, keepdims=keeps_axes(keepdims, keepdim))
 
     return named(method, op)

@@ -10,11 +10,11 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.functional import as_tensors, backend_of, tensor, where
-from nnmpi.autograd.tensor import Tensor
+from nnmpi.autograd.tensor import Tensor, array_on
 
 __all__ = [
-    "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "ones", "ones_like",
-    "tril", "triu", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "full", "full_like",
+    "linspace", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -90,6 +90,19 @@ def full(
 zeros_like = empty_like = like(zeros)
 ones_like = like(ones)
 full_like = like(full)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """The tensor itself, or a tensor that shares the memory of an array, where type and device
+    allow it; else a copy, as by `tensor`."""
+    if isinstance(data, Tensor):
+        return data.to(dtype=dtype, device=device)
+    if backend.is_array(data):
+        return Tensor(array_on(backend.of(data), data)).to(dtype=dtype, device=device)
+    return tensor(data, dtype, device=device)
+
+
+asarray = as_tensor
 
 
 @creator

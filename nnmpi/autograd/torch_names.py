@@ -6,7 +6,7 @@ Advice for a method that is missing belongs in `replacements.txt`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -26,7 +26,10 @@ def _places(modules: dict[str, str]) -> dict[str, str]:
 
 FUNCTIONS_ON_USE = _places(
     {
+        "autograd.gathering": "gather index_add index_select scatter scatter_add take_along_dim",
+        "autograd.measuring": "bincount histc norm outer",
         "autograd.ordering": "argsort kthvalue median mode sort topk",
+        "autograd.rearranging": "diag flip kron repeat_interleave roll tile unbind",
         "nn.random_writes": "bernoulli",
     }
 )
@@ -34,14 +37,29 @@ FUNCTIONS_ON_USE = _places(
 
 METHODS_ON_USE = FUNCTIONS_ON_USE | _places(
     {
+        "autograd.gathering": "index_add_ scatter_ scatter_add_",
         "autograd.in_place": "abs_ add_ addcdiv_ addcmul_ ceil_ clamp_ clamp_max_ clamp_min_ copy_"
         " cos_ div_ exp_ fill_ fill_diagonal_ floor_ lerp_ log_ masked_fill_ mul_ neg_ pow_ relu_"
         " remainder_ round_ sigmoid_ sin_ sqrt_ sub_ tanh_ zero_",
+        "autograd.rearranging": "repeat unfold",
         "nn.random_numbers": "multinomial",
         "nn.random_writes": "bernoulli_ exponential_ normal_ uniform_",
     }
 )
 """Where all methods are that are loaded when they are used first."""
+
+NAMES_ON_USE = FUNCTIONS_ON_USE | _places(
+    {
+        "autograd.grad_modes": "enable_grad inference_mode is_grad_enabled set_grad_enabled",
+        "autograd.measuring": "cdist",
+        "autograd.rearranging": "tril_indices triu_indices",
+    }
+)
+"""Where all functions of `nnmpi` are that are loaded when they are used first."""
+
+
+_LOADED = method_of(shape.copy)
+"""Stands for a method that is loaded on its first use, for type checkers."""
 
 
 def to_method(where: str) -> Callable[..., Any]:
@@ -234,6 +252,17 @@ class TorchNames(TensorBase):
     argmin = reduction(logic.argmin)
     amax, amin = reduction(reduce.max), reduction(reduce.min)
     clone = method_of(shape.copy)
+
+    if TYPE_CHECKING:  # the names in METHODS_ON_USE
+        abs_ = add_ = addcdiv_ = addcmul_ = argsort = bernoulli = bernoulli_ = bincount = _LOADED
+        ceil_ = clamp_ = clamp_max_ = clamp_min_ = copy_ = cos_ = diag = div_ = exp_ = _LOADED
+        exponential_ = fill_ = fill_diagonal_ = flip = floor_ = gather = histc = _LOADED
+        index_add = index_add_ = index_select = kron = kthvalue = lerp_ = log_ = _LOADED
+        masked_fill_ = median = mode = mul_ = multinomial = neg_ = norm = normal_ = _LOADED
+        outer = pow_ = relu_ = remainder_ = repeat = repeat_interleave = roll = round_ = _LOADED
+        scatter = scatter_ = scatter_add = scatter_add_ = sigmoid_ = sin_ = sort = _LOADED
+        sqrt_ = sub_ = take_along_dim = tanh_ = tile = topk = unbind = unfold = _LOADED
+        uniform_ = zero_ = _LOADED
 
     # ---- types and devices; last, since they hide Python's int, float and bool in this class
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.programs import printed
 
 import nnmpi
+from nnmpi.autograd import torch_names
 
 PACKAGES = (nnmpi, nnmpi.nn)
 NAMES = [(package, name) for package in PACKAGES for name in package._ON_USE]
@@ -25,6 +26,21 @@ def test_type_checkers_know_the_same_names(package: ModuleType) -> None:
         for name, where in package._ON_USE.items()
         if package is nnmpi or ":" in where  # modules of nn are imported by their names
     }
+
+
+def test_type_checkers_know_the_methods_that_are_loaded_on_use() -> None:
+    text = Path(str(torch_names.__file__)).read_text(encoding="utf-8")
+    (names,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef))
+    (branch,) = (n for n in names.body if isinstance(n, ast.If))
+    declared = {t.id for n in ast.walk(branch) if isinstance(n, ast.Assign) for t in n.targets}
+    assert declared == {*torch_names.METHODS_ON_USE}
+
+
+@pytest.mark.parametrize("name", torch_names.METHODS_ON_USE)
+def test_method_is_what_its_module_has(name: str) -> None:
+    path, _, attribute = torch_names.METHODS_ON_USE[name].partition(":")
+    assert attribute == name
+    assert getattr(nnmpi.zeros(2), name).__func__ is getattr(importlib.import_module(path), name)
 
 
 @pytest.mark.parametrize(("package", "name"), NAMES)

@@ -71,7 +71,7 @@ def test_a_product_of_a_row_and_a_column_is_summed_in_float32(dtype: str) -> Non
     x, w = (rng.standard_normal((1, 4096)).astype(named(dtype)) for _ in range(2))
     x[0, -1], w[0, -1] = 1, -(x[0, :-1].astype("d") @ w[0, :-1].astype("d"))  # they nearly cancel
     layer.weight.data[...] = DEVICE.asarray(w)
-    y = backend.to_host(layer(nnmpi.tensor(x, on=DEVICE)).data).astype("d")
+    y = backend.to_host(layer(nnmpi.tensor(x, on=DEVICE)).array).astype("d")
     exact = x.astype("d") @ w.T.astype("d")
     assert abs(y - exact) <= 2**-8 * abs(exact) + 1e-4
 

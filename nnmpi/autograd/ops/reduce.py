@@ -29,7 +29,7 @@ def _axes(axis: Dims, a: Array) -> list[int]:
     return [k % a.ndim for k in _given(axis, a)]
 
 
-def _kept(a: Array, axis: Dims) -> tuple[int, ...]:
+def kept_shape(a: Array, axis: Dims) -> tuple[int, ...]:
     """The shape of `a` with length 1 at the axes to reduce."""
     axes = _axes(axis, a)
     return tuple(1 if k in axes else n for k, n in enumerate(a.shape))
@@ -48,7 +48,7 @@ def _signed(a: Array) -> Array:
 def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis, a = xp_of(a), existing(axis, a), _signed(a)
-    kept, a_shape = _kept(a, axis), a.shape
+    kept, a_shape = kept_shape(a, axis), a.shape
     return Result(
         summed(a, axis, keepdims), (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),)
     )
@@ -58,7 +58,7 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
-    share, kept, a_shape = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
+    share, kept, a_shape = y.size / a.size if a.size else 0.0, kept_shape(a, axis), a.shape
     return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), a_shape),))
 
 
@@ -74,14 +74,14 @@ def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, 
 def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
-    kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
+    kept, (d, total, divisor) = kept_shape(a, axis), _squares(a, axis, ddof, keepdims)
     return Result(total / divisor, (lambda g, out: d * (g.reshape(kept) * 2 / divisor),))
 
 
 def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The standard deviation over `axis`; its gradient is 0 where the deviation is 0."""
     xp, axis = xp_of(a), existing(axis, a)
-    kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
+    kept, (d, total, divisor) = kept_shape(a, axis), _squares(a, axis, ddof, keepdims)
     y = xp.sqrt(total / divisor)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -101,7 +101,7 @@ def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     def vjp(g: Array, out: Array | None) -> Array:
         rows, back = _as_rows(a, axis)
         others = _before(rows) * xp.flip(_before(xp.flip(rows, axis=1)), axis=1)
-        return back(others) * g.reshape(_kept(a, axis))
+        return back(others) * g.reshape(kept_shape(a, axis))
 
     return Result(y, (vjp,))
 
@@ -144,7 +144,7 @@ def _min_or_max(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
     amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
-    kept = _kept(a, axis)
+    kept = kept_shape(a, axis)
     y = by_float32(partial(getattr(xp, name), axis=axis, keepdims=keepdims), a)
 
     def share(g: Array, a: Array, y: Array) -> Array:

@@ -144,7 +144,7 @@ def getitem(a: Array, *, index: Any) -> Result:
     def vjp(g: Array, out: Array | None) -> Array:
         da = xp.zeros(a_shape, g.dtype)
         if basic is None:
-            _add_at(da, saved_index, g)
+            add_at(da, saved_index, g)
         else:
             da[saved_index] = g
         return da
@@ -152,7 +152,7 @@ def getitem(a: Array, *, index: Any) -> Result:
     return Result(a[saved_index], (vjp,), is_view=basic is not None)
 
 
-def _add_at(to: Array, index: Any, g: Array) -> None:
+def add_at(to: Array, index: Any, g: Array) -> None:
     """to[index] += g, where an index that occurs several times is added each time."""
     xp = xp_of(to)
     if isinstance(to, np.ndarray):

@@ -85,7 +85,7 @@ def step(t: Task, stats: BatchStats, samples: np.ndarray, move: Any = None) -> S
         current_pass.reset(token)
     loss = nn.CrossEntropyLoss(reduction="sum")(y, t.y[samples])
     loss.backward(t.on.asarray(np.asarray(1 / len(t.y))))
-    for array in (y.data, x.grad, *(b for _, b in model.named_buffers())):
+    for array in (y.array, x.grad_array, *(b for _, b in model.named_buffers())):
         assert type(array) is t.on.xp.ndarray
     assert (y.dtype, x.grad.dtype) == (t.dtype, t.dtype)
     return Step(

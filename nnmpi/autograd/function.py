@@ -1,0 +1,184 @@
+"""`Function`: a function of tensors whose backward pass its author writes, as in PyTorch.
+
+    class Exp(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            (y,) = ctx.saved_tensors
+            return g * y
+
+    y = Exp.apply(x)
+
+A node of the tape has one result. So the results of a function with several are joined in one row,
+of which they are parts: when its node is visited, the gradients of all of them are there.
+"""
+
+from collections.abc import Sequence
+from itertools import compress
+from math import prod
+from typing import Any
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.kernels import Result, shared_vjps
+from nnmpi.autograd.recording import recording
+from nnmpi.autograd.tensor import Tensor, apply, array_of
+
+
+class Context:
+    """Holds what `forward` keeps for `backward`: tensors by `save_for_backward`, else attributes.
+
+    needs_input_grad   for each argument of `forward`: whether `backward` has to return a gradient
+    """
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.materializes = True
+        self.without_gradient: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps tensors, which `backward` finds in `saved_tensors`."""
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Marks results that have no gradient; integers and booleans have none anyway."""
+        self.without_gradient = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Says whether `backward` gets zeros, or None, for results that nothing depends on; they
+        are zeros in either case, since all results have one node."""
+        self.materializes = value
+
+
+class Function:
+    """The base class of functions with a `forward` and a `backward` of their own; `apply` calls
+    them."""
+
+    @staticmethod
+    def forward(*args: Any, **options: Any) -> Any:
+        """Computes the result; its first argument is the context, unless there is a
+        `setup_context(ctx, inputs, output)`."""
+        raise NotImplementedError("a Function needs forward(ctx, ...) as a static method")
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Returns a gradient for each argument of `forward`, or None, from those of its results."""
+        raise NotImplementedError("a Function needs backward(ctx, ...) as a static method")
+
+    setup_context: Any = None
+
+    @classmethod
+    def apply(cls, *args: Any, **options: Any) -> Any:
+        """Calls `forward`, in which nothing is recorded, and records `backward` for its results."""
+        places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+        recorded = bool(recording.get())
+        needs = tuple(recorded and isinstance(a, Tensor) and a.requires_grad for a in args)
+        ctx, token = Context(needs), recording.set(False)
+        try:
+            if cls.setup_context is None:
+                result = cls.forward(ctx, *args, **options)
+            else:
+                result = cls.forward(*args, **options)
+                cls.setup_context(ctx, args, result)
+        finally:
+            recording.reset(token)
+        results = result if isinstance(result, tuple) else (result,)
+        skipped = {id(t) for t in ctx.without_gradient}
+        graded = [
+            y
+            for y in results
+            if isinstance(y, Tensor) and is_float(y.dtype) and id(y) not in skipped
+        ]
+        if not graded or True not in needs:
+            return result
+        known = {id(y) for y in graded}
+        is_graded = [id(y) in known for y in results]
+        made = iter(_recorded(cls, ctx, args, places, results, is_graded))
+        outputs = tuple(next(made) if has else y for y, has in zip(results, is_graded, strict=True))
+        return outputs if isinstance(result, tuple) else outputs[0]
+
+
+def _recorded(
+    function: type[Function],
+    ctx: Context,
+    args: Sequence[Any],
+    places: Sequence[int],
+    results: Sequence[Any],
+    is_graded: Sequence[bool],
+) -> list[Tensor]:
+    """The results with gradients, as parts of one node."""
+    inputs, outputs = [args[i] for i in places], [*compress(results, is_graded)]
+    shapes = [y.shape for y in outputs]
+    others = [isinstance(y, Tensor) and (y.shape, y.dtype) for y in results]
+
+    def op(*arrays: Array) -> Result:
+        xp = xp_of(outputs[0].operand)
+        rows = [y.operand.reshape(-1) for y in outputs]
+        value = outputs[0].operand if len(outputs) == 1 else xp.concatenate(rows)
+
+        def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
+            parts = iter([g] if len(shapes) == 1 else _split(g, shapes))
+            of_results = [
+                Tensor(next(parts)) if has else Tensor(xp.zeros(*other)) if other else None
+                for has, other in zip(is_graded, others, strict=True)
+            ]
+            token = recording.set(False)
+            try:
+                gradients = function.backward(ctx, *of_results)
+            finally:
+                recording.reset(token)
+            gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+            return _checked(function.__name__, gradients, inputs, places, len(args))
+
+        return Result(value, shared_vjps(len(arrays)), prepare)
+
+    op.__name__ = function.__name__
+    y = apply(op, *inputs)
+    if len(outputs) == 1:
+        return [y]
+    parts, start = [], 0
+    for shape in shapes:
+        parts.append(y[start : start + prod(shape)].reshape(shape))
+        start += prod(shape)
+    return parts
+
+
+def _split(g: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    parts, start = [], 0
+    for shape in shapes:
+        parts.append(g[start : start + prod(shape)].reshape(shape))
+        start += prod(shape)
+    return parts
+
+
+def _checked(
+    name: str,
+    gradients: tuple[Any, ...],
+    inputs: Sequence[Tensor],
+    places: Sequence[int],
+    count: int,
+) -> list[Array]:
+    """The gradients of the tensors among the arguments as arrays, zeros for None; raises ValueError
+    if there are more or fewer than arguments, or one has another shape."""
+    if len(gradients) < count or any(g is not None for g in gradients[count:]):
+        raise ValueError(
+            f"{name}.backward returned {len(gradients)} gradients for {count} arguments of "
+            "forward: return one for each, or None"
+        )
+    arrays = []
+    for t, place in zip(inputs, places, strict=True):
+        g = gradients[place]
+        array = xp_of(t.operand).zeros(t.shape, t.dtype) if g is None else array_of(g)
+        if array.shape != t.shape:
+            raise ValueError(
+                f"{name}.backward returned a gradient of shape {array.shape} for argument {place}, "
+                f"of shape {t.shape}"
+            )
+        arrays.append(array)
+    return arrays

@@ -1,0 +1,115 @@
+"""Functions of tensors that read and write elements at the places of an index; also methods."""
+
+from typing import Any
+
+from nnmpi.autograd.base import write_result
+from nnmpi.autograd.functional import as_tensors
+from nnmpi.autograd.ops import gather as ops
+from nnmpi.autograd.ops import shape
+from nnmpi.autograd.tensor import Tensor, apply
+
+
+def gather(t: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Tensor:
+    """The elements at the places `index` along an axis: y[i, j] = t[i, index[i, j]] for dim=1."""
+    t, index = as_tensors(t, index)
+    if not index.size:
+        nothing: Tensor = t.reshape(-1)[:0].reshape(index.shape)
+        return nothing
+    rows, places, axis = _rows("gather", t, dim, index)
+    y = apply(ops.gather, rows, places, axis=axis)
+    return y.reshape(index.shape)
+
+
+def take_along_dim(t: Any, indices: Any, dim: int | None = None) -> Tensor:
+    """The elements at the places `indices` along an axis, whose other axes are broadcast; without
+    an axis, those of the flattened tensor."""
+    t, indices = as_tensors(t, indices)
+    if dim is None:
+        return gather(t.reshape(-1), 0, indices.reshape(-1))
+    axis = shape.axis_within(dim, t.ndim)
+    pairs = zip(t.shape, indices.shape, strict=True)
+    lengths = [max(n, m) if n and m else 0 for n, m in pairs]
+    of_t, of_index = ((*lengths[:axis], u.shape[axis], *lengths[axis + 1 :]) for u in (t, indices))
+    return gather(t.expand(of_t), axis, indices.expand(of_index))
+
+
+def scatter(
+    t: Any, dim: int, index: Any, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Tensor:
+    """A copy of t with elements of `src`, or `value`, at the places `index` along an axis: y[i,
+    index[i, j]] = src[i, j] for dim=1; with reduce="add" they are added."""
+    if reduce not in (None, "add"):
+        raise ValueError(f"scatter: reduce={reduce!r} must be None or 'add'")
+    return _scattered("scatter", t, dim, index, value if src is None else src, reduce == "add")
+
+
+def scatter_add(t: Any, dim: int, index: Any, src: Any) -> Tensor:
+    """A copy of t to which elements of `src` are added at the places `index` along an axis."""
+    return _scattered("scatter_add", t, dim, index, src, True)
+
+
+def scatter_(t: Tensor, dim: int, index: Any, src: Any = None, **options: Any) -> Tensor:
+    """Writes elements of `src`, or `value`, to the places `index` along an axis, as `scatter`."""
+    return _written(scatter, t, dim, index, src, **options)
+
+
+def scatter_add_(t: Tensor, dim: int, index: Any, src: Any) -> Tensor:
+    """Adds elements of `src` to those of t at the places `index` along an axis."""
+    return _written(scatter_add, t, dim, index, src)
+
+
+def index_select(t: Any, dim: int, index: Any) -> Tensor:
+    """The slices along an axis whose numbers `index`, a vector or a number, says."""
+    t, index = as_tensors(t, index)
+    if index.ndim > 1:
+        raise ValueError(f"index_select: an index of shape {index.shape}: give a vector")
+    rows = t if t.ndim else t.reshape(1)
+    axis = shape.axis_within(dim, rows.ndim)
+    y: Tensor = rows[(slice(None),) * axis + (index.reshape(-1),)]
+    return y if t.ndim else y.reshape(())
+
+
+def index_add(t: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
+    """A copy of t to whose slices `index` along an axis alpha times those of `source` are added."""
+    t, index, source = as_tensors(t, index, source)
+    rows, added = (u if u.ndim else u.reshape(1) for u in (t, source))
+    axis = shape.axis_within(dim, rows.ndim)
+    y = apply(ops.index_add, rows, index.reshape(-1), added, axis=axis, alpha=alpha)
+    return y.reshape(t.shape)
+
+
+def index_add_(t: Tensor, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
+    """Adds alpha times the slices of `source` to the slices `index` of t along an axis."""
+    return _written(index_add, t, dim, index, source, alpha=alpha)
+
+
+def _rows(name: str, t: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
+    """The tensor and the index with at least one axis, and the axis counted from 0."""
+    rows = t if t.ndim else t.reshape(1)
+    places = index if index.ndim else index.reshape(1)
+    if rows.ndim != places.ndim and places.size:
+        raise ValueError(
+            f"{name}: an index of shape {index.shape} for a tensor of shape {t.shape}: give one "
+            "with as many axes"
+        )
+    if index.dtype.kind not in "iu":
+        raise TypeError(f"{name}: an index is of integers, not of {index.dtype}")
+    return rows, places, shape.axis_within(dim, rows.ndim)
+
+
+def _scattered(name: str, t: Any, dim: int, index: Any, source: Any, adds: bool) -> Tensor:
+    t, index = as_tensors(t, index)
+    rows, places, axis = _rows(name, t, dim, index)
+    if not index.size:
+        result: Tensor = t.clone()
+        return result
+    if isinstance(source, Tensor) and source.ndim == 0 and index.ndim == 0:
+        source = source.reshape(1)
+    return apply(ops.scatter, rows, places, source, axis=axis, adds=adds).reshape(t.shape)
+
+
+def _written(function: Any, t: Tensor, dim: int, *operands: Any, **options: Any) -> Tensor:
+    for value in operands:
+        t.to_write(value if isinstance(value, Tensor) else 0)
+    result: Tensor = write_result(t, function(Tensor(t.operand), dim, *operands, **options).operand)
+    return result

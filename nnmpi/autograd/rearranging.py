@@ -1,0 +1,133 @@
+"""Functions of tensors that reverse, shift, repeat and cut them, under PyTorch's names; most are
+methods too."""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.functional import as_tensors, tensor
+from nnmpi.autograd.gathering import index_select
+from nnmpi.autograd.ops import arrange, shape
+from nnmpi.autograd.recording import Storage
+from nnmpi.autograd.tensor import Tensor, apply, on_host
+
+
+def flip(t: Any, *axes_of: Any, dims: Any = ()) -> Tensor:
+    """The elements in reverse order along axes, as flip(t, 0), flip(t, 0, 1) or flip(t, [0, 1])."""
+    (t,) = as_tensors(t)
+    axes = tuple(shape.axis_within(k, max(t.ndim, 1)) for k in flat(axes_of) or flat((dims,)))
+    return apply(arrange.flip, t, axes=axes if t.ndim else ())
+
+
+def roll(t: Any, shifts: Any, dims: Any = None) -> Tensor:
+    """The elements shifted along axes, those at the end to the beginning; without axes, along the
+    flattened tensor."""
+    (t,) = as_tensors(t)
+    by = tuple(shifts) if isinstance(shifts, tuple | list) else (shifts,)
+    axes = tuple(dims) if isinstance(dims, tuple | list) else None if dims is None else (dims,)
+    if len(by) != (len(axes) if axes else 1):
+        raise ValueError(f"roll: shifts {by} for dims {axes}: give one shift for each axis")
+    if t.ndim == 0:
+        result: Tensor = t.clone()
+        return result
+    return apply(arrange.roll, t, shifts=by, axes=axes or None)
+
+
+def diag(t: Any, diagonal: int = 0) -> Tensor:
+    """A diagonal of a matrix as a vector, or a matrix of zeros with a vector on a diagonal."""
+    (t,) = as_tensors(t)
+    if t.ndim not in (1, 2):
+        raise ValueError(f"diag: shape {t.shape}: give a vector or a matrix")
+    return apply(arrange.on_diagonal if t.ndim == 1 else arrange.diagonal, t, offset=diagonal)
+
+
+def unbind(t: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, without that axis, as views."""
+    (t,) = as_tensors(t)
+    axis = shape.axis_within(dim, t.ndim)
+    return tuple(t[(slice(None),) * axis + (i,)] for i in range(t.shape[axis]))
+
+
+def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
+    """The windows of `size` elements along an axis, one every `step`, in a new last axis.
+
+    The result is a copy, so writing to it raises RuntimeError.
+    """
+    (t,) = as_tensors(t)
+    rows = t if t.ndim else t.reshape(1)
+    axis = shape.axis_within(dimension, rows.ndim)
+    n = rows.shape[axis]
+    if not 0 <= size <= n or step < 1:
+        raise ValueError(
+            f"unfold: windows of {size} with step {step} for an axis of length {n}: give a size "
+            f"from 0 to {n}, and a step of at least 1"
+        )
+    starts = np.arange(0, n - size + 1, step)
+    windows = rows[(slice(None),) * axis + (starts[:, None] + np.arange(size),)]
+    order = [k for k in range(windows.ndim) if k != axis + 1]
+    y = windows.permute(*order, axis + 1)
+    y = y if t.ndim else y.reshape(-1)[:size]
+    y.storage = Storage(is_copy=True)
+    result: Tensor = y
+    return result
+
+
+def repeat(t: Any, *sizes: Any) -> Tensor:
+    """The tensor so many times along each axis, as t.repeat(2, 3); new axes come first.
+
+    This is PyTorch's repeat, which NumPy calls tile; NumPy's repeat is `repeat_interleave`.
+    """
+    (t,) = as_tensors(t)
+    times = tuple(map(int, flat(sizes)))
+    lead = len(times) - t.ndim
+    if lead < 0:
+        raise ValueError(
+            f"repeat: {times} for shape {t.shape}: give a number for each axis, and before these "
+            "the lengths of new axes"
+        )
+    lengths = (1,) * lead + t.shape
+    inner = t.reshape([k for n in lengths for k in (1, n)])
+    wide = inner.expand([k for m, n in zip(times, lengths, strict=True) for k in (m, n)])
+    result: Tensor = wide.reshape([m * n for m, n in zip(times, lengths, strict=True)])
+    return result
+
+
+def tile(t: Any, *dims: Any) -> Tensor:
+    """The tensor so many times along its last axes, as in NumPy."""
+    (t,) = as_tensors(t)
+    times = flat(dims)
+    return repeat(t, (1,) * (t.ndim - len(times)) + tuple(times))
+
+
+def repeat_interleave(
+    t: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Each slice along an axis so many times, one behind the other; without an axis, each element
+    of the flattened tensor. The numbers are read on the host."""
+    (t,) = as_tensors(t)
+    rows, axis = (t.reshape(-1), 0) if dim is None else (t, shape.axis_within(dim, t.ndim))
+    times = np.broadcast_to(on_host(repeats), rows.shape[axis])
+    index = tensor(np.repeat(np.arange(rows.shape[axis]), times), on=t.device)
+    return index_select(rows, axis, index)
+
+
+def kron(a: Any, b: Any) -> Tensor:
+    """The Kronecker product: each element of a times the whole of b, put together."""
+    a, b = as_tensors(a, b)
+    ndim = max(a.ndim, b.ndim)
+    of_a, of_b = ((1,) * (ndim - t.ndim) + t.shape for t in (a, b))
+    left = a.reshape([k for n in of_a for k in (n, 1)])
+    right = b.reshape([k for n in of_b for k in (1, n)])
+    result: Tensor = (left * right).reshape([m * n for m, n in zip(of_a, of_b, strict=True)])
+    return result
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """The rows and columns of the elements on and below a diagonal of a matrix, as (2, n)."""
+    return tensor(np.stack(np.tril_indices(row, offset, col)), device=device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """The rows and columns of the elements on and above a diagonal of a matrix, as (2, n)."""
+    return tensor(np.stack(np.triu_indices(row, offset, col)), device=device)
