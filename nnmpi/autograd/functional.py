@@ -10,6 +10,7 @@ from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
 from nnmpi.autograd.ops import activations, attention, elementwise, linear, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
+from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 
 __all__ = [
@@ -196,6 +197,11 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         if is_causal:
             raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
+        if isinstance(attn_mask, Tensor) and attn_mask.requires_grad and recording.get():
+            raise ValueError(
+                "scaled_dot_product_attention: attn_mask requires a gradient, which is not "
+                "computed: write (q @ k.mT * scale + attn_mask).softmax(-1) @ v"
+            )
         mask = as_tensor(attn_mask, backend.of(q.array)).array
         scores_shape = (*lead, H, q.shape[-2], k.shape[-2])
         xp = backend.xp_of(mask)

@@ -149,6 +149,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("labels from 0 to 3 for 3 classes",),
     ),
+    "a mask with a gradient": (
+        lambda: nnmpi.scaled_dot_product_attention(*[t()[None]] * 3, attn_mask=t()[:, :2]),
+        ValueError,
+        ("attn_mask requires a gradient", "softmax(-1) @ v"),
+    ),
     "zero_": (lambda: t().zero_(), RuntimeError, ("in place", "no_grad")),
     "cauchy_": (lambda: t().cauchy_(), AttributeError, ("'cauchy_'", "t[...] = x", "no_grad")),
     "a wrong name": (lambda: t().shpae, AttributeError, ("no attribute 'shpae'",)),
