@@ -75,7 +75,7 @@ def test_trajectories_are_pytorchs(
 def test_what_is_no_matrix_has_the_steps_of_pytorchs_adamw(torch: Any) -> None:
     rng = np.random.default_rng(0)
     mine = [nn.Parameter(rng.standard_normal(shape)) for shape in ((3, 2, 2), (4, 5), (7,))]
-    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
     opt = optim.Muon.with_adamw(mine, 0.05, 0.2)
     oracles = (
         torch.optim.Muon(theirs[1:2], 0.05, 0.2, adjust_lr_fn="match_rms_adamw"),

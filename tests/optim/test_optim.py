@@ -116,7 +116,7 @@ class Twins:
     def __init__(self, torch: Any, rule: str, m: nn.Module, halves: int = 1) -> None:
         self.torch, self.m = torch, m
         self.mine = [*m.parameters()]
-        self.theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in self.mine]
+        self.theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in self.mine]
         name, options = RULES[rule]
         part = len(self.mine) // halves
         cuts = [slice(i, i + part) for i in range(0, len(self.mine), part)]

@@ -49,7 +49,7 @@ def test_trajectories_are_pytorchs(rule: str, gaps: bool) -> None:
     """While the rates fall as in a loop over param_groups, and one of them by itself."""
     torch, (name, options, groups) = pytorch(), RULES[rule]
     mine = list(model().parameters())
-    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
     optimizers = [
         getattr(library, name)(split_up(parameters, *groups), **options)
         for library, parameters in ((optim, mine), (torch.optim, theirs))
@@ -76,7 +76,7 @@ def test_trajectories_are_pytorchs(rule: str, gaps: bool) -> None:
 def test_betas_that_change_between_steps_are_pytorchs() -> None:
     """In one group; the sums, which have a factor of 1 / (1 - beta), are those of the new ones."""
     torch, mine = pytorch(), list(model().parameters())
-    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
     ours, other = (
         library.Adam(split_up(parameters, {}, {"lr": 0.05}), lr=0.01, amsgrad=True)
         for library, parameters in ((optim, mine), (torch.optim, theirs))
@@ -85,7 +85,7 @@ def test_betas_that_change_between_steps_are_pytorchs() -> None:
         rng = np.random.default_rng(t)
         for p, q in zip(mine, theirs, strict=True):
             p.grad = rng.standard_normal(p.shape)
-            q.grad = torch.tensor(p.grad)
+            q.grad = torch.tensor(p.grad_array)
         for opt in (ours, other):
             opt.param_groups[1]["betas"] = (0.5, 0.9) if t % 4 < 2 else (0.95, 0.99)
             opt.step()
@@ -185,7 +185,7 @@ def test_a_group_that_is_added_later_is_pytorchs(case: str) -> None:
     """Sums and step counts of the others go on; betas that changed just before count too."""
     torch, (name, options, group) = pytorch(), ADDED[case]
     mine = list(model().parameters())
-    theirs = [torch.nn.Parameter(torch.tensor(p.data)) for p in mine]
+    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
     ours, other = (
         getattr(library, name)(parameters[:3], **options)
         for library, parameters in ((optim, mine), (torch.optim, theirs))

@@ -131,7 +131,7 @@ def optimizer_differs(name: str, options: dict[str, Any]) -> str:
     for t in range(STEPS):
         for p, q in zip(mine, theirs, strict=True):
             p.grad = rng.standard_normal(p.shape)
-            q.grad = torch.tensor(p.grad)
+            q.grad = torch.tensor(p.grad_array)
         ours.step()
         oracle.step()
         for p, q in zip(mine, theirs, strict=True):

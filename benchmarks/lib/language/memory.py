@@ -18,7 +18,7 @@ def main(positions: str) -> None:
         x = nnmpi.tensor(np.ones((1, length, 3 * HEADS * CHANNELS), np.float32), requires_grad=True)
         layer(x).sum().backward()
         assert x.grad is not None
-        return int(x.data.nbytes)
+        return int(x.array.nbytes)
 
     run(64)
     before = _peak()
