@@ -134,7 +134,6 @@ if _TYPE_CHECKING:
     from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
     from nnmpi.run.text.generation import generate as generate
     from nnmpi.run.trainer import Trainer as Trainer
-    from nnmpi.utils.generator import Generator as Generator
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:

@@ -532,7 +532,6 @@ ADD_ONS = {
         rows={
             "names": {
                 "utils": "nnmpi.utils",
-                "Generator": "nnmpi.utils.generator:Generator",
                 "optim.lr_scheduler": "nnmpi.optim.lr_scheduler",
             }
         },

@@ -87,11 +87,11 @@ class TensorBase:
             raise BufferError(
                 "another library would not know of the gradient of this tensor: share t.detach()"
             )
-        return self.data.__dlpack__(**options)
+        return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's type and number of the device."""
-        device: tuple[int, int] = self.data.__dlpack_device__()
+        device: tuple[int, int] = self.array.__dlpack_device__()
         return device
 
     def numpy(self) -> np.ndarray:

@@ -85,7 +85,14 @@ class Generator:
 def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
     """A context whose random tensors are drawn from a generator; from the state of the thread, if
     there is none."""
-    return nullcontext() if generator is None else generator.drawing()
+    if generator is None:
+        return nullcontext()
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator is of type {type(generator).__name__}: give "
+            "nnmpi.Generator().manual_seed(seed)"
+        )
+    return generator.drawing()
 
 
 def next_seed_state() -> SeedState:

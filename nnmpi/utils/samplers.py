@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from nnmpi.autograd import on_host
 from nnmpi.nn.random_numbers import multinomial, randint, randperm
-from nnmpi.utils.generator import Generator, drawn_from
+from nnmpi.nn.seeding import Generator, drawing_from
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,7 +54,7 @@ class RandomSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         n, wanted = len(self.data_source), self.num_samples
-        with drawn_from(self.generator):
+        with drawing_from(self.generator):
             if self.replacement:
                 return iter(randint(n, (wanted,)).tolist())
             orders = [randperm(n).tolist() for _ in range(-(-wanted // max(n, 1)))]
@@ -71,7 +71,7 @@ class SubsetRandomSampler(Sampler[int]):
         self.indices, self.generator = indices, generator
 
     def __iter__(self) -> Iterator[int]:
-        with drawn_from(self.generator):
+        with drawing_from(self.generator):
             order = randperm(len(self.indices)).tolist()
         return (self.indices[i] for i in order)
 
@@ -93,7 +93,7 @@ class WeightedRandomSampler(Sampler[int]):
         self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
 
     def __iter__(self) -> Iterator[int]:
-        with drawn_from(self.generator):
+        with drawing_from(self.generator):
             return iter(multinomial(self.weights, self.num_samples, self.replacement).tolist())
 
     def __len__(self) -> int:

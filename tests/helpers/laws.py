@@ -168,7 +168,7 @@ TABLE = {
     ),
     "processes": Row(of(laws_processes), mpi=(2, 3, 4), quick=(2,)),
     "distributed": Row(
-        of_add_on("distributed", "comm.laws_distributed"),
+        of_add_ons({"distributed"}, "comm.laws_distributed"),
         (3,),
         threads_all=(1, 2, 4, 8),
         mpi=(2,),

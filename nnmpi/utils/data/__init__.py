@@ -14,8 +14,8 @@ from nnmpi import addons
 from nnmpi.autograd import Tensor, replacements
 from nnmpi.autograd.functional import as_tensors, stack, tensor
 from nnmpi.nn.random_numbers import randperm
+from nnmpi.nn.seeding import Generator, drawing_from
 from nnmpi.options.notes import note
-from nnmpi.utils.generator import Generator, drawn_from
 from nnmpi.utils.samplers import BatchSampler as BatchSampler
 from nnmpi.utils.samplers import RandomSampler as RandomSampler
 from nnmpi.utils.samplers import Sampler as Sampler
@@ -74,7 +74,7 @@ def random_split(
             f"random_split: parts {lengths} of {n} samples: give lengths that add up to {n}, or "
             "shares that add up to 1"
         )
-    with drawn_from(generator):
+    with drawing_from(generator):
         order = randperm(n).numpy()
     return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
