@@ -28,7 +28,6 @@ from nnmpi.comm.arguments import (
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
 from nnmpi.comm.calls import CallRunner, FreedObject, PreparedSums, record_of
-from nnmpi.comm.group_call import group_name, group_transport
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -266,6 +265,8 @@ class Comm:
         """
         if self.fault_tolerant:
             raise ValueError("ranks of a fault-tolerant job form no groups: use split or subset")
+        from nnmpi.comm.group_call import group_name, group_transport  # few programs make groups
+
         members = [checked_rank(rank, self.size) for rank in ranks]
         transport = group_transport(self._calls, members, self._p2p)
         self._groups[*members] += 1  # which members count alike

@@ -78,7 +78,7 @@ def array_of(value: Any, call: str) -> Array:
     """The array of a tensor of any library, in the same memory; raises TypeError if there is
     none."""
     if isinstance(value, Tensor):
-        return value.data
+        return value.array
     try:
         return from_dlpack(value)
     except TypeError as error:

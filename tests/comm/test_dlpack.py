@@ -16,10 +16,10 @@ class Other:
     """An array of a library that nnmpi does not know."""
 
     def __init__(self, array: np.ndarray, device: int = 1) -> None:
-        self.array, self.device = array, device
+        self.memory, self.device = array, device
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
+        return self.memory.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device, 0

@@ -115,5 +115,5 @@ def test_a_plan_that_is_wrong_on_many_ranks_is_named(name: str, says: str, refus
 
 def test_the_option_takes_it() -> None:
     assert Config(allreduce="chain:CHAIN").allreduce == "chain:CHAIN"
-    with pytest.raises(ValueError, match=r"auto, mpi.*hierarchical, nccl, package\.module:NAME"):
+    with pytest.raises(ValueError, match=r"auto, mpi.*hierarchical,.* package\.module:NAME"):
         Config(allreduce="chain")

@@ -2,72 +2,7 @@
 
 #ifdef FUSED
 #define FOUR 4
-#define OUTPUTS (PER_VECTOR == 16 ? 4 : 2) /* sums of 4 rows and as many outputs are in registers */
-#define NEAR 1536 /* elements of four rows of x that stay in the L1 cache, */
-#define PIECE 512 /* and of eight rows */
-
-/* The sum of all elements, halves first. */
-static inline float sum_of(Vector x) {
-#if PER_VECTOR == 16
-    return _mm512_reduce_add_ps(x);
-#else
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
-#endif
-}
-
-/* sum[i][o] = the dot product of row i of x and row o of w, of `vectors` vectors. */
-ALWAYS_INLINE void dots(const int rows, const int outputs, npy_intp vectors, const float *x,
-                        npy_intp x_row, const float *w, npy_intp w_row, float *sum) {
-    Vector total[FOUR][FOUR];
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int o = 0; o < outputs; o++)
-        total[i][o] = ALL(0);
-    for (npy_intp k = 0; k < vectors; k++, x += PER_VECTOR, w += PER_VECTOR) {
-        Vector b[FOUR];
-        UNROLL for (int o = 0; o < outputs; o++) b[o] = LOAD(w + o * w_row);
-        UNROLL for (int i = 0; i < rows; i++) {
-            Vector a = LOAD(x + i * x_row);
-            UNROLL for (int o = 0; o < outputs; o++)
-                total[i][o] = MULTIPLY_ADD(a, b[o], total[i][o]);
-        }
-    }
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int o = 0; o < outputs; o++)
-        sum[i * FOUR + o] = sum_of(total[i][o]);
-}
-
-/* y[i][o] = or += the dot products of some rows and outputs, K elements long. */
-static void some_dots(npy_intp rows, npy_intp outputs, npy_intp K, const float *x, npy_intp x_row,
-                      const float *w, npy_intp w_row, int adds, float *y, npy_intp y_row) {
-    float sum[FOUR * FOUR];
-    npy_intp vectors = K / PER_VECTOR;
-    switch (outputs == OUTPUTS ? rows : 0) {
-    case 4: dots(4, OUTPUTS, vectors, x, x_row, w, w_row, sum); break;
-    case 3: dots(3, OUTPUTS, vectors, x, x_row, w, w_row, sum); break;
-    case 2: dots(2, OUTPUTS, vectors, x, x_row, w, w_row, sum); break;
-    case 1: dots(1, OUTPUTS, vectors, x, x_row, w, w_row, sum); break;
-    default:
-        for (npy_intp i = 0; i < rows; i++)
-            for (npy_intp o = 0; o < outputs; o++)
-                dots(1, 1, vectors, x + i * x_row, x_row, w + o * w_row, w_row, sum + i * FOUR + o);
-    }
-    for (npy_intp i = 0; i < rows; i++)
-        for (npy_intp o = 0; o < outputs; o++) {
-            float found = sum[i * FOUR + o], *to = y + i * y_row + o;
-            for (npy_intp k = vectors * PER_VECTOR; k < K; k++)
-                found += x[i * x_row + k] * w[o * w_row + k];
-            *to = adds ? *to + found : found;
-        }
-}
-
-void few_outputs(npy_intp n, npy_intp K, npy_intp O, const float *x, const float *w, float *y) {
-    for (npy_intp k = 0; k < K; k += NEAR)
-        for (npy_intp o = 0; o < O; o += OUTPUTS)
-            for (npy_intp i = 0; i < n; i += FOUR)
-                some_dots(n - i < FOUR ? n - i : FOUR, O - o < OUTPUTS ? O - o : OUTPUTS,
-                          K - k < NEAR ? K - k : NEAR, x + i * K + k, K, w + o * K + k, K, k > 0,
-                          y + i * O + o, O);
-}
+#define PIECE 512 /* elements of eight rows that stay in the L1 cache */
 
 /* `many` elements of each of some rows of C = or += the sum over the `terms` rows of B of
    factor (r, t) times row t; rows are K elements apart. */

@@ -8,18 +8,19 @@
    mlp_gradients(g, x, ws, ys, relus, dx, dws, dbs) from the last layer to the first
 
    Gradients that are None are not computed; without dw, x may be None. Layers with more than
-   LARGEST multiplications are left to BLAS unless `large` is set or there are few rows. */
+   LARGEST multiplications are left to BLAS unless `large` is set; gradients also not if there are
+   few rows. */
 #include "epilogue.h"
 #include "few_rows.h"
 #include "half_products.h"
 
 #ifdef FUSED
-#define LARGEST (1 << 18)            /* n K O */
-#define FEW_ROWS 8                   /* rows, so that gradients do not pack w */
-#define FEW_OUTPUTS (PER_VECTOR / 2) /* rows, so that outputs do not pack w, */
-#define SHORT 64                     /* from this K on, */
-#define MOST (1 << 20)               /* and up to this K O: threads of BLAS would divide more */
-#define SOME 512                     /* columns that are summed at a time */
+#define LARGEST (1 << 18) /* n K O */
+#define FEW_ROWS 8        /* rows for which gradients do not pack w, */
+#define SHORT 64          /* from this K on, */
+#define MOST_TERMS 1024   /* up to this O, */
+#define MOST (1 << 20)    /* and up to this K O: threads of BLAS would divide more */
+#define SOME 512          /* columns that are summed at a time */
 
 typedef struct {
     npy_intp n, K, O;
@@ -31,16 +32,16 @@ static int is_small(const Layer *q) {
     return q->n * q->K <= LARGEST && q->n * q->K * q->O <= LARGEST;
 }
 
-static int has_few(const Layer *q, npy_intp rows) {
-    return q->n > 1 && q->n <= rows && q->K >= SHORT && q->K * q->O <= MOST;
+static int has_few_rows(const Layer *q) {
+    return q->n > 1 && q->n <= FEW_ROWS && q->K >= SHORT && q->O <= MOST_TERMS &&
+           q->K * q->O <= MOST;
 }
 
 /* y = x w^T; if O > n by its transpose, w x^T, which copies less. */
 static int forward(const Layer *q, float *y) {
     Sizes s = {q->n, q->O, q->K, q->K, 1, 1, q->K, q->O, 1};
     Sizes turned = {q->O, q->n, q->K, q->K, 1, 1, q->K, 1, q->O};
-    if (has_few(q, FEW_OUTPUTS)) few_outputs(q->n, q->K, q->O, q->x, q->w, y);
-    else if (q->O > q->n ? !product(&turned, q->w, q->x, y, 0) : !product(&s, q->x, q->w, y, 0))
+    if (q->O > q->n ? !product(&turned, q->w, q->x, y, 0) : !product(&s, q->x, q->w, y, 0))
         return 0;
     for (npy_intp i = 0; i < q->n * q->O; i += q->O) finish_row(q->O, y + i, y + i, q->b, q->cuts);
     return 1;
@@ -49,7 +50,7 @@ static int forward(const Layer *q, float *y) {
 static int backward(const Layer *q, const float *g, float *dx, float *dw, float *db) {
     Sizes of_x = {q->n, q->K, q->O, q->O, 1, q->K, 1, q->K, 1};
     Sizes of_w = {q->O, q->K, q->n, 1, q->O, q->K, 1, q->K, 1};
-    if (has_few(q, FEW_ROWS)) {
+    if (has_few_rows(q)) {
         if (dx) few_inputs(q->n, q->K, q->O, g, q->w, dx);
         if (dw) few_weights(q->n, q->K, q->O, g, q->x, dw);
     } else {
@@ -116,7 +117,7 @@ static int linear_outputs(Arguments *a) {
         without_gil(a, q.n * q.K * q.O);
         return half_of_all(a) ? half_outputs(a, &q, half_of_all(a)) : NOT_MADE_FOR;
     }
-    if (!a->number[1] && !is_small(&q) && !has_few(&q, FEW_OUTPUTS)) return NOT_MADE_FOR;
+    if (!a->number[1] && !is_small(&q)) return NOT_MADE_FOR;
     without_gil(a, q.n * q.K * q.O);
     return forward(&q, a->at[3]) ? DONE : NO_MEMORY;
 }
@@ -128,7 +129,7 @@ static int linear_gradients(Arguments *a) {
         without_gil(a, q.n * q.K * q.O);
         return half_of_all(a) ? half_gradients(a, &q, half_of_all(a)) : NOT_MADE_FOR;
     }
-    if (!a->number[0] && !is_small(&q) && !has_few(&q, FEW_ROWS)) return NOT_MADE_FOR;
+    if (!a->number[0] && !is_small(&q) && !has_few_rows(&q)) return NOT_MADE_FOR;
     without_gil(a, q.n * q.K * q.O);
     return backward(&q, a->at[0], a->at[3], a->at[4], a->at[5]) ? DONE : NO_MEMORY;
 }
