@@ -57,8 +57,8 @@ def use(algorithm: str, group: Any = None) -> None:
         )
     if group is None:
         _chosen[0] = algorithm
-    for found in _groups if group is None else [_group_of(group)]:
-        found.rows.algorithm = algorithm
+    for each in _groups if group is None else [_group_of(group)]:
+        each.rows.algorithm = algorithm
 
 
 def comm(group: Any = None) -> Comm:
@@ -68,13 +68,13 @@ def comm(group: Any = None) -> Comm:
 
 
 def _group_of(group: Any) -> "Group":
-    found = dist.group.WORLD if group is None else group
-    if not isinstance(found, Group):
+    chosen = dist.group.WORLD if group is None else group
+    if not isinstance(chosen, Group):
         raise ValueError(
-            f"{found!r:.60} is no group of the backend nnmpi: call "
+            f"{chosen!r:.60} is no group of the backend nnmpi: call "
             'torch.distributed.init_process_group("nnmpi") first'
         )
-    return found
+    return chosen
 
 
 class Group(dist.ProcessGroup):  # type: ignore[misc]
@@ -150,9 +150,9 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> "Started":
         t = inputs[0]
-        whole = torch.empty((self.size(), *t.shape), dtype=t.dtype)
-        work = self.all_gather_single(whole, t, opts)
-        work.handle.followed_by(lambda: _copy_all(outputs[0], whole))
+        gathered = torch.empty((self.size(), *t.shape), dtype=t.dtype)
+        work = self.all_gather_single(gathered, t, opts)
+        work.handle.followed_by(lambda: _copy_all(outputs[0], gathered))
         return work
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> "Started":
@@ -321,13 +321,13 @@ def _op(opts: Any) -> ReduceOp:
     """The reduction that options name: sums, where there are none."""
     if opts is None:
         return ReduceOp.SUM
-    found = next((ours for theirs, ours in OPS if opts.reduceOp == theirs), None)
-    if found is None:
+    op = next((ours for theirs, ours in OPS if opts.reduceOp == theirs), None)
+    if op is None:
         raise ValueError(
             f"the backend nnmpi has no reduction {opts.reduceOp}: use one of "
             f"{', '.join(op.name for op in ReduceOp)}"
         )
-    return found
+    return op
 
 
 def _in_profile(label: str) -> Any:

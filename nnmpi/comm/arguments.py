@@ -83,9 +83,9 @@ def host_array(array: Any, call: str) -> Array:
     of another library's array in the same memory, through DLPack; raises TypeError if it has
     none."""
     array = array_in(array)
-    found = array if isinstance(array, np.ndarray) else _shared(array, call)
-    check_dtype(found.dtype, call)
-    return found
+    host = array if isinstance(array, np.ndarray) else _shared(array, call)
+    check_dtype(host.dtype, call)
+    return host
 
 
 def _shared(array: Any, call: str) -> Array:

@@ -19,7 +19,7 @@ from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS, Transport
 
 TAG = TAGS - 1
-"""That of roll calls, which all ranks make: no member of a group is in one meanwhile."""
+"""The tag of roll calls, which all ranks make: no member of a group is in one meanwhile."""
 
 LONGEST_NAME = 40  # characters of the members' numbers in the name of a Comm
 

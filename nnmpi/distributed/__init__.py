@@ -77,11 +77,11 @@ def init_process_group(
 
 def destroy_process_group(group: Group = None) -> None:
     """Forgets the default group, or frees another one; its members call it together."""
-    found = joined(group)
-    if found is world_group.get():
+    ended = joined(group)
+    if ended is world_group.get():
         world_group.set(None)
-    elif found.rows is not None:
-        found.rows.comm.free()
+    elif ended.rows is not None:
+        ended.rows.comm.free()
 
 
 def new_group(ranks: Sequence[int] | None = None, *args: Any, **options: Any) -> ProcessGroup:

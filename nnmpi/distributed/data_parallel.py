@@ -84,11 +84,11 @@ class DistributedDataParallel(Module):
     def no_sync(self) -> Iterator[None]:
         """A context in whose forward passes no gradients are averaged afterwards, to accumulate
         them."""
-        before, self._is_synced = self._is_synced, False
+        was_synced, self._is_synced = self._is_synced, False
         try:
             yield
         finally:
-            self._is_synced = before
+            self._is_synced = was_synced
 
     def _broadcast(self, values: Sequence[Any]) -> None:
         """Replaces arrays or parameters by those of the first rank."""

@@ -25,9 +25,9 @@ def set_variables() -> None:
     if not has_launcher():
         return
     for name, launchers in GIVEN.items():
-        found = next((key for key in launchers if key in os.environ), WITHOUT.get(name, ""))
-        if found in os.environ:
-            os.environ.setdefault(name, os.environ[found])
+        variable = next((key for key in launchers if key in os.environ), WITHOUT.get(name, ""))
+        if variable in os.environ:
+            os.environ.setdefault(name, os.environ[variable])
 
 
 LONGEST_ADDRESS = 256  # bytes of a host's name and a port

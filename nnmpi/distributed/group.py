@@ -55,23 +55,23 @@ world_group: ContextVar[ProcessGroup | None] = ContextVar("nnmpi_world_group", d
 
 def joined(group: Group = None) -> ProcessGroup:
     """The group, by default of all ranks; raises ValueError if there is none yet."""
-    found = group or world_group.get()
-    if found is None:
+    members = group or world_group.get()
+    if members is None:
         raise ValueError(
             "the process group is not initialized: call nnmpi.distributed.init_process_group()"
         )
-    return found
+    return members
 
 
 def rows_of(group: Group) -> Rows:
     """The collectives of a group; raises ValueError if this rank is no member."""
-    found = joined(group)
-    if found.rows is None:
+    members = joined(group)
+    if members.rows is None:
         rank = joined().rank()
         raise ValueError(
-            f"rank {rank} calls a collective of {found}: let only members of a group call it"
+            f"rank {rank} calls a collective of {members}: let only members of a group call it"
         )
-    return found.rows
+    return members.rows
 
 
 def array_of(value: Any, call: str) -> Array:

@@ -19,11 +19,12 @@ def verify(group: Group = None) -> str:
     All ranks of the group call it. If any differ, all ranks raise a ReplicaError, which names the
     first of them.
     """
-    comm, found = rows_of(group).comm, joined(group)
-    models = [model for model in (ref() for ref in found.models) if model is not None]
+    comm, members = rows_of(group).comm, joined(group)
+    models = [model for model in (ref() for ref in members.models) if model is not None]
     if not models:
         raise ValueError(
-            f"verify: {found} have no DistributedDataParallel model, so there is nothing to compare"
+            f"verify: {members} have no DistributedDataParallel model, so there is nothing to "
+            "compare"
         )
     tensors = [tensor for model in models for tensor in _named_arrays(model.module)]
     # by rank and tensor: whether bits differ, and by how much
@@ -41,7 +42,7 @@ def verify(group: Group = None) -> str:
             "of gradients that a backward pass through the DistributedDataParallel model has "
             "averaged"
         )
-    return f"{found}: {len(tensors)} parameters and buffers are equal on all, bit by bit"
+    return f"{members}: {len(tensors)} parameters and buffers are equal on all, bit by bit"
 
 
 def _named_arrays(module: Any) -> list[tuple[str, Any]]:
@@ -49,10 +50,10 @@ def _named_arrays(module: Any) -> list[tuple[str, Any]]:
     return [(name, array_of(value, "verify")) for name, value in named]
 
 
-def _difference(comm: Any, own: np.ndarray) -> tuple[bool, float]:
-    first = np.array(own, order="C")
+def _difference(comm: Any, array: np.ndarray) -> tuple[bool, float]:
+    first = np.array(array, order="C")
     comm.broadcast(first, 0)
-    if first.tobytes() == own.tobytes():
+    if first.tobytes() == array.tobytes():
         return False, 0.0
     with np.errstate(invalid="ignore"):
-        return True, float(np.abs(first.astype(float) - own.astype(float)).max())
+        return True, float(np.abs(first.astype(float) - array.astype(float)).max())

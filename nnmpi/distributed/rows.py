@@ -37,7 +37,7 @@ class ReduceOp(Enum):
 
 
 Then: TypeAlias = Callable[[], object]
-"""What is left to do when the messages of an operation have arrived."""
+"""A function to call when the messages of an operation have arrived."""
 
 
 class Handle:
@@ -111,10 +111,10 @@ class Rows:
     def reduce_scatter(self, part: Array, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
         """Reduces the row over the ranks; `part` becomes this rank's part of the result, and
         intermediate results overwrite the row."""
-        n, own = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
+        n, mine = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
             work = wire_for(self.comm, row).start_reduce_scatter(row, self.half)
-            handle = Handle([work]).followed_by(lambda: _copy(part, row[own]))
+            handle = Handle([work]).followed_by(lambda: _copy(part, row[mine]))
             return self._averaged(handle, part, op)
         rows = xp_of(row).empty((self.comm.size, n), row.dtype)
         handle = self.all_to_all([*rows], [*row.reshape(self.comm.size, n)])
