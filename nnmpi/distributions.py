@@ -144,7 +144,10 @@ class Categorical(Distribution):
         return drawn.t().reshape(shape)
 
     def log_prob(self, value: Any) -> Tensor:
-        classes = on_host(value).astype("int64")
+        given, K = on_host(value), self.logits.shape[-1]
+        classes = given.astype("int64")
+        if ((classes != given) | (classes < 0) | (classes >= K)).any():
+            raise ValueError(f"Categorical.log_prob: give classes from 0 to {K - 1}")
         shape = np.broadcast_shapes(classes.shape, self.batch_shape)
         logits = broadcast_to(self.logits, (*shape, self.logits.shape[-1]))
         index = np.ix_(*map(np.arange, shape)) if shape else ()

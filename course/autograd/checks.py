@@ -246,7 +246,7 @@ def trained(A: Any, values: Sequence[ndarray], x: ndarray, y: ndarray) -> list[n
         smooth = A.log(A.add(A.exp(h), A.Tensor(np.ones(1))))
         scores = A.matmul(A.mul(smooth, scale), A.transpose(W2, (1, 0)))
         loss = A.cross_entropy(scores, y)
-        losses.append(needed(getattr(loss, "data", loss), (), "the loss"))
+        losses.append(needed(getattr(loss, "array", getattr(loss, "data", loss)), (), "the loss"))
         A.backward(loss, np.array(1.0))
         for i, t in enumerate(tensors):
             grad = needed(t.grad, values[i].shape, f"the gradient of parameter {i}")

@@ -41,6 +41,10 @@ STORAGES = {
 OTHERS = ("uint16", "uint32", "uint64", "bfloat16")
 """Types of tensors that have no storage of their own name."""
 
+MOST_ITEMS = 64
+"""The most items of what a pickle hands to a function: dictionaries and sets that are larger are
+filled by other operations."""
+
 MAGIC = 0x1950A86A20F9469CFC6C
 """The number with which files of before 1.6 begin."""
 
@@ -58,12 +62,22 @@ class Storage(NamedTuple):
     dtype: str
 
 
-def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *about: Any) -> np.ndarray:
+def _tensor(
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    requires_grad: Any = False,
+    hooks: Any = None,
+    metadata: Any = None,
+) -> np.ndarray:
     """Returns the view of a storage that a tensor is; lengths are in elements. Raises ValueError
     unless the storage has all of them."""
-    numbers = (offset, *shape, *strides)
+    numbers = (offset, *_items(shape), *_items(strides))
     if not all(type(n) is int and n >= 0 for n in numbers) or not isinstance(storage, Storage):
         raise ValueError("a tensor whose shape and strides are no numbers of at least 0")
+    if metadata:
+        raise RefusedPickleError("a negated or conjugated view of a tensor")
     is_bfloat16 = storage.dtype == "bfloat16"
     dtype = np.dtype("uint16" if is_bfloat16 else storage.dtype)
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
@@ -73,14 +87,15 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *about: Any) ->
     elif last >= here:
         raise ValueError(f"a tensor of {last + 1:,} elements in a storage of {here:,}")
     else:
-        elements = storage.data[: here * dtype.itemsize].view(dtype)[offset:]
-        sizes = [step * dtype.itemsize for step in strides]
-        array = np.lib.stride_tricks.as_strided(elements, shape, sizes)
-    if not is_bfloat16:
+        array = storage.data[: here * dtype.itemsize].view(dtype)[offset:]
+    if is_bfloat16 and has_bfloat16():
+        array = array.view("bfloat16")
+    elif is_bfloat16:
+        array = np.left_shift(array, 16, dtype="uint32").view("float32")
+    if 0 in shape:
         return array
-    if has_bfloat16():
-        return array.view("bfloat16")
-    return np.asarray(np.left_shift(array, 16, dtype="uint32").view("float32"))
+    sizes = [step * array.itemsize for step in strides]
+    return np.lib.stride_tricks.as_strided(array, shape, sizes)
 
 
 def _tensor_of_type(*given: Any) -> np.ndarray:
@@ -94,21 +109,33 @@ def _parameter(tensor: Any, *about: Any) -> Any:
     return tensor
 
 
+def _items(value: Any) -> Any:
+    """The value, which must be a tuple or a list: a call of a small pickle may name a large array
+    or text, or repeat one."""
+    if type(value) not in (tuple, list):
+        raise ValueError(f"a {type(value).__name__} in the place of a tuple or a list")
+    if len(value) > MOST_ITEMS:
+        raise ValueError(f"{len(value):,} items in the place of at most {MOST_ITEMS}")
+    return value
+
+
 def _sizes(sizes: Any) -> tuple[Any, ...]:
-    return tuple(sizes)
+    return tuple(_items(sizes))
 
 
-def _device(kind: str, index: int = 0) -> str:
-    return f"{kind}:{index}" if type(index) is int and kind != "cpu" else f"{kind:s}"
+def _device(kind: Any, index: Any = 0) -> str:
+    if type(kind) is not str:
+        raise ValueError(f"a device that is a {type(kind).__name__}")
+    return f"{kind}:{index}" if type(index) is int and kind != "cpu" else kind
 
 
 def _dictionary(items: Any = ()) -> dict[Any, Any]:
-    pairs = items.items() if isinstance(items, dict) else items
-    return {plain_key(key): value for key, value in pairs}
+    pairs = [*items.items()] if type(items) is dict else items
+    return {plain_key(key): value for key, value in _items(pairs)}
 
 
 def _set(items: Any) -> set[Any]:
-    return {*map(plain_key, items)}
+    return {*map(plain_key, _items(items))}
 
 
 NAMES: Mapping[str, Any] = {
@@ -203,7 +230,12 @@ class _Legacy:
 def _parts(named: Any) -> tuple[str, str, int]:
     """Returns the type, the key and the length of a storage that a pickle names."""
     word, kind, key, _, length = named[:5]
-    if word != "storage" or not isinstance(kind, Kind) or not isinstance(key, str):
+    if (
+        type(word) is not str
+        or word != "storage"
+        or not isinstance(kind, Kind)
+        or not isinstance(key, str)
+    ):
         raise RefusedPickleError("an object that lies elsewhere, and is no storage")
     if type(length) is not int or length < 0:
         raise ValueError("a storage whose length is no number of at least 0")
@@ -247,7 +279,8 @@ def read(path: str | os.PathLike[str]) -> Any:
 
 
 DAMAGED = (
-    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(OSError, EOFError, MemoryError, ValueError, TypeError),
+    *(LookupError, AttributeError, ArithmeticError),
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error),
 )
 """The errors of damaged files: zipfile and NumPy check lengths in these ways."""

@@ -86,7 +86,7 @@ class _SpectralNorm(_Computed):
         setattr(module, f"{name}_orig", weight)
         for end, size in zip(self.suffixes[1:], self._matrix(weight).shape, strict=True):
             module.register_buffer(
-                f"{name}{end}", self._unit(randn(size).data).astype(weight.dtype)
+                f"{name}{end}", self._unit(randn(size).array).astype(weight.dtype)
             )
 
     def _matrix(self, weight: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class _SpectralNorm(_Computed):
         w, u, v = (getattr(module, f"{self.name}{end}") for end in self.suffixes)
         matrix = self._matrix(w)
         if module.training:
-            values = matrix.detach().data
+            values = matrix.detach().array
             for _ in range(self.iterations):
                 v[...] = self._unit(values.T @ u)
                 u[...] = self._unit(values @ v)
