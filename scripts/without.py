@@ -64,7 +64,8 @@ def main() -> int:
         tree = given.keep or Path(folder) / "nnmpi"
         copy(tree)
         modules = [module for name in gone for module in ADD_ONS[name].modules]
-        for path in {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}:
+        paths = {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}
+        for path in sorted(paths, reverse=True):  # files before the folder that they are in
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
         for package in PACKAGES:
