@@ -238,6 +238,23 @@ def test_it_computes_what_numpy_does(name: str, module: ModuleType, seeds: Seeds
                 np.testing.assert_allclose(a, b, rtol=0, atol=close * largest)
 
 
+@pytest.mark.parametrize("K", [64, 100, 1000, 1030, 2053, 3136])
+@pytest.mark.parametrize(
+    "module", [pytest.param(m, id=kind) for kind, m in MODULES.items() if kind != "baseline"]
+)
+def test_a_linear_layers_outputs_do_not_depend_on_the_number_of_rows(
+    module: ModuleType, K: int
+) -> None:
+    rng = np.random.default_rng(K)
+    for n, O in [(n, O) for n in (2, 3, 4, 5, 6, 7, 8, 9) for O in (5, 16, 17, 31, 40, 128)]:
+        draw = [rng.standard_normal(shape, "float32") for shape in ((n + 30, K), (O, K), O)]
+        y, few = np.empty((n + 30, O), "float32"), np.empty((n, O), "float32")
+        x, w, b = draw
+        assert module.linear_outputs(x, w, b, y, False, True) is None
+        assert module.linear_outputs(x[:n], w, b, few, False, True) is None
+        assert few.tobytes() == y[:n].tobytes(), (n, O)
+
+
 @pytest.mark.parametrize(("name", "module"), COMPILED)
 def test_sets_of_instructions_agree_to_the_bit(name: str, module: ModuleType, seeds: Seeds) -> None:
     for seed in seeds(DRAWS // 3):

@@ -16,8 +16,7 @@
 
 #ifdef FUSED
 #define LARGEST (1 << 18) /* n K O */
-#define FEW_ROWS 8        /* rows for which gradients do not pack w, */
-#define SHORT 64          /* from this K on, */
+#define SHORT 64          /* with FEW_ROWS rows w is not packed, from this K on, */
 #define MOST_TERMS 1024   /* up to this O, */
 #define MOST (1 << 20)    /* and up to this K O: threads of BLAS would divide more */
 #define SOME 512          /* columns that are summed at a time */
@@ -41,8 +40,10 @@ static int has_few_rows(const Layer *q) {
 static int forward(const Layer *q, float *y) {
     Sizes s = {q->n, q->O, q->K, q->K, 1, 1, q->K, q->O, 1};
     Sizes turned = {q->O, q->n, q->K, q->K, 1, 1, q->K, 1, q->O};
-    if (q->O > q->n ? !product(&turned, q->w, q->x, y, 0) : !product(&s, q->x, q->w, y, 0))
-        return 0;
+    int done = has_few_rows(q) && few_outputs(q->n, q->K, q->O, q->x, q->w, y);
+    if (!done && q->O > q->n) done = product(&turned, q->w, q->x, y, 0);
+    else if (!done) done = product(&s, q->x, q->w, y, 0);
+    if (!done) return 0;
     for (npy_intp i = 0; i < q->n * q->O; i += q->O) finish_row(q->O, y + i, y + i, q->b, q->cuts);
     return 1;
 }
