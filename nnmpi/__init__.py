@@ -150,7 +150,7 @@ else:  # type checkers know from the names above which there are
         if name in _replacements.TYPES:
             return _replacements.TYPES[name]
         kinds = "functions", "functions and methods"
-        raise AttributeError(_replacements.no_name("nnmpi", name, *kinds))
+        raise _replacements.missing(_replacements.no_name("nnmpi", name, *kinds))
 
 
 if "IPython" in _sys.modules:  # values draw themselves as the last line of a cell

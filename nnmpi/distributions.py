@@ -255,4 +255,6 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
 
     def __getattr__(name: str) -> NoReturn:
-        raise AttributeError(replacements.no_name("nnmpi.distributions", name, "distributions"))
+        raise replacements.missing(
+            replacements.no_name("nnmpi.distributions", name, "distributions")
+        )

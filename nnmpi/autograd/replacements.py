@@ -4,6 +4,7 @@ NumPy functions are refused on tensors where they would lose a gradient.
 """
 
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import chain
@@ -146,3 +147,16 @@ def refusal(name: str) -> str:
         f"{name} would lose the gradient of a tensor t that requires one: use {instead}, or "
         "t.numpy() or t.detach() for its values alone"
     )
+
+
+def missing(message: str) -> Exception:
+    """The error that a module's `__getattr__` raises for a name that it does not have.
+
+    For `from module import name` it is an ImportError, since Python replaces the message of an
+    AttributeError there.
+    """
+    from opcode import opmap  # rarely
+
+    asking = sys._getframe(2)
+    is_import = asking.f_code.co_code[asking.f_lasti] == opmap["IMPORT_FROM"]
+    return (ImportError if is_import else AttributeError)(message)

@@ -111,4 +111,4 @@ else:  # type checkers know from the names above which there are
     def __getattr__(name: str) -> _Any:
         if name in _ON_USE:
             return _addons.loaded(_ON_USE[name])
-        raise AttributeError(_replacements.no_name("nnmpi.nn", name, "layers"))
+        raise _replacements.missing(_replacements.no_name("nnmpi.nn", name, "layers"))

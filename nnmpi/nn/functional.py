@@ -16,7 +16,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
-from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
+from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions, replacements
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.functional import scaled_dot_product_attention as scaled_dot_product_attention
 from nnmpi.autograd.ops import activations, conv, lookup, norm
@@ -304,7 +304,7 @@ triplet_margin_loss = _wrap(TripletMarginLoss, "anchor", "positive", "negative")
 if not TYPE_CHECKING:  # so that type checkers still know which names there are
 
     def __getattr__(name: str) -> NoReturn:
-        raise AttributeError(
+        raise replacements.missing(
             f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, "
             "or write it with tensor operations"
         )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnmpi import addons
+from nnmpi.autograd import replacements
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import rules
@@ -71,4 +72,4 @@ else:  # type checkers know from the names above which there are
             return addons.loaded(where)
         why = "" if name != "LBFGS" else "its line search needs all parameters on one rank: "
         instead = "use Adam with a schedule, or write a subclass of Optimizer (docs/optimizers.md)"
-        raise AttributeError(f"nnmpi.optim has no {name!r}: {why}{instead}")
+        raise replacements.missing(f"nnmpi.optim has no {name!r}: {why}{instead}")

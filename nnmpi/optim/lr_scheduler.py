@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from nnmpi.autograd import replacements
 from nnmpi.optim.cycles import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
 from nnmpi.optim.cycles import OneCycleLR as OneCycleLR
 from nnmpi.optim.optimizer import Optimizer
@@ -203,7 +204,7 @@ _LRScheduler = LRScheduler  # PyTorch's older name, of which programs make subcl
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(
+    raise replacements.missing(
         f"nnmpi.optim.lr_scheduler has no {name}: use LambdaLR(optimizer, f), where f(steps) is "
         "the factor of the rate, such as nnmpi.optim.cosine(total); or write a subclass of "
         "LRScheduler with get_lr"

@@ -1,4 +1,12 @@
 """PyTorch's `utils`: data sets of samples and loaders of batches; functions that run again."""
 
+from typing import TYPE_CHECKING, NoReturn
+
+from nnmpi.autograd import replacements
 from nnmpi.utils import checkpoint as checkpoint
 from nnmpi.utils import data as data
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+
+    def __getattr__(name: str) -> NoReturn:
+        raise replacements.missing(replacements.no_name("nnmpi.utils", name, "utils"))

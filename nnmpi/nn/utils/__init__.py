@@ -95,4 +95,4 @@ else:  # type checkers know from the names above which there are
     def __getattr__(name: str) -> Any:
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)
-        raise AttributeError(replacements.no_name(__name__, name, "nn.utils"))
+        raise replacements.missing(replacements.no_name(__name__, name, "nn.utils"))

@@ -181,4 +181,4 @@ if not TYPE_CHECKING:  # type checkers still report names that do not exist
     def __getattr__(name: str) -> Any:
         if (where := addons.names_of("nnmpi.utils.data").get(name)) is not None:
             return addons.loaded(where)
-        raise AttributeError(replacements.no_name("nnmpi.utils.data", name, "data"))
+        raise replacements.missing(replacements.no_name("nnmpi.utils.data", name, "data"))
