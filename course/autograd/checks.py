@@ -237,6 +237,11 @@ class Oracle:
     backward = staticmethod(lambda root, g: root.backward(g))
 
 
+def array_of(value: Any) -> Any:
+    """The array of a tensor of nnmpi, which makes the expected numbers; else the value."""
+    return value.array if isinstance(value, nnmpi.Tensor) else value
+
+
 def trained(A: Any, values: Sequence[ndarray], x: ndarray, y: ndarray) -> list[ndarray]:
     """Ten losses of a text classifier that uses all ten functions, then its parameters."""
     values, losses = [v.copy() for v in values], []
@@ -246,10 +251,10 @@ def trained(A: Any, values: Sequence[ndarray], x: ndarray, y: ndarray) -> list[n
         smooth = A.log(A.add(A.exp(h), A.Tensor(np.ones(1))))
         scores = A.matmul(A.mul(smooth, scale), A.transpose(W2, (1, 0)))
         loss = A.cross_entropy(scores, y)
-        losses.append(needed(getattr(loss, "array", getattr(loss, "data", loss)), (), "the loss"))
+        losses.append(needed(array_of(getattr(loss, "data", loss)), (), "the loss"))
         A.backward(loss, np.array(1.0))
         for i, t in enumerate(tensors):
-            grad = needed(t.grad, values[i].shape, f"the gradient of parameter {i}")
+            grad = needed(array_of(t.grad), values[i].shape, f"the gradient of parameter {i}")
             values[i] = values[i] - 0.1 * grad
     return [*losses, *values]
 
