@@ -77,6 +77,16 @@ def _group_of(group: Any) -> "Group":
     return chosen
 
 
+def _coalesced(name: str) -> Callable[..., "Started"]:
+    """Makes the method that calls another one for each output and its input."""
+
+    def method(self: "Group", outputs: Tensors, inputs: Tensors, opts: Any = None) -> "Started":
+        pairs = zip(outputs, inputs, strict=True)
+        return Started.of([getattr(self, name)(*pair, opts) for pair in pairs], outputs)
+
+    return method
+
+
 class Group(dist.ProcessGroup):  # type: ignore[misc]
     """A process group of PyTorch whose collectives are those of a Comm.
 
@@ -85,8 +95,14 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm.rank, comm.size)
-        self.rows, self._name = Rows(comm, _chosen[0]), ""
+        self.rows, self._name = Rows(comm, _chosen[0], measures=comm is world()), ""
         _groups.append(self)
+
+    def shutdown(self) -> None:
+        """Frees the Comm of a part of the ranks; PyTorch calls it when the group ends."""
+        _groups.remove(self)
+        if self.rows.comm is not world():
+            self.rows.comm.free()
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's names, here and below
         return NAME
@@ -117,21 +133,16 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._started("reduce", tensors, [back], row, self.rows.reduce, root, _op(opts))
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> "Started":
+        _check_types(output, input)
         part, back = _row(output)
         row = _row(input)[0].copy()  # sums overwrite it
         call = self.rows.reduce_scatter
         return self._started("reduce_scatter", [output], [back], part, call, row, _op(opts))
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> "Started":
-        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
+    reduce_scatter_single_coalesced = _coalesced("reduce_scatter_single")
 
-    def reduce_scatter(
-        self, outputs: Tensors, inputs: list[Tensors], opts: Any = None
-    ) -> "Started":
-        joined = torch.cat([t.reshape(-1) for t in inputs[0]])
-        return self.reduce_scatter_single(outputs[0], joined, opts)
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> "Started":
+        return self.reduce_scatter_single(outputs[0], torch.stack([*inputs[0]]), opts)
 
     # ---- moves, of bytes
 
@@ -140,20 +151,18 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._started("broadcast", tensors, [back], row, self.rows.broadcast, opts.rootRank)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> "Started":
+        _check_types(output, input)
         (gathered, back), (row, _) = _bytes(output), _bytes(input)
         return self._started("all_gather", [output], [back], gathered, self.rows.all_gather, row)
 
-    def all_gather_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> "Started":
-        return self._each(self.all_gather_single, outputs, inputs, opts)
+    all_gather_single_coalesced = _coalesced("all_gather_single")
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> "Started":
         t = inputs[0]
         gathered = torch.empty((self.size(), *t.shape), dtype=t.dtype)
         work = self.all_gather_single(gathered, t, opts)
-        work.handle.followed_by(lambda: _copy_all(outputs[0], gathered))
-        return work
+        handle = work.handle.followed_by(lambda: _copy_all(outputs[0], gathered))
+        return Started(handle, outputs[0], self.rows.comm, "all_gather")
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> "Started":
         rows, backs = _all_bytes(outputs[0] if outputs else ())
@@ -170,12 +179,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._started("scatter", outputs, [back], row, self.rows.scatter, rows, root)
 
     def all_to_all_single(
-        self,
-        output: Any,
-        input: Any,
-        output_sizes: list[int],
-        input_sizes: list[int],
-        opts: Any = None,
+        self, output: Any, input: Any, output_sizes: list[int], input_sizes: list[int], opts: Any
     ) -> "Started":
         outputs, inputs = (
             list(t.split(sizes)) if sizes else list(t.chunk(self.size()))
@@ -199,8 +203,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._started("recv", tensors, [back], row, self.rows.recv, source, tag)
 
     def barrier(self, opts: Any = None) -> "Started":
-        self.rows.comm.barrier()
-        return Started(Handle(), [], self.rows.comm, "barrier")
+        return Started(self.rows.barrier(), [], self.rows.comm, "barrier")
 
     def _started(
         self,
@@ -219,13 +222,6 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             handle.followed_by(back)
         return Started(handle, result, self.rows.comm, label)
 
-    @staticmethod
-    def _each(
-        call: Callable[..., "Started"], outputs: Tensors, inputs: Tensors, opts: Any
-    ) -> "Started":
-        pairs = zip(outputs, inputs, strict=True)
-        return Started.of([call(*pair, opts) for pair in pairs], outputs)
-
 
 class Started(dist._Work):  # type: ignore[misc]
     """A work of PyTorch: a collective that has begun, and the tensors of its result."""
@@ -238,7 +234,7 @@ class Started(dist._Work):  # type: ignore[misc]
     @classmethod
     def of(cls, works: Sequence["Started"], result: Tensors) -> "Started":
         """Several works as one, which is complete when all are."""
-        handle = Handle(then=[work.handle.wait for work in works])
+        handle = Handle([work.handle for work in works])
         return cls(handle, result, works[0]._comm, works[0]._label)
 
     def wait(self, timeout: Any = None) -> bool:
@@ -249,8 +245,7 @@ class Started(dist._Work):  # type: ignore[misc]
     def is_completed(self) -> bool:
         return self.handle.is_completed()
 
-    def is_success(self) -> bool:
-        return self.is_completed()
+    is_success = is_completed
 
     def result(self) -> list[Any]:
         return self._result
@@ -308,6 +303,11 @@ def _all_bytes(tensors: Tensors) -> tuple[list[Array], list[Then]]:
     return [row for row, _ in pairs], [back for _, back in pairs]
 
 
+def _check_types(output: torch.Tensor, input: torch.Tensor) -> None:
+    if output.dtype != input.dtype:
+        raise TypeError(f"the output is of {output.dtype}, and the input of {input.dtype}")
+
+
 def _copy_all(outputs: Tensors, values: torch.Tensor) -> None:
     for output, value in zip(outputs, values, strict=True):
         output.detach().copy_(value)
@@ -340,9 +340,9 @@ def _in_profile(label: str) -> Any:
 
 
 def _make(opts: Any, _: Any) -> Group:
-    """Makes a group; of a part of the ranks, its members alone call it."""
+    """Makes a group, which its members alone call; the default group names no members."""
     members, job = list(opts.global_ranks_in_group), world()
-    return Group(job if len(members) in (0, job.size) else job.group(members))
+    return Group(job.group(members) if members else job)
 
 
 environment.set_address()

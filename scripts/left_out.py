@@ -58,7 +58,8 @@ class Counts:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Counts a test."""
         self.all.add(report.nodeid)
-        if report.skipped and report.longrepr[2].startswith(LEFT_OUT):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if report.skipped and reason.startswith(LEFT_OUT):
             self.left_out.add(report.nodeid)
 
     def pytest_collectreport(self, report: Any) -> None:

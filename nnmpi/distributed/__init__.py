@@ -71,8 +71,10 @@ def init_process_group(
     """
     if is_initialized():
         raise ValueError("init_process_group was called before: call destroy_process_group() first")
-    comm = comm or job()
-    world_group.set(ProcessGroup(comm, range(comm.size)))
+    if comm is None:
+        environment.check_launcher()
+        comm = job()
+    world_group.set(ProcessGroup(comm, range(comm.size), is_default=True))
 
 
 def destroy_process_group(group: Group = None) -> None:

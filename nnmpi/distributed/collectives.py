@@ -51,7 +51,7 @@ def all_gather_into_tensor(
     """Fills `output_tensor` with the `input_tensor` of all ranks, in rank order."""
     rows, row = rows_of(group), to_read(input_tensor, "all_gather_into_tensor")
     gathered, back = to_write(output_tensor, "all_gather_into_tensor")
-    _check_size("all_gather_into_tensor", "output", gathered, row.size * rows.comm.size)
+    _check_fits("all_gather_into_tensor", "output", gathered, row, rows.comm.size)
     return _ended(rows.all_gather(gathered, row).followed_by(back), async_op)
 
 
@@ -63,7 +63,7 @@ def all_gather(
 ) -> Handle | None:
     """Tensor i of the list becomes the `tensor` of rank i; all have the same shape."""
     rows, row = rows_of(group), to_read(tensor, "all_gather")
-    outputs = _parts("all_gather", "tensor_list", tensor_list, rows.comm.size, row.size)
+    outputs = _parts("all_gather", "tensor_list", tensor_list, rows.comm.size, row)
     gathered = xp_of(row).empty(row.size * rows.comm.size, row.dtype)
     handle = rows.all_gather(gathered, row)
     for i, (output, back) in enumerate(outputs):
@@ -78,7 +78,7 @@ def reduce_scatter_tensor(
     """Reduces `input` over the ranks; `output` becomes this rank's part of the result."""
     rows, row = rows_of(group), to_read(input, "reduce_scatter_tensor").copy()
     part, back = to_write(output, "reduce_scatter_tensor")
-    _check_size("reduce_scatter_tensor", "input", row, part.size * rows.comm.size)
+    _check_fits("reduce_scatter_tensor", "input", row, part, rows.comm.size)
     return _ended(rows.reduce_scatter(part, row, op).followed_by(back), async_op)
 
 
@@ -93,7 +93,10 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Handle | None:
     """Reduces tensor i of the lists over the ranks; the result is the `output` of rank i."""
-    parts = [to_read(t, "reduce_scatter") for t in input_list]
+    parts, part = [to_read(t, "reduce_scatter") for t in input_list], to_read(output, "output")
+    _check_length("reduce_scatter", "input_list", parts, rows_of(group).comm.size)
+    for row in parts:
+        _check_fits("reduce_scatter", "a tensor of input_list", row, part)
     return reduce_scatter_tensor(output, xp_of(parts[0]).concatenate(parts), op, group, async_op)
 
 
@@ -110,6 +113,8 @@ def scatter(
     given = [to_read(t, "scatter") for t in scatter_list or ()]
     if rows.comm.rank == root:
         _check_length("scatter", "scatter_list", given, rows.comm.size)
+        for part in given:
+            _check_fits("scatter", "a tensor of scatter_list", part, row)
     return _ended(rows.scatter(row, given, root).followed_by(back), async_op)
 
 
@@ -124,7 +129,7 @@ def gather(
     rows, root = rows_of(group), joined(group).member(dst)
     row, outputs = to_read(tensor, "gather"), []
     if rows.comm.rank == root:
-        outputs = _parts("gather", "gather_list", gather_list or (), rows.comm.size, row.size)
+        outputs = _parts("gather", "gather_list", gather_list or (), rows.comm.size, row)
     handle = rows.gather([output for output, _ in outputs], row, root)
     for _, back in outputs:
         handle.followed_by(back)
@@ -143,6 +148,7 @@ def all_to_all_single(
     number of this rank; parts have the split sizes, by default equal ones."""
     rows, call = rows_of(group), "all_to_all_single"
     row, (target, back) = to_read(input, call), to_write(output, call)
+    _check_type(call, "output", target, row)
     sent = _split(call, row, input, input_split_sizes, rows.comm.size)
     received = _split(call, target, output, output_split_sizes, rows.comm.size)
     return _ended(rows.all_to_all(received, sent).followed_by(back), async_op)
@@ -160,6 +166,8 @@ def all_to_all(
     inputs = [to_read(t, "all_to_all") for t in input_tensor_list]
     _check_length("all_to_all", "output_tensor_list", outputs, rows.comm.size)
     _check_length("all_to_all", "input_tensor_list", inputs, rows.comm.size)
+    for (row, _), sent in zip(outputs, inputs, strict=True):
+        _check_type("all_to_all", "a tensor of output_tensor_list", row, sent)
     handle = rows.all_to_all([row for row, _ in outputs], inputs)
     for _, back in outputs:
         handle.followed_by(back)
@@ -193,8 +201,7 @@ def recv(tensor: Any, src: int, group: Group = None, tag: int = 0) -> int:
 
 def barrier(group: Group = None, async_op: bool = False) -> Handle | None:
     """Returns when every rank of the group has called it."""
-    rows_of(group).comm.barrier()
-    return Handle() if async_op else None
+    return _ended(rows_of(group).barrier(), async_op)
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:
@@ -217,10 +224,11 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
 def broadcast_object_list(object_list: list[Any], src: int = 0, group: Group = None) -> None:
     """Replaces the objects of the list by those of rank `src`; objects are pickled."""
     rows, root = rows_of(group), joined(group).member(src)
-    data = np.frombuffer(pickle.dumps(object_list), np.uint8).copy()
+    is_root = rows.comm.rank == root
+    data = np.frombuffer(pickle.dumps(object_list) if is_root else b"", np.uint8).copy()
     size = np.array([data.size])
     rows.broadcast(size, root).wait()
-    if rows.comm.rank != root:
+    if not is_root:
         data = np.empty(int(size[0]), np.uint8)
     rows.broadcast(data, root).wait()
     object_list[:] = pickle.loads(data.tobytes())
@@ -238,13 +246,13 @@ def _write(output: Array, part: Array) -> None:
     output[...] = part
 
 
-def _parts(call: str, name: str, tensors: Sequence[Any], size: int, n: int) -> list[Any]:
-    """The rows of the tensors of a list, one for each rank, to which n elements each are
+def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array) -> list[Any]:
+    """The rows of the tensors of a list, one for each rank, to which rows like this one are
     written."""
     _check_length(call, name, tensors, size)
     parts = [to_write(t, call) for t in tensors]
     for row, _ in parts:
-        _check_size(call, f"a tensor of {name}", row, n)
+        _check_fits(call, f"a tensor of {name}", row, like)
     return parts
 
 
@@ -274,9 +282,18 @@ def _check_length(call: str, name: str, values: Sequence[Any], size: int) -> Non
         )
 
 
-def _check_size(call: str, name: str, row: Array, n: int) -> None:
-    if row.size != n:
-        raise ValueError(f"{call}: {name} has {row.size} elements, and {n} are needed")
+def _check_fits(call: str, name: str, row: Array, part: Array, parts: int = 1) -> None:
+    """Raises an error unless a row has the type of a part, and the elements of so many parts."""
+    _check_type(call, name, row, part)
+    if row.size != part.size * parts:
+        raise ValueError(
+            f"{call}: {name} has {row.size} elements, and {part.size * parts} are needed"
+        )
+
+
+def _check_type(call: str, name: str, row: Array, other: Array) -> None:
+    if row.dtype != other.dtype:
+        raise TypeError(f"{call}: {name} is of {row.dtype}, and {other.dtype} is needed")
 
 
 def _checked_tag(tag: int) -> int:

@@ -42,7 +42,8 @@ class DistributedDataParallel(Module):
     the others. Sums begin when the pass has ended; a Trainer's begin earlier.
 
     bucket_cap_mb      the most megabytes of gradients that are summed at once
-    broadcast_buffers  whether each training pass begins with the buffers of the first rank
+    broadcast_buffers  whether training passes begin with the buffers of the first rank; not those
+                       that follow a pass under `no_sync`, of which ranks may make any number
 
     Other arguments of PyTorch's class change nothing.
     """
@@ -59,6 +60,7 @@ class DistributedDataParallel(Module):
         super().__init__()
         self._rows = rows_of(process_group)
         self._broadcast_buffers, self._is_synced = broadcast_buffers, True
+        self._was_synced = True  # the forward pass before, after which buffers may differ
         trained = [p for p in module.parameters() if p.requires_grad]
         if not trained:
             raise ValueError(
@@ -72,10 +74,11 @@ class DistributedDataParallel(Module):
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """The output of the model."""
-        if self._broadcast_buffers and self.training:
+        if self._broadcast_buffers and self.training and self._was_synced:
             self._broadcast(_buffers(self.module))
         y = self.module(*args, **options)
-        if not self._is_synced or not recording.get():
+        self._was_synced = self._is_synced and bool(recording.get())
+        if not self._was_synced:
             return y
         last = LastNode(self._means.average)
         return _each_tensor(lambda t: followed(t, last), y)

@@ -30,17 +30,30 @@ def set_variables() -> None:
             os.environ.setdefault(name, os.environ[variable])
 
 
+def check_launcher() -> None:
+    """Raises ValueError in a process of torchrun, which MPI knows nothing of: it would train
+    alone."""
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if ranks != "1" and not has_launcher():
+        raise ValueError(
+            f"WORLD_SIZE is {ranks}, but no launcher of MPI has started this process, which would "
+            f"train alone: start it by mpirun -n {ranks} python, or by python -m nnmpi.run "
+            f"--nproc-per-node {ranks}, in place of torchrun"
+        )
+
+
 LONGEST_ADDRESS = 256  # bytes of a host's name and a port
 
 
 def set_address() -> None:
     """Sets MASTER_ADDR and MASTER_PORT to a free port of rank 0, unless they are set; without a
     launcher this process is rank 0 of 1. Starts MPI; all ranks call it."""
+    check_launcher()
     job = world() if has_launcher() else None
     if job is None:
         for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
             os.environ.setdefault(name, alone)
-    if "MASTER_PORT" in os.environ:
+    if {"MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}:
         return
     host = "127.0.0.1" if job is None or len(job.node()) == job.size else socket.gethostname()
     with socket.socket() as free:

@@ -22,9 +22,9 @@ class ProcessGroup:
     models the DistributedDataParallel models of this rank, in the order in which they were made
     """
 
-    def __init__(self, comm: Comm | None, ranks: Sequence[int]) -> None:
+    def __init__(self, comm: Comm | None, ranks: Sequence[int], is_default: bool = False) -> None:
         self.ranks = tuple(ranks)
-        self.rows = None if comm is None else Rows(comm)
+        self.rows = None if comm is None else Rows(comm, measures=is_default)
         self.models: list[ref[Any]] = []
 
     def rank(self) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm
@@ -21,6 +23,10 @@ from nnmpi.parallel.wire import Transfer, wire_for
 
 OWN_TAG = TAGS - 2
 """The tag of messages of collectives; users' tags are below it."""
+
+SHORT = 1 << 16
+"""Bytes up to which a sum that is not measured takes `doubling`, which sends the fewest messages;
+longer ones take the ring, which sends the fewest bytes."""
 
 
 class ReduceOp(Enum):
@@ -43,11 +49,11 @@ Then: TypeAlias = Callable[[], object]
 class Handle:
     """An operation in progress: `wait()` completes it, and `is_completed()` moves it forward.
 
-    Several threads may call both. `then` is what is done when its works are complete.
+    Several threads may call both. What follows it is done when its works are complete.
     """
 
-    def __init__(self, works: Sequence[Transfer] = (), then: Sequence[Then] = ()) -> None:
-        self._works, self._then, self._lock = list(works), list(then), threading.RLock()
+    def __init__(self, works: Sequence["Transfer | Handle"] = ()) -> None:
+        self._works, self._then, self._lock = list(works), list[Then](), threading.RLock()
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns True when the operation is complete. A limit for all waits is NNMPI_TIMEOUT."""
@@ -56,7 +62,8 @@ class Handle:
                 self._works[0].wait()
                 del self._works[0]  # not before: an error has to be raised again by another wait
             while self._then:
-                self._then.pop(0)()
+                self._then[0]()
+                del self._then[0]
         return True
 
     def is_completed(self) -> bool:
@@ -68,6 +75,9 @@ class Handle:
         finally:
             self._lock.release()
 
+    poll = is_completed
+    """The name of a Transfer, which a handle is as a part of another one."""
+
     def followed_by(self, then: Then) -> "Handle":
         """Adds what is done last, and returns the handle."""
         self._then.append(then)
@@ -76,10 +86,21 @@ class Handle:
 
 class Rows:
     """The collectives of the ranks of a Comm. All return a Handle, and all ranks call them in the
-    same order; ranks are numbers in the Comm."""
+    same order; ranks are numbers in the Comm.
 
-    def __init__(self, comm: Comm, algorithm: str = "auto") -> None:
-        self.comm, self.algorithm = comm, algorithm
+    `algorithm` is that of sums. For "auto" the first sum measures, and some sums are set up, for
+    which all ranks wait. Of groups whose calls may be in another order on each rank only one may do
+    so: the others do not `measure`.
+    """
+
+    def __init__(self, comm: Comm, algorithm: str = "auto", measures: bool = True) -> None:
+        self.comm, self.algorithm, self.measures = comm, algorithm, measures
+
+    def sum_of(self, nbytes: int) -> str:
+        """The algorithm of a sum of so many bytes."""
+        if self.measures or self.algorithm != "auto":
+            return self.algorithm
+        return "doubling" if nbytes <= SHORT else "ring"
 
     @property
     def half(self) -> str:
@@ -90,7 +111,8 @@ class Rows:
     def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
         """Replaces the row on every rank by its reduction over the ranks."""
         if op in (ReduceOp.SUM, ReduceOp.AVG):
-            work = wire_for(self.comm, row).start(row, self.algorithm)
+            check_mean(op, row)
+            work = wire_for(self.comm, row).start(row, self.sum_of(row.nbytes))
             return self._averaged(Handle([work]), row, op)
         rows = xp_of(row).empty((self.comm.size, row.size), row.dtype)
         handle = self.all_gather(rows.reshape(-1), row)
@@ -113,6 +135,7 @@ class Rows:
         intermediate results overwrite the row."""
         n, mine = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
+            check_mean(op, row)
             work = wire_for(self.comm, row).start_reduce_scatter(row, self.half)
             handle = Handle([work]).followed_by(lambda: _copy(part, row[mine]))
             return self._averaged(handle, part, op)
@@ -152,6 +175,10 @@ class Rows:
             works.append(wire.isend(sent[to], to, OWN_TAG))
         return Handle(works)
 
+    def barrier(self) -> Handle:
+        """Is complete when all ranks have called it."""
+        return Handle([self.comm.start(np.zeros(1, np.float32), "doubling")])
+
     def send(self, row: Array, to: int, tag: int = 0) -> Handle:
         """Sends the row to a rank."""
         return Handle([wire_for(self.comm, row).isend(row, to, tag)])
@@ -163,9 +190,13 @@ class Rows:
     def _averaged(self, handle: Handle, row: Array, op: ReduceOp) -> Handle:
         if op is ReduceOp.SUM:
             return handle
-        if row.dtype.kind in "iub":
-            raise TypeError(f"ReduceOp.AVG of {row.dtype}: sum them, or convert to float32 first")
         return handle.followed_by(lambda: _divide(row, self.comm.size))
+
+
+def check_mean(op: ReduceOp, row: Array) -> None:
+    """Raises TypeError if it is the mean of integers, before anything is sent."""
+    if op is ReduceOp.AVG and row.dtype.kind in "iub":
+        raise TypeError(f"ReduceOp.AVG of {row.dtype}: sum them, or convert to float32 first")
 
 
 def _divide(row: Array, count: int) -> None:

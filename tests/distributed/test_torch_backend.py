@@ -13,8 +13,8 @@ pytestmark = needs_torch
 
 PROGRAM = Path(__file__).with_name("with_torch.py")
 CHECKS = {
-    *("collectives", "messages_and_objects", "groups", "replicas", "shards", "algorithms"),
-    *("no_copies", "profiles"),
+    *("collectives", "messages_and_objects", "groups", "orders", "late", "refusals"),
+    *("replicas", "shards", "algorithms", "no_copies", "profiles"),
 }
 
 
@@ -39,6 +39,19 @@ def test_one_process_needs_no_launcher() -> None:
         env=environment({}),
     )
     assert outcome.stdout == "1.0 1.0 1.0\n"
+
+
+def test_processes_of_torchrun_are_refused() -> None:
+    """MPI knows nothing of them: each would train alone."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", "import nnmpi.torch"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment({"RANK": "1", "WORLD_SIZE": "2"}),
+    )
+    assert outcome.returncode == 1
+    assert "WORLD_SIZE is 2, but no launcher" in outcome.stderr
 
 
 def test_calls_that_differ_name_the_rank() -> None:

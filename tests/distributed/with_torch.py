@@ -114,6 +114,55 @@ def messages_and_objects() -> None:
     dist.barrier()
 
 
+def orders() -> None:
+    """Groups of the same ranks have messages of their own, in any order."""
+    pair = [dist.new_group([*range(dist.get_world_size())], backend="nnmpi") for _ in range(2)]
+    tensors = torch.ones(3), torch.full((1 << 17,), 100.0)
+    order = [0, 1] if dist.get_rank() % 2 else [1, 0]
+    works = [dist.all_reduce(tensors[i], group=pair[i], async_op=True) for i in order]
+    for work in works:
+        work.wait()
+    assert [t[0].item() for t in tensors] == [dist.get_world_size() * x for x in (1, 100)]
+    for group in pair:
+        dist.destroy_process_group(group)
+
+
+def late() -> None:
+    """Calls that a rank makes later than the others block nobody before."""
+    last, size = dist.get_world_size() - 1, dist.get_world_size()
+    x, parts = torch.ones(2), torch.zeros(2 * size, 2)
+    if dist.get_rank() == last:
+        for rank in range(last):
+            dist.recv(torch.zeros(1), rank)
+    barrier = dist.barrier(async_op=True)
+    with dist._coalescing_manager(async_ops=True) as work:
+        dist.all_gather_single(parts[:size], x)
+        dist.all_gather_single(parts[size:], 2 * x)
+    if dist.get_rank() != last:
+        assert not barrier.is_completed()
+        assert not work.works[0].is_completed()
+        dist.send(torch.zeros(1), last)
+    barrier.wait()
+    work.wait()
+    assert parts.sum() == 6 * size
+
+
+def refusals() -> None:
+    """Arguments that do not fit raise before anything is sent."""
+    size = dist.get_world_size()
+    for output, call in (
+        (torch.zeros(size * size, dtype=torch.int32), dist.all_gather_single),
+        (torch.zeros(1, dtype=torch.int32), dist.reduce_scatter_single),
+    ):
+        with pytest.raises(TypeError, match="int32"):
+            call(output, torch.ones(size))
+    x = torch.arange(3)
+    with pytest.raises(TypeError, match="AVG of int64"):
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+    dist.all_reduce(torch.ones(3))
+    assert x.tolist() == [0, 1, 2]
+
+
 def groups() -> None:
     """Of a part of the ranks, which PyTorch makes without the others; and a mesh of two axes."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -274,8 +323,8 @@ def leaves() -> None:
 
 FAILING = differing_calls, hang, leaves
 CHECKS = (
-    *(collectives, messages_and_objects, groups, replicas, shards, algorithms, no_copies),
-    *(profiles, *FAILING),
+    *(collectives, messages_and_objects, groups, orders, late, refusals, replicas, shards),
+    *(algorithms, no_copies, profiles, *FAILING),
 )
 
 if __name__ == "__main__":

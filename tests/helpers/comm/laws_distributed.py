@@ -87,8 +87,65 @@ def _scattered_and_gathered(x: np.ndarray, op: dist.ReduceOp) -> np.ndarray:
 
 
 def means_of_integers_are_refused(comm: Comm) -> None:
-    with _joined(comm), pytest.raises(TypeError, match="AVG of int64: sum them"):
-        dist.all_reduce(np.ones(3, "int64"), dist.ReduceOp.AVG)
+    """Before anything is sent, so that the array is as before after other calls."""
+    x = np.arange(3) + comm.rank
+    with _joined(comm):
+        with pytest.raises(TypeError, match="AVG of int64: sum them"):
+            dist.all_reduce(x, dist.ReduceOp.AVG)
+        dist.barrier()
+        dist.all_reduce(np.ones(3))
+    assert x.tolist() == [comm.rank, comm.rank + 1, comm.rank + 2]
+
+
+def other_types_are_refused(comm: Comm) -> None:
+    """Types of inputs and outputs are compared, since messages move bytes."""
+    size, x = comm.size, np.ones(comm.size)
+    many, one = np.zeros(size * size, "int64"), np.zeros(1, "int64")
+    rows = [np.zeros(size, "int64")] * size
+    with _joined(comm):
+        for call in (
+            lambda: dist.all_gather_into_tensor(many, x),
+            lambda: dist.all_gather(rows, x),
+            lambda: dist.reduce_scatter_tensor(one, x),
+            lambda: dist.reduce_scatter(one, [*x.reshape(size, 1)]),
+            lambda: dist.all_to_all_single(rows[0], x),
+            lambda: dist.all_to_all([one] * size, [*x.reshape(size, 1)]),
+            lambda: dist.gather(x, rows, comm.rank),
+            lambda: dist.scatter(rows[0], [x] * size, comm.rank),
+        ):
+            with pytest.raises(TypeError, match=r"is of (int64|float64), and (int64|float64)"):
+                call()
+        with pytest.raises(ValueError, match="input_list has 2 elements, and 1 are needed"):
+            dist.reduce_scatter(np.zeros(1), [np.zeros(2)] * size)
+        with pytest.raises(ValueError, match="input_list has 0 entries"):
+            dist.reduce_scatter(np.zeros(1), [])
+
+
+def groups_may_be_called_in_any_order(comm: Comm) -> None:
+    """Of two groups the sums that start first are others on each rank, and an asynchronous barrier
+    does not wait."""
+    with _joined(comm):
+        pair = [dist.new_group() for _ in range(2)]
+        arrays = np.ones(3), np.full(1 << 14, 100.0)
+        barrier = dist.barrier(pair[0], async_op=True) if comm.rank % 2 else None
+        order = [0, 1] if comm.rank % 2 else [1, 0]
+        works = [dist.all_reduce(arrays[i], group=pair[i], async_op=True) for i in order[:1]]
+        barrier = barrier or dist.barrier(pair[0], async_op=True)
+        works += [dist.all_reduce(arrays[i], group=pair[i], async_op=True) for i in order[1:]]
+        for work in (barrier, *works):
+            assert work is not None
+            assert work.wait()
+    assert [array[0] for array in arrays] == [comm.size, 100 * comm.size]
+
+
+def an_error_afterwards_stays(comm: Comm) -> None:
+    """What follows an operation and fails, fails again for another wait."""
+    with _joined(comm):
+        work = dist.all_reduce(np.ones(2, "float32"), dist.ReduceOp.BAND, async_op=True)
+        assert work is not None
+        for _ in range(2 if comm.size > 1 else 0):  # one rank has nothing to combine
+            with pytest.raises(TypeError, match="bitwise_and"):
+                work.wait()
 
 
 def arrays_move_between_ranks(comm: Comm) -> None:
@@ -123,7 +180,7 @@ def arrays_move_between_ranks(comm: Comm) -> None:
         objects: list[Any] = [None] * size
         dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
         assert [o["text"] for o in objects] == ["x" * r for r in range(size)]
-        texts = [f"of {rank}", rank]
+        texts = [f"of {rank}", rank] if rank == size - 1 else [print, lambda: None]  # not pickled
         dist.broadcast_object_list(texts, size - 1)
         assert texts == [f"of {size - 1}", size - 1]
 
@@ -252,6 +309,20 @@ def buffers_are_those_of_the_first_rank(comm: Comm) -> None:
             with pytest.raises(ReplicaError, match=r"running_mean of rank 1 differs .* by up to"):
                 nnmpi.verify()
         model(nnmpi.tensor(np.ones((2, 4), "f4")))  # the same on all ranks, from equal buffers
+        assert "7 parameters and buffers" in nnmpi.verify()
+
+
+def ranks_accumulate_any_number_of_passes(comm: Comm) -> None:
+    """Under `no_sync`, also with buffers: only passes after a sum take those of the first rank."""
+    with _joined(comm):
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+        x = nnmpi.tensor(np.random.default_rng(comm.rank).standard_normal((6, 4)).astype("f4"))
+        for _ in range(2):
+            with model.no_sync():
+                for _ in range(comm.rank + 1):
+                    model(x).sum().backward()
+            model(x).sum().backward()
+        model(nnmpi.tensor(np.ones((2, 4), "f4")))
         assert "7 parameters and buffers" in nnmpi.verify()
 
 
