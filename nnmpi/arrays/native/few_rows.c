@@ -63,7 +63,6 @@ static void combinations(npy_intp m, npy_intp k, npy_intp K, const float *A, npy
 #define LINE 16    /* terms at a time: a cache line of each row of w */
 #define OUTPUTS 16 /* rows of w at a time */
 #define VECTORS (OUTPUTS / PER_VECTOR)
-#define TERMS 1024 /* DEPTH of products.c */
 
 /* Turns PER_VECTOR terms of as many rows of w. */
 ALWAYS_INLINE void turned(const float *w, npy_intp K, Vector *b) {
@@ -120,11 +119,11 @@ static void some_sums(npy_intp n, npy_intp terms, const float *x, const float *w
 }
 
 int few_outputs(npy_intp n, npy_intp K, npy_intp O, const float *x, const float *w, float *y) {
-    float sums[FEW_OUTPUTS][OUTPUTS], columns[TERMS * FEW_OUTPUTS];
+    float sums[FEW_OUTPUTS][OUTPUTS], columns[TERMS_AT_ONCE * FEW_OUTPUTS];
     /* rows that are 4 KB apart share too few places of the L1 cache */
     if (n > FEW_OUTPUTS || O < OUTPUTS || K % 1024 == 0) return 0;
-    for (npy_intp k = 0; k < K; k += TERMS) {
-        npy_intp terms = K - k < TERMS ? K - k : TERMS;
+    for (npy_intp k = 0; k < K; k += TERMS_AT_ONCE) {
+        npy_intp terms = K - k < TERMS_AT_ONCE ? K - k : TERMS_AT_ONCE;
         for (npy_intp t = 0; t < terms; t++)
             for (npy_intp r = 0; r < n; r++) columns[t * n + r] = x[r * K + k + t];
         for (npy_intp o = 0; o < O; o += OUTPUTS) {

@@ -1,6 +1,6 @@
 /* Products of a matrix w (O, K) and few rows: w streams through the processor once, and is not
    packed. Terms are added in the order of `product`, so bits are the same; those of gradients up to
-   DEPTH terms. */
+   TERMS_AT_ONCE terms. */
 #ifndef NNMPI_FEW_ROWS_H
 #define NNMPI_FEW_ROWS_H
 #include "products.h"

@@ -17,7 +17,6 @@
 #ifdef FUSED
 #define LARGEST (1 << 18) /* n K O */
 #define SHORT 64          /* with FEW_ROWS rows w is not packed, from this K on, */
-#define MOST_TERMS 1024   /* up to this O, */
 #define MOST (1 << 20)    /* and up to this K O: threads of BLAS would divide more */
 #define SOME 512          /* columns that are summed at a time */
 
@@ -32,7 +31,7 @@ static int is_small(const Layer *q) {
 }
 
 static int has_few_rows(const Layer *q) {
-    return q->n > 1 && q->n <= FEW_ROWS && q->K >= SHORT && q->O <= MOST_TERMS &&
+    return q->n > 1 && q->n <= FEW_ROWS && q->K >= SHORT && q->O <= TERMS_AT_ONCE &&
            q->K * q->O <= MOST;
 }
 

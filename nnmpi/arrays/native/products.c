@@ -12,12 +12,11 @@
        A  | 0 0 0 |            ─►    0 1 0 1 0 1
           | 1 1 1 |
 
-   DEPTH terms at a time are added up in their order, and their sum is added to C, whatever the
-   other sizes are. */
+   TERMS_AT_ONCE terms are added up in their order, and their sum is added to C, whatever the other
+   sizes are. */
 #include "half_products.h"
 
 #ifdef FUSED
-#define DEPTH 1024     /* terms at a time */
 #define GROUP 128      /* columns at a time: their strips stay in the L2 cache, */
 #define NEAR (1 << 20) /* and so do most of this many elements of panels */
 #define MANY 256       /* from this many columns on, A is packed */
@@ -91,7 +90,8 @@ ALWAYS_INLINE void panel_block(const int vectors, int adds, size_t k, const floa
     Vector c[ROWS][2], of_b[2];
     UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int j = 0; j < vectors; j++) c[i][j] = ALL(0);
     for (size_t t = 0; t < k; t++, a += ROWS, b += WIDTH) {
-        __builtin_prefetch(next.at + t / FETCHED * next.row + t % FETCHED * (GROUP / FETCHED), 0, 2);
+        npy_intp ahead = t / FETCHED * next.row + t % FETCHED * (GROUP / FETCHED);
+        __builtin_prefetch(next.at + ahead, 0, 2);
         UNROLL for (int j = 0; j < vectors; j++) of_b[j] = LOAD(b + j * PER_VECTOR);
         UNROLL for (int i = 0; i < ROWS; i++) {
             Vector one = ALL(a[i]);
@@ -158,7 +158,8 @@ void packed_product(const Sizes *s, const float *A, const float *panels, const f
 }
 
 int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
-    npy_intp depth = s->k < DEPTH ? s->k : DEPTH, rows = s->m, columns = whole_of(s->n, WIDTH);
+    npy_intp depth = s->k < TERMS_AT_ONCE ? s->k : TERMS_AT_ONCE;
+    npy_intp rows = s->m, columns = whole_of(s->n, WIDTH);
     int packs = s->n >= MANY;
     if (packs && rows * depth > NEAR) rows = NEAR / depth / ROWS * ROWS;
     if (columns > GROUP) columns = GROUP;
@@ -169,11 +170,11 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
         strips = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
     if (!strips) return 0;
     float *panels = packs ? strips + depth * columns : NULL;
-    for (npy_intp k = 0; k < s->k; k += DEPTH, adds = 1)
+    for (npy_intp k = 0; k < s->k; k += TERMS_AT_ONCE, adds = 1)
         for (npy_intp i = 0; i < s->m; i += rows) {
             Sizes some = *s;
             some.m = s->m - i < rows ? s->m - i : rows;
-            some.k = s->k - k < DEPTH ? s->k - k : DEPTH;
+            some.k = s->k - k < TERMS_AT_ONCE ? s->k - k : TERMS_AT_ONCE;
             const float *a = A + i * s->a_row + k * s->a_term;
             if (packs) pack_panels(&some, a, panels);
             for (npy_intp j = 0; j < s->n; j += columns) {

@@ -56,6 +56,7 @@ typedef __m256 Vector;
 
 #ifdef FUSED
 #define WIDTH (2 * PER_VECTOR)
+#define TERMS_AT_ONCE 1024 /* of a product: their sum is added to C, which decides its bits */
 
 /* Transposes 8 x 8 elements. */
 static inline void turn_eight(__m256 *x) {
