@@ -20,7 +20,7 @@
 #define GROUP 128      /* columns at a time: their strips stay in the L2 cache, */
 #define NEAR (1 << 20) /* and so do most of this many elements of panels */
 #define MANY 256       /* from this many columns on, A is packed */
-#define SHALLOW 96     /* up to this many terms a strip is on the stack, which may be short */
+#define SMALL 4096     /* so many elements are on the stack, which may be short */
 #define FETCHED (GROUP / 2) /* terms that are added up while a row of a group is fetched */
 
 /* Transposes `lines` lines of adjacent terms: each row of `to` has one term of 8 lines, with zeros
@@ -52,6 +52,7 @@ void pack(const Sizes *s, const float *B, float *strips) {
         for (npy_intp j = 0; j < s->n; j += WIDTH) {
             float *strip = strips + j * k + i * WIDTH;
             if (s->b_column == 1 && j < last) memcpy(strip, B + j, WIDTH * sizeof *strip);
+            else if (s->b_column == 1) memcpy(strip, B + j, (s->n - j) * sizeof *strip);
             else
                 for (npy_intp c = 0; c < WIDTH && j + c < s->n; c++)
                     strip[c] = B[(j + c) * s->b_column];
@@ -165,7 +166,7 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
     if (columns > GROUP) columns = GROUP;
     npy_intp of_panels = packs ? depth * whole_of(rows, ROWS) + 8 - ROWS : 0;
     npy_intp bytes = (depth * columns + of_panels) * sizeof *A;
-    float small[SHALLOW * WIDTH] __attribute__((aligned(CACHE_LINE))), *strips = small;
+    float small[SMALL] __attribute__((aligned(CACHE_LINE))), *strips = small;
     if (bytes > (npy_intp)sizeof small)
         strips = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
     if (!strips) return 0;
