@@ -67,7 +67,8 @@ def parallelize(
 
     x is an array or tensor with some samples, of which only shape and dtype matter. With
     `whole_output` every rank gets all scores, as most losses need them. `ways` names the ways of
-    some layers, by path.
+    some layers, by path. For a parameter in `Sharding.terms`, such as those of layers cut by
+    samples, each rank gets the gradient of its samples: sum it over the ranks before the update.
 
     Every rank calls it on an equal model. If the model cannot be divided, it raises ValueError and
     leaves the model unchanged.

@@ -253,7 +253,15 @@ def one(settings: Options, sample: tuple[int, ...]) -> int:
 
 class Way(NamedTuple):
     """One way to divide a layer among ranks; a user's layer lists its ways in the attribute
-    `sharding`.
+    `sharding`, the preferred one first.
+
+    Such a layer is called with one tensor and contains no modules; a subclass that overrides
+    `forward` needs its own list. `forward` gets a part of the input, with parts of the parameters
+    under the same names, and nnmpi adds the sums. It must not read the shape of another layer's
+    weight, which is that of a part. A way that cuts channels and leaves a parameter whole is
+    refused: the output of a row layer is a sum over ranks, which would contain a whole bias once
+    per rank. With `Way(POSITIONS, POSITIONS)` a layer treats each position of (T, C) alone, and
+    `--sequence-parallel` gives it some positions; its parameters may stay whole.
 
     input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
                 POSITIONS, SAMPLES, IMAGE_ROWS: whole, except that these are divided among the ranks
