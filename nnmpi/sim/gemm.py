@@ -14,8 +14,9 @@ is (N, K), w is (O, K), y is (N, O). Each of p ranks receives, in elements, over
 All use rings: of a buffer of n elements each of m ranks receives n(m-1)/m in m - 1 messages if it
 is gathered or reduce-scattered, and twice that if it is all-reduced. In 2-D the buffers of a rank
 are its rows of x, NK/q, and its rows of w, OK/r. They are moved in panels of K, each with messages
-of its own, as in SUMMA (van de Geijn and Watts, 1997). No layer of nnmpi computes in 2-D: see
-`docs/layer-ways.md`.
+of its own, as in SUMMA (van de Geijn and Watts, 1997). No layer of nnmpi computes in 2-D:
+activations between two such layers would be cut along two axes of ranks, and each layer in between
+would need a rule for both. Between many nodes `--dp q --zero 3 --tp r` sends nearly as little.
 
 In 1-D, the received elements do not decrease with p; in 2-D they are about 6K sqrt(NO/p) on the
 best grid. A 1 x p grid never moves w and receives 3NK(p-1)/p. A p x 1 grid never moves x, which is
