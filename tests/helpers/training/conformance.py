@@ -1,5 +1,19 @@
 """N ranks = 1 rank, as one table: a new strategy joins it by being listed.
 
+A synchronous layout trains as one rank would, for any batch size and any number of ranks:
+
+- Samples: a batch is cut into micro-batches, and each of these among the ranks, only by the
+  position of a sample in the batch. Parts may be uneven, and a rank may have no sample at all.
+- Loss and gradients are those of the sum over all ranks, divided once by the size of the batch;
+  with class weights or ignored labels by the sum of the weights of its labels. If all are ignored,
+  both are 0. Metrics are sums and counts.
+- Random numbers are a function of seed, step, layer and sample, never of the rank.
+- BatchNorm takes each rank's count, mean and sum of squared deviations together, and sums the two
+  sums of its backward pass over the ranks.
+- Clipping takes the norm over all ranks. A step whose gradient is not finite is skipped by all of
+  them; a loss that is not finite ends the run on all.
+- Copies of a parameter have equal bits on all ranks, after every step.
+
 Each row trains for ten steps in float64 on so many ranks, and on one, with uneven batches.
 `test_conformance.py` runs a sample of the rows on threads, in which each family has each of its
 models and options, and each value of an option is somewhere; `test_strict_conformance.py` runs some
