@@ -46,7 +46,7 @@ def held(model: nn.Module, x: np.ndarray, dtype: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("dtype", "numbers"), [("float32", 64), ("float16", 32)])
 def test_a_block_of_gpt_keeps_what_is_stated(dtype: str, numbers: int) -> None:
-    """Bytes over s b h (docs/sixteen-bits.md); statistics of rows come on top."""
+    """Bytes over s b h (benchmarks/measured/sixteen-bits.md); statistics of rows come on top."""
     n, s, h, heads = 4, 16, 64, 4
     one, two = (held(GPT(layers, heads, h, 32, s), tokens(n), dtype)[1] for layers in (1, 2))
     rows = n * s * (2 * 2 + heads) * 4  # of both norms, and the log of each sum of attention
