@@ -64,7 +64,10 @@ class Optimizer:
     """The base of all optimizers: finds ranges of flat memory, and counts steps by parameter.
 
     A parameter without a gradient is not updated, and its step is not counted. Subclasses define
-    `_sums` and `_update`.
+    `_sums(group)`, which returns the names of the state arrays, and `_update(x, group)`, which
+    updates `x.values` and `x.sums[name]` in place with the gradients `x.grads` at step `x.t`. These
+    are flat arrays of any length, with a part of the parameters, so the new value of an element may
+    depend only on elements at the same index.
 
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
