@@ -288,7 +288,11 @@ class Trainer:
         """Goes on from a snapshot, with ranks arranged by these options; every rank calls it.
 
         All ranks give snapshots of one step, of this Trainer or of another one with the same model,
-        data and optimizer. What the ranks had before is freed first.
+        data, seed and optimizer. What the ranks had before is freed first. With the same options
+        and ranks training continues with the same bits; in another layout it equals one rank within
+        rounding. Another number of ranks can continue if together they have the snapshots of all
+        old ranks, which `nnmpi.io.checkpoints.snapshot.joined` combines. Measurements of a layout
+        start again, and so do attributes of modules that are neither parameters nor buffers.
         """
         if not self.session.is_closed:
             self._check_together("restore")

@@ -62,7 +62,10 @@ def load(
     `torch.save`; with `with_metadata` also returns the metadata.
 
     Tensors are NumPy arrays, whatever `map_location` is: `load_state_dict` copies them to the
-    device of the model. A file can hold no code, so `weights_only` changes nothing either.
+    device of the model. bfloat16 arrays need the package ml_dtypes; without it they are read as
+    float32. Files of `torch.save` are pickles, which name functions to call. None of them is
+    called: tensors, dicts, lists, tuples, sets, numbers, strings and types are read, and an object
+    of another class is refused with its name. So `weights_only` changes nothing either.
     """
     if tensor_files.is_pickle(Path(path)):
         state = addons.needed("state_files", "pickle")(path)

@@ -61,6 +61,19 @@ def save(
     The state may also be an array, or a dict, a list or a tuple of numbers, strings, arrays and
     others of these, which `load` returns as they were. `metadata` may be that of another file;
     digests in it are replaced or left out.
+
+    A run of a Trainer writes this metadata:
+
+        mean, std           JSON lists: the mean and deviation by which samples were standardised,
+                            one number per feature, or per channel as (C, 1, 1) or (C, 1); null for
+                            indices; for several inputs an object of these, with the keys "0", "1"
+                            for a tuple. Those of uint8 images are for values from 0 to 255
+        model, data         the options of these names
+        parameters_sha256   the digest of all parameters, equal to that of the run's last event
+        file_sha256         the digest of the file, computed with 64 zeros in place of this digest;
+                            `load` refuses a file whose bytes do not match it
+
+    A program that changes a file and keeps its metadata leaves out both digests.
     """
     _check_given(state, path)
     kept = {key: text for key, text in (metadata or {}).items() if key not in OF_STATE}
