@@ -136,8 +136,8 @@ def a_token_goes_once_to_a_rank(comm: Comm) -> None:
 
 
 def equally_loaded_experts_send_what_the_table_says(comm: Comm) -> None:
-    """docs/transformers.md: 2 top_k (p - 1) / p^2 of T C numbers a sample, here with one expert a
-    rank, to which one token of each rank goes."""
+    """2 top_k (p - 1) / p^2 of T C numbers a sample (benchmarks/measured/sequences.md), here with
+    one expert a rank, to which one token of each rank goes."""
     p, T = comm.size, comm.size**2
     gates = np.broadcast_to(np.eye(p), (N, p, p)).copy()
     weights = [_random(5, 1, H, C), _random(6, 1, H), _random(7, 1, C, H), _random(8, 1, C)]
