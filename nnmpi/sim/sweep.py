@@ -58,12 +58,18 @@ def _ranks(most: int) -> list[int]:
     return [*(p for p in sorted(powers) if p < most), most]
 
 
+def _least(row: list[Record]) -> float:
+    """The time of the fastest algorithm."""
+    seconds: list[float] = [cost["seconds"] for cost in row]
+    return min(seconds)
+
+
 def table(by: str, rows: list[list[Record]]) -> str:
     """The sweep as a text table: a row a value, a column an algorithm; * marks the fastest."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
-        times = [c["seconds"] for c in row]
-        cells = [f"{duration(x)}{'*' if x == min(times) else ' '}" for x in times]
+        best = _least(row)
+        cells = [f"{duration(c['seconds'])}{'*' if c['seconds'] == best else ' '}" for c in row]
         lines.append([_text(by, row[0]), *cells])
     return f"{_heading(by, rows[0][0])}\n{columns(lines)}{_fastest(by, rows)}"
 
@@ -84,10 +90,13 @@ def records(rows: list[list[Record]]) -> list[Record]:
 
 
 def plot(by: str, rows: list[list[Record]], path: Path) -> None:
-    """Plots times over the varied number, on log scales; the legend has the lines' order."""
+    """Plots times over the varied number, on log scales, with a dot where a line is the fastest.
+
+    The legend has the lines' order. Letters can be read on a page as wide as a phone.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 5.6), layout="constrained")
+    figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.subplots()
     values = [row[0][by] for row in rows]
     lines = [*zip(*rows, strict=True)]
@@ -97,9 +106,12 @@ def plot(by: str, rows: list[list[Record]], path: Path) -> None:
         width = WIDEST - (WIDEST - NARROWEST) * k / len(lines)
         colour, name = COLOURS[k % len(COLOURS)], lines[k][0]["algorithm"]
         axes.plot(values, times, style, color=colour, linewidth=width, label=name)
+        best = [(row[0][by], t) for row, t in zip(rows, times, strict=True) if t == _least(row)]
+        if best:
+            axes.plot(*zip(*best, strict=True), "o", color=colour)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(values[::2], [_text(by, row[0]) for row in rows[::2]])
-    axes.set_ylabel("seconds, simulated", size=13)
+    axes.set_ylabel("seconds, simulated; a dot: the fastest", size=13)
     axes.minorticks_off()
     axes.tick_params(labelsize=12)
     axes.grid(alpha=0.3)

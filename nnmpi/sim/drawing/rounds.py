@@ -98,8 +98,10 @@ def span(messages: Iterable[Pieces], chunks: int) -> str:
 
 # ---- the picture
 
-COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 80.0, 84.0  # in pixels
-OFF, HEAD = 16.0, 9.0  # from the middle of a box to the ends of its arrows; length of an arrowhead
+HEIGHT, FLIGHT, MARGIN, LINE = 22.0, 66.0, 66.0, 22.0  # in pixels
+FEW, NARROW, WIDE = 4, 83.0, 112.0  # a column, where few ranks fit beside a second picture, or not
+SPACE = 16.0  # between the boxes of two ranks
+OFF, HEAD = 12.0, 9.0  # from the middle of a box to the ends of its arrows; length of an arrowhead
 ADDED, REPLACED = "#2f6fd0", "#d5700a"
 LIGHT, DARK = "#dce8fb", "#1f4e9c"  # a chunk with one contribution, and with all
 
@@ -110,13 +112,15 @@ def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) ->
     Raises PlanError if one does not satisfy the claim.
     """
     check_ranks(p)
-    y, parts = 0.0, list[str]()
+    width, y, parts = MARGIN + max(p, FEW) * _column(p), 0.0, list[str]()
     for title, algorithm in plans.items():
         chunks, sums = algorithm.chunks(p), Expressions(p)
         (_, start), *plan = rounds(algorithm, p, claim, sums)
-        parts += [text(16, y + 22, title, 18, weight="bold"), *_legend(p, y, claim)]
-        y += TOP
-        parts += [text(_centre(r), y - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
+        parts += [text(16, y + 22, title, 18, weight="bold")]
+        legend, y = _legend(p, y + 47, claim, width)
+        parts += legend
+        y += 37
+        parts += [text(_centre(r, p), y - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
         numbers = _numbers_held(claim, sums)
         parts += _held("start", start, numbers, y)
         for number, (steps, have) in zip(_numbers(plan), plan, strict=True):
@@ -125,16 +129,20 @@ def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) ->
                 y += HEIGHT + FLIGHT
                 parts += _held(f"round {number.partition('.')[0]}", have, numbers, y)
         y += HEIGHT + 16
-    return page(MARGIN + p * COLUMN + 8, y, parts)
+    return page(width, y, parts)
 
 
-def _centre(rank: int) -> float:
-    return MARGIN + (rank + 0.5) * COLUMN
+def _column(p: int) -> float:
+    return NARROW if p <= FEW else WIDE
 
 
-def _legend(p: int, y: float, claim: Claim) -> Iterator[str]:
-    """Yields the legend of the colours."""
-    x, is_moved = 16.0, claim is ALL_TO_ALL
+def _centre(rank: int, p: int) -> float:
+    return MARGIN + (rank + 0.5) * _column(p) - SPACE / 4
+
+
+def _legend(p: int, y: float, claim: Claim, width: float) -> tuple[list[str], float]:
+    """The legend of the colours, in lines as wide as the picture, and the height of the last."""
+    x, parts, is_moved = 16.0, list[str](), claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),
         (REPLACED, "replaces a chunk"),
@@ -142,9 +150,12 @@ def _legend(p: int, y: float, claim: Claim) -> Iterator[str]:
         (_shade(p, p), f"of rank {p - 1}" if is_moved else "of all"),
         (IDLE, "nothing"),
     ):
-        yield box(x, y + 40, 16, 14, colour)
-        yield text(x + 22, y + 47, words, 12)
-        x += 44 + 6.6 * len(words)
+        right = x + 30 + 6.6 * len(words)
+        if right > width:
+            x, y, right = 16.0, y + LINE, right - x + 16
+        parts += [box(x, y - 7, 16, 14, colour), text(x + 22, y, words, 12)]
+        x = right + 14
+    return parts, y
 
 
 def _shade(ranks: int, p: int) -> str:
@@ -154,10 +165,11 @@ def _shade(ranks: int, p: int) -> str:
 def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[str]:
     """Yields the chunks of all ranks, with the number of each expression if there is room."""
     p = len(have)
-    yield text(MARGIN - 12, y + HEIGHT / 2, name, 13, QUIET, "end")
+    cells = _column(p) - SPACE
+    yield text(MARGIN - 8, y + HEIGHT / 2, name, 13, QUIET, "end")
     for r, row in enumerate(have):
-        width = CELLS / len(row)
-        left = _centre(r) - CELLS / 2
+        width = cells / len(row)
+        left = _centre(r, p) - cells / 2
         for c, x in enumerate(row):
             n = 0 if x is None else numbers[x]
             edge = ' stroke="#ffffff" stroke-width="1"'
@@ -173,11 +185,12 @@ def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
 
     A rank sends from the right half of its box, and receives at the left half.
     """
+    p = len(steps)
     for r, s in enumerate(steps):
         if s.to < 0:
             continue
         colour = ADDED if s.reduce else REPLACED
-        x, y0, end, bottom = _centre(r) + OFF, y + 2, _centre(s.to) - OFF, y + FLIGHT - 3
+        x, y0, end, bottom = _centre(r, p) + OFF, y + 2, _centre(s.to, p) - OFF, y + FLIGHT - 3
         dx, dy = end - x, bottom - y0
         back = HEAD / hypot(dx, dy)  # the arrowhead's share of the way
         bx, by = end - back * dx, bottom - back * dy

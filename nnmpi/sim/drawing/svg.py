@@ -18,7 +18,6 @@ from nnmpi.sim.drawing.timeline import (
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
-LEAST = 800  # smallest width of a picture: a page would stretch a narrower one, letters included
 LINE = 3  # width of a span without duration
 SMALLEST = 9.0  # font size of a label
 HIGH = 0.72  # height of a digit over its font size
@@ -79,11 +78,10 @@ def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """An SVG document of this size, scaled to the width of the page that shows it."""
-    width = max(width, LEAST)
+    """An SVG document of this size, scaled down where the page that shows it is narrower."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-        f'width="100%" {FONT}>'
+        f'width="{width:g}" style="max-width:100%;height:auto" {FONT}>'
     )
     return "\n".join([head, box(0, 0, width, height, PAPER), *parts, "</svg>\n"])
 
