@@ -11,10 +11,13 @@ L  log p, rounded up      k  log p, rounded down     f  1 if p is no power of tw
 S  the chunks, of p, in the largest messages of a halving: d + min(d, e) for d = 1, 2, ... 2^(k-1),
    where e = p - 2^k ranks have to sit out
 q  2^k, the ranks that do not sit out
-R  rounds in which four ranks, or groups of another prime factor of p, exchange three messages each
-T  rounds of a double tree, one way           W  chunks that the busiest rank receives in them
+R  rounds of recursive multiplying, one way: for each four and each other prime factor f of p,
+   (f-1)/3 rounded up, since a rank exchanges with three others in a round
+T  rounds of a double tree, one way: k + 7 with 8 chunks, which follow each other
+W  chunks that the busiest rank receives in these 2 T rounds
 D  messages of a dual-root all-reduce that wait for each other, of which the first E are added
-U  rounds of PAT          C  chunks, of p, that a rank sends in Bruck's all-to-all: bits in 0..p-1
+U  rounds of PAT, one way: L up to 16 ranks, then more, since a message has at most 8 chunks
+C  chunks, of p, that a rank sends in Bruck's all-to-all: bits in 0..p-1
 n  nodes                  h  log2 of the ranks in a full node, rounded up
 a_in and b_in  alpha and beta of the link inside a node, a' and b' in printed formulas
 """

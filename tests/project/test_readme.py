@@ -91,6 +91,7 @@ def test_simulations_are_understood(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some write a picture
     assert simulate.main(shlex.split(command)) == 0
     words = {
+        "collective --algorithm tree": "textbook",
         "collective": "ring",
         "pipeline": "rank 3",
         "gemm": "where 2-D wins",
