@@ -1,6 +1,6 @@
 """ReplicaState: the state that each replica has with other values, and which replica takes whose.
 
-The table in docs/communicating-less.md says it in words.
+The tables in docs/local-steps.md and docs/compression.md say it in words.
 """
 
 from collections import defaultdict

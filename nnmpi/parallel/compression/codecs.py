@@ -57,8 +57,10 @@ class Bucket(NamedTuple):
 class Codec(NamedTuple):
     """A way to compress.
 
-    sum          the phases that return the sum over ranks, given a bucket and the number after the
-                 codec's name
+    sum          a generator function that returns the sum over ranks, given a bucket and the number
+                 after the codec's name. It yields what `bucket.wire.start` (an all-reduce in place)
+                 and `start_all_gather` return, and goes on when that is complete; `gathered` does
+                 so for arrays of equal size. It leaves in `bucket.row` what was not sent
     has_factors  whether it begins with factors of the last step, equal on all ranks
     """
 

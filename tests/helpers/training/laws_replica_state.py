@@ -1,13 +1,13 @@
-"""What goes on of the state of replicas: each cell of the table in docs/communicating-less.md."""
+"""What goes on of the state of replicas: each cell of the tables of PAGES."""
 
 import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from helpers.mpijob import ROOT
 from helpers.sample import one_in
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
@@ -33,19 +33,21 @@ MODES: dict[str, Options] = {
     "gossip": {"sync": "gossip", "every": 2},
     **{codec: {"compress": codec} for codec in ("topk:0.1", "sign", "powersgd:3", "int8")},
 }
+PAGES = "local-steps", "compression"
 EVENTS = ("the same replicas", "other replicas", "a mode without it", "a loss", "by hand")
 
 
 def table() -> dict[str, dict[str, str]]:
     """What docs say of each state, by event."""
-    page = Path(__file__).parents[3] / "docs" / "communicating-less.md"
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in page.read_text().split("\n")
+        for page in PAGES
+        for line in (ROOT / "docs" / f"{page}.md").read_text().split("\n")
         if line.startswith("|")
     ]
-    head = next(row for row in rows if row[-1] == EVENTS[-1])
-    assert (*head[2:],) == EVENTS
+    heads = [row for row in rows if row[-1] == EVENTS[-1]]
+    assert [(*head[2:],) for head in heads] == [EVENTS] * len(PAGES)
+    head = heads[0]
     found = (row for row in rows if len(row) == len(head) and row[2] in WORDS)
     return {row[1]: dict(zip(EVENTS, row[2:], strict=True)) for row in found}
 

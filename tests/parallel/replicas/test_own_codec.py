@@ -1,4 +1,4 @@
-"""The codec of docs/communicating-less.md as it stands, and others named as package.module:NAME."""
+"""The codec of docs/compression.md as it stands, and others named as package.module:NAME."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from nnmpi.options.cli import from_toml, refuse_code
 from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import CODECS
 
-PAGE = (ROOT / "docs" / "communicating-less.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
 (CODE,) = (x for x in re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M) if "Codec" in x)
 OTHERS = """
 def differs(bucket, _):

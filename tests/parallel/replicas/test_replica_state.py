@@ -1,5 +1,5 @@
-"""What goes on of the state of replicas after a loss: a column of a table in
-docs/communicating-less.md, of which laws have the others."""
+"""What goes on of the state of replicas after a loss: a column of the tables in
+docs/local-steps.md and docs/compression.md, of which laws have the others."""
 
 from typing import Any
 
