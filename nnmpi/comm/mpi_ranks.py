@@ -40,6 +40,12 @@ def world(guard: bool = True) -> Comm:
     job then ends if a rank raises an exception, if a rank leaves while others wait for it, or if a
     rank waits for longer than NNMPI_TIMEOUT (by default unlimited, except for 5 minutes at the
     start). Without `guard` the process stays as it is. The first call decides.
+
+    Hooks that were set before are called first. An `atexit` function finalizes MPI, so functions
+    that are registered later run before it. Python runs no thread during MPI_Init and MPI_Finalize:
+    a second process watches these two, and kills a rank that waits there for too long. A rank that
+    calls `sys.exit(3)` gives the job status 3 if all others reach their end, and status 1, with
+    one line, if one of them waits for it. A forked child of a rank is no rank.
     """
     made = _cached()
     if not made:
