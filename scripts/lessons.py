@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, FOLDER = ROOT / "examples" / "notebooks", ROOT / "build" / "docs"
 SECONDS = 300  # for one cell
 
+MEASURED = re.compile(r"\[([^]]+)\]\(\.\./(benchmarks/measured/[\w-]+\.md)[^)]*\)")
+"""Links to tables that are no pages of the site, which names their files instead."""
+
 SYMBOLS = {
     **{name: f"<mi>{name}</mi>" for name in ("log", "max", "min", "sin")},
     **{name: f"<mi>&{name};</mi>" for name in ("alpha", "beta", "gamma", "eta", "tau", "pi")},
@@ -156,6 +159,7 @@ def main(is_run: bool) -> None:
         text = text.replace("../examples/notebooks/README.md", "lessons/index.md")
         text = re.sub(r"\.\./examples/notebooks/([\w-]+)\.ipynb", r"lessons/\1.md", text)
         text = re.sub(r"\.\./course/([\w-]+)/README\.md", r"course/\1.md", text)
+        text = MEASURED.sub(r"\1 (`\2`)", text)
         path.write_text(text, encoding="utf-8")
 
 

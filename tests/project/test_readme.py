@@ -13,10 +13,15 @@ from nnmpi import simulate, train
 
 ROOT = Path(__file__).parents[2]
 TOP = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
-PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (*TOP, *sorted((ROOT / "docs").rglob("*.md")))
-}
+
+
+def texts(paths):
+    """Texts of files, by their path in the repository."""
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+PAGES = texts((*TOP, *sorted((ROOT / "docs").rglob("*.md"))))
+LINKING = {**PAGES, **texts(sorted((ROOT / "benchmarks" / "measured").glob("*.md")))}
 README = PAGES["README.md"]
 PAGE_TEXT = "\n".join(PAGES.values())
 
@@ -127,7 +132,7 @@ def test_what_a_page_shows_is_what_is_printed(command, shown, tmp_path, monkeypa
         assert part in printed
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", LINKING)
 def test_what_a_page_links_to_exists(page):
     """Files, and headings of this page and of others."""
     text, folder = prose(page), (ROOT / page).parent
@@ -142,7 +147,7 @@ def test_what_a_page_links_to_exists(page):
 
 def prose(page: str) -> str:
     """A page without its blocks of code."""
-    return re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M)
+    return re.sub(r"^```.*?^```", "", LINKING[page], flags=re.S | re.M)
 
 
 def anchors(page: str) -> set[str]:

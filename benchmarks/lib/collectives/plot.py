@@ -34,40 +34,39 @@ STYLES = {
 OTHER = Style("#7f3c00", "h")  # of an algorithm of the user's
 LINES = (REFERENCE, "ring", "tree", "halving", "auto", "window")
 """Those that are drawn unless --lines names others: six can be told apart."""
-APART = "gloo"  # so slow that it would flatten all others: drawn beside them
+APART = "gloo"  # so slow that it would flatten all others: drawn below them
 MAX_TICKS = 6  # labelled sizes
 
 
 def draw(rows: Sequence[Row], lines: Sequence[str], where: str, path: str) -> None:
-    """Seconds on the left, the ratio to the MPI library's all-reduce on the right."""
+    """Seconds, and below them the ratio to the MPI library's all-reduce: one column, for phones."""
     from matplotlib.figure import Figure
 
     sums = [row for row in rows if row["case"] == "all_reduce"]
     measured = {row["algorithm"] for row in sums}
     shown = [name for name in lines if name in measured and name != APART]
-    beside = APART in measured
-    figure = Figure(figsize=(13.3, 7.0), layout="constrained")
-    widths = (5, 5, 2.6) if beside else (1, 1)
-    left, right, *others = figure.subplots(1, 2 + beside, width_ratios=widths, squeeze=False)[0]
-    note = "Bands hold half of the rounds; dashed: predicted from alpha and beta"
-    panels.heading(figure, f"{where}. {note}")
+    is_apart = APART in measured
+    figure = Figure(figsize=(7.2, 1.6 + 4.2 * (2 + is_apart)), layout="constrained")
+    top, below, *others = figure.subplots(2 + is_apart, squeeze=False)[:, 0]
+    note = "Bands: half of the rounds; dashed: predicted from alpha and beta"
+    panels.heading(figure, f"{where}\n{note}")
     for name in shown:
         of_name = [row for row in sums if row["algorithm"] == name]
-        _line(left, of_name, "seconds")
-        _line(right, of_name, "ratio")
-        _predicted(left, of_name)
+        _line(top, of_name, "seconds")
+        _line(below, of_name, "ratio")
+        _predicted(top, of_name)
     for network in (row for row in rows if row["case"] == "network"):
-        _link(left, network, sums)
-    _axes(left, sums, "Time of an all-reduce")
-    _seconds(left)
-    _axes(right, sums, f"Time over that of {REFERENCE}")
-    _ratios(right)
-    if beside:
+        _link(top, network, sums)
+    _axes(top, sums, "Time of an all-reduce")
+    _seconds(top)
+    _axes(below, sums, f"Time over that of {REFERENCE}")
+    _ratios(below)
+    if is_apart:
         _line(others[0], [row for row in sums if row["algorithm"] == APART], "ratio")
-        _axes(others[0], sums, f"The same of {APART}", 3)
+        _axes(others[0], sums, f"The same of {APART}")
         _ratios(others[0])
-    handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower left", ncols=7, frameon=False, fontsize=13)
+    handles, names = top.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower left", ncols=3, frameon=False, fontsize=13)
     figure.savefig(path, dpi=130)
 
 
@@ -110,12 +109,12 @@ def _link(axes: Any, network: Row, sums: Sequence[Row]) -> None:
     axes.set_ylim(bottom=0.7 * min(row["seconds"] for row in sums))
 
 
-def _axes(axes: Any, rows: Sequence[Row], title: str, ticks: int = MAX_TICKS) -> None:
+def _axes(axes: Any, rows: Sequence[Row], title: str) -> None:
     """Ticks at measured sizes and a light grid."""
     from matplotlib.ticker import NullLocator
 
     sizes = sorted({row["bytes"] for row in rows})
-    some = sizes[:: -(-len(sizes) // ticks)]
+    some = sizes[:: -(-len(sizes) // MAX_TICKS)]
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(some, [size_name(n) for n in some])
     axes.xaxis.set_minor_locator(NullLocator())

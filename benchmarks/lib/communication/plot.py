@@ -32,7 +32,7 @@ class Curve(NamedTuple):
 
 
 def draw(rows: Sequence[Row], path: str) -> None:
-    """A panel over bytes, and one over seconds where there are rows of a network."""
+    """A panel over bytes, and below it one over seconds where there are rows of a network."""
     from matplotlib.figure import Figure
 
     of_losses = [row for row in rows if row["section"] == "loss"]
@@ -42,19 +42,17 @@ def draw(rows: Sequence[Row], path: str) -> None:
     seconds = {r["algorithm"]: r["seconds"] for r in of_network if r["case"] == case}
     sent = {row["algorithm"]: row["bytes"] / 1e6 for row in of_losses}
     curves = curves_of(of_losses)
-    figure = Figure(figsize=(15 if seconds else 8.5, 6.8), layout="constrained")
     seeds = len({row["seed"] for row in of_losses})
     first = of_losses[0]
-    panels.heading(
-        figure,
-        f"{case}, {replicas} replicas, {first['steps']} steps; losses are means of {seeds} seeds",
-    )
     drawn = [(sent, "Test loss over MB that a replica has sent", "MB")]
     if seconds:
         rate = of_network[0]["bits_per_second"] / 1e6
         drawn.append((seconds, f"Test loss over seconds, links of {rate:g} Mbit/s", "s"))
+    figure = Figure(figsize=(7.2, 0.6 + 5.2 * len(drawn)), layout="constrained")
+    heading = f"{case}, {replicas} replicas, {first['steps']} steps; means of {seeds} seeds"
+    panels.heading(figure, heading)
     for axes, (step, title, unit) in zip(
-        figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True
+        figure.subplots(len(drawn), squeeze=False)[:, 0], drawn, strict=True
     ):
         panel(axes, curves, step, unit)
         panels.title(axes, title)
@@ -85,7 +83,7 @@ def panel(axes: Any, curves: Sequence[Curve], step: Mapping[str, float], unit: s
             ends.append((curve.name, x[-1], curve.losses[-1]))
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** 0.45)  # room for the names
+    axes.set_xlim(low, high * (high / low) ** 0.5)  # room for the names
     bottom, top = axes.get_ylim()
     apart = APART * (top - bottom)
     at_heights = heights([y for *_, y in ends], apart)
