@@ -45,12 +45,25 @@ MORE_TO_DO = 75
 """The exit status of a run that was suspended; EX_TEMPFAIL of sysexits.h."""
 
 
+class PrintCombinations(argparse.Action):
+    """Prints which options cannot be combined, and ends the command, as --help does."""
+
+    def __call__(self, of: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from nnmpi.parallel.combinations import page
+
+        with suppress(BrokenPipeError):  # the reader has gone (`| head`)
+            print(page())
+        of.exit()
+
+
 def parser() -> cli.Parser:
     """The parser of the command line: --config, and a flag for each option of Config, in groups."""
     p = cli.Parser("nnmpi.train", description="Train a model.", argument_default=argparse.SUPPRESS)
     p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
     code = "import the package.module:NAME that the file of --config names"
     p.add_argument("--allow-code", action="store_true", default=False, help=code)
+    combinations = "print which options cannot be combined, and exit"
+    p.add_argument("--combinations", action=PrintCombinations, nargs=0, help=combinations)
     cli.add_flags(p)
     return p
 

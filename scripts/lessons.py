@@ -1,5 +1,5 @@
-"""Makes build/docs, which the site is built from: a copy of docs/, and the executed notebooks as
-pages.
+"""Makes build/docs, which the site is built from: a copy of docs/, the executed notebooks as pages,
+and a page of what `nnmpi train --combinations` prints.
 
 usage: python scripts/lessons.py [--not-run]
 """
@@ -16,6 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
+
+from nnmpi.parallel import combinations
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, FOLDER = ROOT / "examples" / "notebooks", ROOT / "build" / "docs"
@@ -154,6 +156,7 @@ def main(is_run: bool) -> None:
     (FOLDER / "course").mkdir()
     for path in ROOT.glob("course/*/README.md"):
         shutil.copy(path, FOLDER / "course" / f"{path.parent.name}.md")
+    (FOLDER / "combinations.md").write_text(combinations.page(), encoding="utf-8")
     for path in FOLDER.glob("*.md"):
         text = path.read_text(encoding="utf-8")
         text = text.replace("../examples/notebooks/README.md", "lessons/index.md")

@@ -39,6 +39,7 @@ class Feature(NamedTuple):
     conflicts  names of features that it cannot be combined with besides, each with the reason
     requires   options without which it has no meaning, or "option value or value": the reason
     remedy     how to do without it
+    covers     the options that ask for it, if its name is not that of an option
     """
 
     name: str
@@ -48,6 +49,7 @@ class Feature(NamedTuple):
     conflicts: Mapping[str, str] = {}
     requires: Mapping[str, str] = {}
     remedy: str = LEAVE_ONE
+    covers: str = ""
 
     def asked(self, config: Any, ranks: int) -> str:
         """The option with its value as text, if the config asks for this feature; otherwise ""."""

@@ -1,7 +1,7 @@
 """Features of a run: which options rely on which properties of a run, and which break them.
 
 The command line checks them before anything is built; the tests try every pair that follows from
-them; docs/combinations.md shows them to users.
+them; `nnmpi train --combinations` shows them to users (`combinations.py`).
 """
 
 from itertools import chain
@@ -75,7 +75,11 @@ FEATURES: tuple[Feature, ...] = (
         breaks={WHOLE_MODEL: "each rank has some positions of the sequences"},
         conflicts={"positions along tp": "both cut the positions of sequences"},
     ),
-    Feature("positions along tp", _positions),
+    Feature(
+        "positions along tp",
+        _positions,
+        covers="--sequence-parallel, or a --layout that cuts positions",
+    ),
     Feature("sequence_parallel", requires={"tp": "positions are divided among the ranks along tp"}),
     Feature(
         "layout",
@@ -130,13 +134,17 @@ FEATURES: tuple[Feature, ...] = (
         remedy="use --allreduce ring, or leave reduce_dtype out",
     ),
     Feature(
-        "allreduce without halves", _without_halves, remedy="use --allreduce ring, or --zero 1"
+        "allreduce without halves",
+        _without_halves,
+        remedy="use --allreduce ring, or --zero 1",
+        covers="an --allreduce without a separate reduce-scatter",
     ),
     Feature(
         "allreduce in memory",
         choice("allreduce", "shared", "hierarchical"),
         relies_on=(HOST_MEMORY,),
         remedy="use --allreduce ring",
+        covers="--allreduce shared or hierarchical",
     ),
     Feature(
         "reduce_dtype",
@@ -151,9 +159,10 @@ FEATURES: tuple[Feature, ...] = (
             f"dtype {config.dtype}" if config.dtype != config.reduce_dtype else ""
         ),
         remedy="use one type for both, or leave reduce_dtype out",
+        covers="a --dtype that is not that of --reduce-dtype",
     ),
     # what is computed, and on what
-    Feature("16 bits", choice("dtype", *HALVES)),
+    Feature("16 bits", choice("dtype", *HALVES), covers=f"--dtype {' or '.join(HALVES)}"),
     Feature("dtype float16", choice("dtype", "float16"), remedy="use --dtype bfloat16"),
     Feature("clip_norm"),
     Feature("weight_decay_of", requires={"weight_decay": "without it no parameter decays"}),

@@ -1,14 +1,14 @@
-"""Features that cannot be combined: every pair is refused, and the page about them is complete."""
+"""Features that cannot be combined: every pair is refused, and `--combinations` prints them all."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from helpers.datafiles import refused
-from helpers.mpijob import ROOT
 from helpers.options import another
 
-from nnmpi import Config
+from nnmpi import Config, train
 from nnmpi.options.config import options
 from nnmpi.options.features import Refusal, Requires
 from nnmpi.parallel import strategies
@@ -73,29 +73,45 @@ def test_what_needs_another_option_is_refused_without_it(row: Requires) -> None:
         strategies.check(asked(name), 2)
 
 
-@pytest.mark.all_add_ons
-def test_page_of_combinations_is_complete() -> None:
-    """Its tables are those that follow from the features: copy them from the assertion."""
-    page = (ROOT / "docs/combinations.md").read_text(encoding="utf-8").split("\n")
-    assert [line for line in page if line.startswith("| ")] == [*tables()]
+def test_the_command_prints_what_is_refused_and_nothing_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--combinations"])
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    needed, pairs, required = printed_tables(printed)
+    by_property = {
+        (relying, beside, f"it needs {words}, and {reason}")
+        for words, relies, breaks in needed
+        for relying in re.findall("`(.*?)`", relies)
+        for beside, reason in re.findall("`(.*?)`: (.*?)(?:; (?=`)|$)", breaks)
+        if beside != relying
+    }
+    other = {(name.strip("`"), beside.strip("`"), reason) for name, beside, reason in pairs}
+    refused_pairs = {(row.feature.name, row.beside.name, row.reason) for row in REFUSALS}
+    assert other <= refused_pairs <= other | by_property
+    both = {(name, beside) for name, beside, _ in other | by_property}
+    assert both == {(name, beside) for name, beside, _ in refused_pairs}
+    of_others = {(f.name, other, reason) for f, other, reason in REQUIREMENTS}
+    assert {(a.strip("`"), b.strip("`"), reason) for a, b, reason in required} == of_others
 
 
-def tables() -> Iterator[str]:
-    """The rows of the tables of docs/combinations.md."""
-    yield "| it needs | options that need it | not given beside |"
-    for needed in dict.fromkeys(p for f in FEATURES for p in f.relies_on):
-        relying = ", ".join(f"`{f.name}`" for f in FEATURES if needed in f.relies_on)
-        broken = "; ".join(
-            f"`{f.name}`: {f.breaks[needed]}" for f in FEATURES if needed in f.breaks
-        )
-        yield f"| {needed.words} | {relying} | {broken} |"
-    yield "| option | cannot be combined with | because |"
-    for feature in FEATURES:
-        for other, reason in feature.conflicts.items():
-            yield f"| `{feature.name}` | `{other}` | {reason} |"
-    yield "| option | needs | because |"
-    for feature, other, reason in REQUIREMENTS:
-        yield f"| `{feature.name}` | `{other}` | {reason} |"
+def test_the_command_says_which_options_a_name_stands_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["--combinations"])
+    printed = capsys.readouterr().out
+    names = {option.name for option in options()}
+    assert not [f.name for f in FEATURES if f.name.split()[0] not in names and not f.covers]
+    assert all(f"- `{f.name}`: {f.covers}\n" in printed for f in FEATURES if f.covers)
+
+
+def printed_tables(text: str) -> Iterator[list[tuple[str, ...]]]:
+    """The rows of each table of a page, by cells."""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        yield [tuple(row[2:-2].split(" | ")) for row in table.splitlines()[2:]]
 
 
 def test_what_belongs_together_is_accepted() -> None:

@@ -61,6 +61,7 @@ FEATURES = (
         relies_on=(EXACT_SUMS,),
         breaks={EXACT_SUMS: "replicas make steps of their own"},
         conflicts={"dtype float16": "each replica would have a loss scale of its own"},
+        covers="--sync local or gossip",
     ),
     Feature("every", requires={"sync local or gossip": "in other modes ranks meet in every step"}),
     Feature(

@@ -61,6 +61,7 @@ FEATURES = (
         "one rank",
         lambda config, ranks: "1 rank" if ranks == 1 else "",
         remedy="start it with mpirun -n 2, or leave verify out",
+        covers="a run without mpirun",
     ),
     Feature(
         "verify",

@@ -8,6 +8,7 @@ FEATURES = (
         choice("allreduce", "nccl"),
         requires={"device cuda": "NCCL sums what is in the memory of GPUs"},
         remedy="use --allreduce ring",
+        covers="--allreduce nccl",
     ),
 )
 

@@ -4,7 +4,7 @@ parameter depends on all of its values."""
 from nnmpi.options.features import WHOLE_MATRICES, Feature, Part, choice
 
 FEATURES = (
-    Feature("layerwise", choice("optimizer", "lamb", "lars")),
+    Feature("layerwise", choice("optimizer", "lamb", "lars"), covers="--optimizer lamb or lars"),
     Feature("optimizer muon", choice("optimizer", "muon"), relies_on=(WHOLE_MATRICES,)),
 )
 

@@ -32,6 +32,7 @@ FEATURES = (
             "16 bits": "a stage keeps versions of its parameters in one type",
         },
         remedy="use --schedule 1f1b",
+        covers="--schedule pipedream",
     ),
     Feature(
         "vertical_sync",

@@ -37,7 +37,7 @@ def _planned(config: Any, ranks: int) -> str:
 
 
 FEATURES = (
-    Feature("a layout", _planned),
+    Feature("a layout", _planned, covers="any option that sets the layout"),
     Feature(
         "plan",
         relies_on=(STEPS_TOGETHER,),

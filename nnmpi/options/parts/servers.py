@@ -78,6 +78,7 @@ FEATURES = (
             "layerwise": "a server has parts of parameters, whose norms it needs",
         },
         remedy="leave it out, or use --sync bsp --servers 0",
+        covers="any run with parameter servers",
     ),
     Feature("staleness", requires={"sync ssp": "bsp allows no staleness, asp any"}),
 )
