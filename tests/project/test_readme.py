@@ -98,6 +98,7 @@ def test_simulations_are_understood(command, capsys, tmp_path, monkeypatch):
     words = {
         "collective --algorithm tree": "textbook",
         "collective": "ring",
+        "pipeline --compare": "activations held",
         "pipeline": "rank 3",
         "gemm": "where 2-D wins",
         "sync --parameters": "gossip",

@@ -62,6 +62,8 @@ def test_all_schedules_side_by_side(simulator: Any) -> None:
     assert figures["naive"] == ["96", "3", "3", "p-1", "1", "1"]
     assert figures["zb-h1"] == ["27", "0.125", "0.125", "(p-1)/(3m)", "4", "4"]
     assert figures["interleaved"][-2:] == ["11", "5.5"]
+    named = simulator(f"--compare zb-h1,naive {SIZE}").out.splitlines()
+    assert [line.split()[0] for line in named[3:]] == ["zb-h1", "naive"]
 
 
 def test_json_has_one_object_or_a_list(simulator: Any) -> None:
@@ -82,11 +84,15 @@ def test_pictures(simulator: Any, tmp_path: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert [name for name in SCHEDULES if f">{name}" not in text] == []
     assert "goes on until 96" in text
+    assert simulator(f"--compare gpipe,zb-h1 {SIZE} --svg {file}").status == 0
+    text = file.read_text(encoding="utf-8")
+    assert (">gpipe: bubble 37.5%" in text, ">naive" in text) == (True, False)
 
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "neither": (SIZE, ("--schedule and --compare",)),
     "unknown": (f"{SIZE} --schedule 2f2b", ("'2f2b'", "zb-h1")),
+    "unknown of several": (f"{SIZE} --compare gpipe,2f2b", ("'2f2b'", "zb-h1")),
     "no micro-batches": ("--schedule 1f1b --stages 2", ("required", "--micro-batches")),
     "0 stages": ("--compare --stages 0 --micro-batches 2", ("stages, got 0",)),
     "0 virtual": (f"--compare {SIZE} --virtual-stages 0", ("virtual stages, got 0",)),

@@ -40,7 +40,10 @@ def add_options(p: argparse.ArgumentParser) -> None:
     plan = p.add_argument_group("pipeline")
     names = f"{', '.join(SCHEDULES)} or package.module:NAME"
     plan.add_argument("--schedule", metavar="SCHEDULE", help=names)
-    plan.add_argument("--compare", action="store_true", help="all schedules side by side")
+    compare = "these schedules side by side, as gpipe,1f1b; without names all"
+    plan.add_argument(
+        "--compare", nargs="?", const=",".join(SCHEDULES), metavar="NAMES", help=compare
+    )
     plan.add_argument(
         "--stages", type=int, required=True, metavar="P", help="ranks of the pipeline"
     )
@@ -60,9 +63,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Any:
     """The output of the subcommand `pipeline`."""
-    if bool(options.schedule) == options.compare:
+    if bool(options.schedule) == bool(options.compare):
         raise ValueError("give one of --schedule and --compare")
-    names = list(SCHEDULES) if options.compare else [options.schedule]
+    names = options.compare.split(",") if options.compare else [options.schedule]
     simulated = [_simulated(name, options) for name in names]
     if options.svg:
         options.svg.write_text(_picture(simulated, options), encoding="utf-8")
@@ -119,12 +122,11 @@ def _heading(title: str, o: argparse.Namespace) -> str:
 
 def _picture(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """All timelines in one SVG document, on one scale."""
-    timelines = [
-        s.result.timeline._replace(
-            title=f"{s.label}: {s.schedule.about}; bubble {s.result.bubble:.1%}"
-        )
-        for s in simulated
-    ]
+    timelines = []
+    for s in simulated:
+        about = f"{s.schedule.about}; " * (len(simulated) == 1)  # a long title has small letters
+        title = f"{s.label}: {about}bubble {s.result.bubble:.1%}"
+        timelines.append(s.result.timeline._replace(title=title))
     ends = sorted(timeline.end for timeline in timelines)
     until = ends[-2] if len(ends) > 1 and ends[-1] > CUT * ends[-2] else None
     return svg(timelines, _heading("pipeline", o).replace("\n", "; "), until)

@@ -18,6 +18,7 @@ from nnmpi.sim.drawing.timeline import (
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
+SHORTEST, NARROW = 8, 480  # of the shortest computation and of the plot: fit for a phone
 LINE = 3  # width of a span without duration
 SMALLEST = 9.0  # font size of a label
 HIGH = 0.72  # height of a digit over its font size
@@ -33,11 +34,12 @@ class Band(NamedTuple):
 
     start: float
     end: float
+    width: float
 
     @property
     def scale(self) -> float:
         """Pixels for a unit of time."""
-        return PLOT / (self.end - self.start)
+        return self.width / (self.end - self.start)
 
     def x(self, time: float) -> float:
         """The x coordinate of a time; times outside the band are at its border."""
@@ -52,10 +54,12 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
     """
     end = until or max(timeline.end for timeline in timelines) or 1
     y, parts = 16.0, list[str]()
+    bands = _bands(timelines, end)
     if title:
-        parts.append(text(16, y + 16, title, 20, weight="bold"))
+        size = min(20, (MARGIN + bands[0].width) / (BOLD * len(title)))
+        parts.append(text(16, y + 16, title, size, weight="bold"))
         y += 36
-    for band in _bands(timelines, end):
+    for band in bands:
         for timeline in timelines:
             if band.start and timeline.end <= band.start:
                 continue
@@ -63,8 +67,9 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
             y += (HEADING if timeline.title else 0) + timeline.ranks * (ROW + GAP) + 12
         parts += _axis(y, band, timelines[0].unit)
         y += 52
-    legend, y = _legend(y, timelines)
-    return page(MARGIN + PLOT + 24, y + 24, [*parts, *legend])
+    width = MARGIN + bands[0].width
+    legend, y = _legend(y, timelines, width)
+    return page(width + 24, y + 24, [*parts, *legend])
 
 
 def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
@@ -72,9 +77,9 @@ def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
     least = shortest(timelines)
     count = ceil(end / least / floor(PLOT / NARROWEST) - 1e-9)
     if not 1 < count <= MOST_BANDS:
-        return [Band(0, end)]
+        return [Band(0, end, min(max(end / least * SHORTEST, NARROW), PLOT))]
     each = ceil(end / least / count - 1e-9) * least
-    return [Band(i * each, (i + 1) * each) for i in range(count)]
+    return [Band(i * each, (i + 1) * each, PLOT) for i in range(count)]
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
@@ -89,12 +94,12 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
     """Yields the heading and rows of one timeline."""
     if timeline.title:
-        size = min(16, (MARGIN + PLOT) / (BOLD * len(timeline.title)))
+        size = min(16, (MARGIN + band.width) / (BOLD * len(timeline.title)))
         yield text(16, y + 24, timeline.title, size, weight="bold")
     last = timeline.end
     if last > end:
         more = f"goes on until {last:g} \u2192"
-        yield text(MARGIN + PLOT, y + 24, more, 14, QUIET, "end")
+        yield text(MARGIN + band.width, y + 24, more, 14, QUIET, "end")
     y += HEADING if timeline.title else 0
     for r in range(timeline.ranks):
         top = y + r * (ROW + GAP)
@@ -149,7 +154,7 @@ def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
 
 def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
     """Yields a line with ticks at round numbers."""
-    yield f'<path d="M{MARGIN} {y:g}h{PLOT}" stroke="{QUIET}"/>'
+    yield f'<path d="M{MARGIN} {y:g}h{band.width:g}" stroke="{QUIET}"/>'
     step = _round_step(90 / band.scale)
     for k in range(ceil(band.start / step - 1e-9), floor(band.end / step + 1e-9) + 1):
         x = band.x(k * step)
@@ -164,7 +169,7 @@ def _round_step(least: float) -> float:
     return next(power * n for n in (1, 2, 5, 10) if power * n >= least * (1 - 1e-9))
 
 
-def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
+def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list[str], float]:
     """A box and a name for each kind that occurs, and the y coordinate of the last line."""
     x, parts = float(MARGIN), list[str]()
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
@@ -173,7 +178,7 @@ def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
         entries.append(("darker: a later stage of the rank", "#9096a1"))
     for name, colour in entries:
         width = 25 + 7.2 * len(name) + 26
-        if x + width > MARGIN + PLOT + 24 and x > MARGIN:
+        if x + width > right + 24 and x > MARGIN:
             x, y = float(MARGIN), y + 26
         parts += [box(x, y - 9, 18, 18, colour, f' stroke="{QUIET}" stroke-width="0.5"')]
         parts += [text(x + 25, y, name, 14)]
