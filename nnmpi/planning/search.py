@@ -5,6 +5,17 @@ be better.
                     └───────── larger than the worst of the best: pruned
 
 A layout that does not fit is tried again with each kind of recomputation, which is never faster.
+
+Candidates are all sizes dp x cp x pp x tp of the ranks, with ZeRO 0 to 3, sequence parallelism, the
+schedules 1f1b, interleaved and zb-h1, and 1, 2, 4, ... 64 micro-batches, or any number that makes
+them equal; gpipe and naive are never faster than 1f1b. Layouts along tp, or dp and tp, are tried
+with a way for each layer too. Among cuts within 2% of the fastest, that with the shortest messages
+is taken, and then that whose largest stage takes least memory.
+
+Left out are how well a model learns (all layouts have one batch size), micro-batches of different
+sizes, sums that delay messages between stages on the same link, ways of single layers with a
+pipeline or --cp, BLAS with several threads, workspace of kernels except for convolutions, other
+programs, and that a codec decodes more if there are more ranks.
 """
 
 import gc

@@ -11,6 +11,24 @@ packing    array functions that make what is sent from arrays, and arrays from w
 update     the optimizer, agreement of ranks, and gathers of parameters behind it
 other      batches, losses, Python; a rank along pp takes as large a share of the time per
            micro-batch as it has of the units
+
+F, I and W are a unit's forward pass, and its gradients of the input and of the weights; m is the
+number of micro-batches, p that of ranks, n bytes:
+
+    compute   m sum(F + I + W), and 2 F for what --recompute repeats; measured, or samples x share
+              x multiplications / speed
+    bubble    end of the last backward pass - compute - tensor: for 1f1b with equal stages
+              (p - 1) (F + B)
+    sums      end of the rank's gradient sums - that end; what replicas do once in H steps
+              counts 1 / H
+    packing   bytes x seconds per byte + elements x seconds per element of a codec
+    update    elements x seconds per element, by optimizer, and exchanges
+    message   alpha + n beta, of a node or between nodes
+    ring      2 (p - 1) (alpha + n beta s / p) + (p - 1) gamma n / p over nodes, where s groups
+              share the link of a node; half of it for a scatter or a gather, where only the
+              scatter adds
+    node      a measured curve: bytes to seconds, by algorithm and number of ranks
+    gossip    alpha + k n beta s, where k messages share the busiest link
 """
 
 from bisect import bisect_left

@@ -104,7 +104,7 @@ def test_simulations_are_understood(command, capsys, tmp_path, monkeypatch):
         "sync --parameters": "gossip",
         "sync": "asp",
         "layout --ranks 4 --nodes 4 --pp 2 --zero 2": "proved:",
-        "layout": "tp 3",
+        "layout": "bytes that a rank holds",
         "goodput": "closed form",
     }
     word = next(word for start, word in words.items() if command.startswith(start))
