@@ -26,7 +26,7 @@ NOT_HERE = {
     r"gpt:6x6x384|gpt:12x12": "takes minutes",
     r"--resume|nnmpi\.(checkpoint|report|watch)|--data text:": "needs what others have written",
     r"apptainer": "needs Apptainer, or an image",
-    r"mypackage|run\.toml|late\.py|mine": "runs in a test of its page, or has a user's own code",
+    r"mypackage|run\.toml|late\.py|mine|net:Net": "has a user's own code; a page may have a test",
     r"chain:CHAIN|benchmarks|^cd ": "runs in a test of its own",
 }
 """Commands that this test does not run, by a pattern, and why."""
