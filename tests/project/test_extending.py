@@ -1,8 +1,7 @@
-"""The worked examples of docs/extending: each diff applies, and the tests that pages name pass."""
+"""The worked examples of docs/extending: each diff applies, and the tests that it names pass."""
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,30 +10,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    name: (ROOT / "docs" / "extending" / f"{name}.md").read_text(encoding="utf-8")
-    for name in (
-        "op",
-        "layer",
-        "way",
-        "schedule",
-        "algorithm",
-        "kernel",
-        "optimizer",
-        "store",
-        "pass",
-    )
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+DIFFS = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docs" / "extending").glob("*.diff"))
 }
 
 
 def changed(name: str, root: Path) -> dict[Path, str]:
-    """The files that the diff of a page changes, with their new text.
+    """The files that a diff changes, with their new text.
 
     A hunk is found by its lines, which have to be there once; their numbers do not count.
     """
-    (diff,) = re.findall(r"^```diff\n(.*?)^```", PAGES[name], re.S | re.M)
     found = {}
-    for part in re.split(r"^--- .*\n", diff, flags=re.M)[1:]:
+    for part in re.split(r"^--- .*\n", DIFFS[name], flags=re.M)[1:]:
         head, *hunks = re.split(r"^@@ .*\n", part, flags=re.M)
         file = root / head.removeprefix("+++ b/").strip()
         text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -52,28 +41,45 @@ def side(hunk: str, sign: str) -> str:
     return "".join(line[1:] + "\n" for line in lines)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", DIFFS)
 def test_a_change_applies(name: str) -> None:
     assert changed(name, ROOT)
 
 
+def test_the_page_has_every_diff_with_the_files_that_it_changes() -> None:
+    """Files of nnmpi by their paths within it; and the command of its tests begins the diff."""
+    assert {*re.findall(r"\]\(extending/(\w+)\.diff\)", PAGE)} == DIFFS.keys()
+    for name in DIFFS:
+        (row,) = re.findall(rf"^\|.*\]\(extending/{name}\.diff\).*$", PAGE, re.M)
+        files = [str(file.relative_to(ROOT)) for file in changed(name, ROOT)]
+        named = [file.removeprefix("nnmpi/") for file in files if file.startswith("nnmpi/")]
+        assert [file for file in named if f"`{file}`" not in row] == []
+        assert [file for file in command(name)[0] if not (ROOT / file).exists()] == []
+
+
+def command(name: str) -> tuple[list[str], str]:
+    """The files of tests that a diff names, and what `-k` chooses of them."""
+    ((files, words),) = re.findall(
+        r"^\$ python -m pytest -n 0 (.*?) -k \"(.*)\"$", DIFFS[name], re.M
+    )
+    return files.split(), words
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_changes_pass_the_tests_that_the_pages_name(tmp_path: Path) -> None:
+def test_the_changes_pass_the_tests_that_they_name(tmp_path: Path) -> None:
     """All of them together: to start Python for each would take longer than the tests."""
     for folder in ("nnmpi", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     for file in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, tmp_path)
     files, words = [], []
-    for name, page in PAGES.items():
+    for name in DIFFS:
         for file, text in changed(name, tmp_path).items():
             file.write_text(text, encoding="utf-8")
-        (command,) = re.findall(
-            r"^```\npython -m pytest -n 0 (.*?) -k (.*?)\n```", page, re.S | re.M
-        )
-        files += command[0].split()
-        words += shlex.split(command[1])
+        of_it, chosen = command(name)
+        files += of_it
+        words.append(chosen)
     build_kernels(tmp_path)
     done = subprocess.run(
         [

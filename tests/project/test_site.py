@@ -57,7 +57,7 @@ def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> 
     assert {*Step._fields, *Price._fields, *Network._fields} <= {*fields}
     assert 'id="nnmpi.collectives.verify.verify"' in pages["api/collectives"]
     places = found_by_search(site, "ring all-reduce")
-    assert {"collectives/", "extending/algorithm/"} <= places
+    assert {"collectives/", "extending/"} <= {place.partition("#")[0] for place in places}
     for place in places:
         path, _, anchor = place.partition("#")
         text = (site / path / "index.html").read_text(encoding="utf-8")
