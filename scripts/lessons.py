@@ -157,11 +157,12 @@ def main(is_run: bool) -> None:
     for path in ROOT.glob("course/*/README.md"):
         shutil.copy(path, FOLDER / "course" / f"{path.parent.name}.md")
     (FOLDER / "combinations.md").write_text(combinations.page(), encoding="utf-8")
+    shutil.copy(ROOT / "course" / "wrong-solutions.md", FOLDER / "course")
     for path in FOLDER.glob("*.md"):
         text = path.read_text(encoding="utf-8")
         text = text.replace("../examples/notebooks/README.md", "lessons/index.md")
         text = re.sub(r"\.\./examples/notebooks/([\w-]+)\.ipynb", r"lessons/\1.md", text)
-        text = re.sub(r"\.\./course/([\w-]+)/README\.md", r"course/\1.md", text)
+        text = re.sub(r"\.\./course/([\w-]+)(?:/README)?\.md", r"course/\1.md", text)
         text = MEASURED.sub(r"\1 (`\2`)", text)
         path.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Writes into docs/wrong-solutions.md what checks of the course print for wrong solutions.
+"""Writes into course/wrong-solutions.md what checks of the course print for wrong solutions.
 
 usage: python scripts/wrong_solutions.py
 """
@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "course")]
 
 from classroom.grading import How, grade  # noqa: E402
 
-PAGE, SEED = ROOT / "docs" / "wrong-solutions.md", 7
+PAGE, SEED = ROOT / "course" / "wrong-solutions.md", 7
 SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"(?<=^```\n)# .*?(?=^```$)", re.DOTALL | re.MULTILINE)
 

@@ -17,7 +17,7 @@ from nnmpi.course import assignments
 
 WRONG = runpy.run_path(str(ROOT / "scripts" / "wrong_solutions.py"))
 SHOWN: dict[str, dict[str, str]] = WRONG["shown"](WRONG["PAGE"].read_text(encoding="utf-8"))
-"""The faults in docs/wrong-solutions.md, by assignment and name; the script writes them."""
+"""The faults in course/wrong-solutions.md, by assignment and name; the script writes them."""
 
 
 def mutants_of(assignment: str) -> dict[str, Mutant]:
