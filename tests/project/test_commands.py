@@ -20,6 +20,7 @@ NOT_HERE = {
     r"^sbatch|^scripts/(cluster|quickstart|test)|^source": "Slurm, root, or another environment",
     r"^scripts/gpu_check|-m emulator": "takes minutes, on a GPU or without one",
     r"^pip install|^py-spy|python -m pytest": "installs, looks at a process, or is a test itself",
+    r"python setup\.py": "builds nnmpi",
     r"pdb|--stdin|^R=|my_script": "a person has the terminal, and a script of their own",
     r"gpt2/|--tokenizer FOLDER|--load|--model gpt2\b": "weights and a tokenizer are downloaded",
     r"tokens\.npy": "follows a command that needs a tokenizer",
@@ -27,6 +28,7 @@ NOT_HERE = {
     r"--resume|nnmpi\.(checkpoint|report|watch)|--data text:": "needs what others have written",
     r"apptainer": "needs Apptainer, or an image",
     r"mypackage|run\.toml|late\.py|mine|net:Net": "has a user's own code; a page may have a test",
+    r"python \w+\.py$": "runs in a test of its page",
     r"chain:CHAIN|benchmarks|^cd ": "runs in a test of its own",
 }
 """Commands that this test does not run, by a pattern, and why."""
@@ -36,7 +38,9 @@ def commands() -> list[tuple[str, str]]:
     """(page, command) of each line of the blocks of code that is typed in a shell."""
     found = []
     for page, text in PAGES.items():
-        for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M):
+        for language, block in re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.S | re.M):
+            if language:  # matched too, so that its end is not taken for the start of a block
+                continue
             for line in re.sub(r"\\\n\s*", "", block).splitlines():
                 command = re.sub(r"\s+(#| {2}).*", "", line.removeprefix("$ "))
                 if STARTS.match(command) and not re.match(r"(python|mpirun) +\w+ {2}", line):
