@@ -51,7 +51,7 @@ def parser() -> cli.Parser:
         parsed.__name__ = kind.__name__
         return parsed
 
-    p.add_argument("--load", required=True, help="a file that --save wrote, or a folder of GPT-2")
+    p.add_argument("--load", required=True, help="a file of --save, or a folder of GPT-2 or Llama")
     p.add_argument(
         "--prompt",
         metavar="TEXT",
