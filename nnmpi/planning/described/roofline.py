@@ -6,8 +6,14 @@
 Products have a `start`, so that small ones reach a smaller share of the peak. Where a machine
 computes their outputs in whole tiles, so many at once, tiles that are not full cost as much as full
 ones. Attention reads and
-writes its scores, unless it is flash; layers between products are bound by memory. The host
-launches kernels while the device computes, so launching shows only where kernels are short.
+writes its scores, unless it is flash: then it is one kernel each way, at half the rate of products,
+which moves only queries, keys, values, the output and their gradients. Layers between products are
+bound by memory. The loss is a softmax in float32, op by op. The host launches kernels while the
+device computes, so launching shows only where kernels are short.
+
+Left out are the efficiency of products by shape, except for tiles; contention between exchanges
+and kernels; rotary positions; kernels that a compiler joins; more than two levels of a network;
+memory that an allocator loses; clocks that fall under load.
 """
 
 import re
