@@ -1,4 +1,5 @@
 """Draws what each way of cutting a transformer sends and holds: python scripts/draw_cuts.py
+With --zero it draws what a rank holds with ZeRO 0 to 3, on 8 ranks.
 
 The figures come from `python -m nnmpi.simulate layout`, with each rank on a node of its own. The
 PNG also contains them as JSON, under the key Description. Needs matplotlib: pip install
@@ -31,6 +32,7 @@ CUTS = (
     "--pp {} --micro-batches 4",
 )
 RANKS = 2, 4
+ZERO_RANKS = 8
 
 Bytes: TypeAlias = Mapping[str, int]
 
@@ -132,6 +134,24 @@ def draw(found: Sequence[Row], path: str) -> None:
     figure.savefig(path, dpi=100, metadata={"Description": json.dumps(found)})
 
 
+def draw_zero(path: str) -> None:
+    """Draws a bar for each stage of ZeRO: bytes held, by kind; letters fit a phone."""
+    from matplotlib.figure import Figure
+
+    options = [f"--dp {ZERO_RANKS} --zero {stage}" for stage in range(4)]
+    held = [row_of(one, ZERO_RANKS).held for one in options]
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    bars(axes, range(4), held)
+    panels.style(axes, "x")
+    panels.title(axes, f"MB held by each of {ZERO_RANKS} ranks")
+    label(axes, range(4), held, [f"{mb(parts)} MB" for parts in held])
+    axes.set_yticks(range(4), [f"--zero {stage}" for stage in range(4)], size=12)
+    axes.set_ylim(3.6, -0.6)
+    legend(figure, 3)
+    figure.savefig(path, dpi=120, metadata={"Description": MODEL})
+
+
 def places(found: Sequence[Row]) -> Iterator[float]:
     """The position of each bar; bars of the same cut stand together."""
     for i in range(len(found)):
@@ -161,25 +181,31 @@ def mb(parts: Bytes) -> str:
     return f"{sum(parts.values()) / 1e6:.1f}"
 
 
-def legend(figure: Any) -> None:
+def legend(figure: Any, columns: int = 6) -> None:
     from matplotlib.patches import Patch
 
     patches = [
         Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name)
         for name, (colour, hatch) in PARTS.items()
+        if columns == len(PARTS) or name != "keys and values"
     ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False, fontsize=12)
+    place = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles=patches, **place, frameon=False, fontsize=12)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Draws the picture, and returns the exit status: 2 for unusable arguments."""
     parser = cli.Parser(prog="draw_cuts.py", description="Draw what each cut sends and holds.")
     parser.add_argument("-o", "--out", default=PICTURE, help="a .png file (default docs/cuts.png)")
+    parser.add_argument("--zero", action="store_true", help="what a rank holds with ZeRO 0 to 3")
     try:
-        out = parser.parse_args(arguments).out
-        if problem := cli.picture_problem(out):
+        given = parser.parse_args(arguments)
+        if problem := cli.picture_problem(given.out):
             raise ValueError(problem)
-        draw(rows(), out)
+        if given.zero:
+            draw_zero(given.out)
+        else:
+            draw(rows(), given.out)
     except (OSError, ValueError) as error:
         return cli.fail("draw_cuts.py", error, 2)
     return 0

@@ -7,7 +7,11 @@
 
 The time of a choice comes from a simulation with two clocks, of computing and of the disk. Runs
 follow the same rules (`swapper.py`): a pass begins when there is room for its
-unit, and the disk does one thing at a time, in order, and reads as far ahead as there is room.
+unit, and the disk does one thing at a time, in order, and reads as far ahead as there is room, but
+leaves enough for units that are recomputed before the unit that is read. Each swapped byte counts
+as processor time too, and each page that no pass has freed takes time to touch. With up to 5 units
+all choices are compared; with more the search changes one or two units at a time, from many starts.
+Optimizer state is on disk between updates if that is faster or nothing else fits.
 
 All functions here are pure. KARMA (2020) has the idea, and chooses with a solver.
 """
