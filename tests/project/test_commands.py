@@ -29,7 +29,7 @@ NOT_HERE = {
     r"apptainer": "needs Apptainer, or an image",
     r"mypackage|run\.toml|late\.py|mine|net:Net": "has a user's own code; a page may have a test",
     r"python \w+\.py$": "runs in a test of its page",
-    r"chain:CHAIN|benchmarks|^cd ": "runs in a test of its own",
+    r"chain:CHAIN|benchmarks|^cd |scripts/draw_": "runs in a test of its own",
 }
 """Commands that this test does not run, by a pattern, and why."""
 
