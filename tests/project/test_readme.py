@@ -29,8 +29,9 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE_TEXT, re.S | re.M)
 FIRST_EXAMPLE = EXAMPLES[0]
 SIMULATIONS = re.findall(r"^python -m nnmpi\.simulate (.*)$", PAGE_TEXT, re.M)
 COMMANDS = re.findall(
-    r"^(?:mpirun (?:--with-ft ulfm )?(?:--oversubscribe )?-n \d+ )?python -m nnmpi\.train (.*)$",
-    PAGE_TEXT,
+    r"^(?:mpirun (?:--with-ft ulfm )?(?:--oversubscribe )?-n \d+ )?"
+    r"python -m nnmpi\.train (.*?)(?: >.*)?$",
+    re.sub(r"\\\n\s*", "", PAGE_TEXT),
     re.M,
 )
 OUTPUTS = re.findall(
@@ -103,7 +104,7 @@ def test_simulations_are_understood(command, capsys, tmp_path, monkeypatch):
         "pipeline --compare": "activations held",
         "pipeline": "rank 3",
         "gemm": "where 2-D wins",
-        "sync --parameters": "gossip",
+        "sync --parameters": "data parallelism",
         "sync": "asp",
         "layout --ranks 4 --nodes 4 --pp 2 --zero 2": "proved:",
         "layout": "bytes that a rank holds",
