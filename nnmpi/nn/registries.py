@@ -155,7 +155,10 @@ class Registries:
 
         `place` (with any path) is needed if the array is a part of a larger one. `combine` is
         needed if `forward` changes the buffer: it says how the changes by parts of a batch are
-        combined (see `nnmpi.nn.passes.Combine`).
+        combined (see `nnmpi.nn.passes.Combine`). "mean": the buffer becomes the mean of its values
+        after each part, weighted by the number of samples, as for running statistics; "sum": the
+        changes are added, as for a counter of samples. With `--sync asp` and `ssp` workers average
+        buffers after each epoch. Keep a cache that grows in a plain attribute.
         """
         where = f"{type(self).__name__}.{name}"
         array = buffer_array(where, value)

@@ -15,7 +15,8 @@ on all ranks. A checkpoint keeps the state of rank 0's callback, and all ranks l
 Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
 of parameters; callbacks change them alike on all ranks. Ranks compare them when an epoch begins,
 and after each evaluation within an epoch and each on_step. Change none in on_log, which costs no
-message.
+message. With parameter servers and `pipedream` ranks take steps at different times: there, change
+settings, evaluate, save and take snapshots in on_epoch.
 """
 
 from collections import defaultdict
