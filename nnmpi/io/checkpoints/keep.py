@@ -6,6 +6,10 @@ step-00001200                a checkpoint
 .shared-HEX.part             a file that ranks look for, to see that they share the directory
 .lock                        locked by the run that writes there; the system releases the lock
                              of a process that is killed
+
+The newest K intact checkpoints are kept, and with --keep-best the best one; older ones are removed
+once a newer one is on disk. A damaged one that a resumed run has passed over is neither counted
+among the K nor removed until the run has reached its step again.
 """
 
 import os

@@ -2,7 +2,12 @@
 
     {"sha256":"<digest of what follows, from { to }>","manifest":{...}}
 
-A change of any byte is noticed: there is one way to write it.
+A change of any byte is noticed: there is one way to write it. Another version or form is refused.
+
+The state of training is a list of named arrays: `fc.weight`, its `fc.weight.momentum_buffer` and
+`fc.weight.step` (the number of updates), buffers, the loss scale, and `fc.weight.momentum_buffer@2`
+where replica 2 has its own. The manifest has the name, type, shape and memory order of each array,
+and the ranges of them in each file, in their order, with a SHA-256 for each block of 1 MB.
 """
 
 import hashlib

@@ -5,7 +5,8 @@
                  N epochs   after the evaluation, as with --keep-best
     SIGUSR1, --time-limit   a rank requests the end, and all write a checkpoint of the same step
 
-Where ranks take their steps at different times, each of these waits for the end of an epoch.
+The time limit reserves twice the longest time between two steps, and twice that of a write. Where
+ranks take their steps at different times, each of these waits for the end of an epoch.
 """
 
 import math
