@@ -6,7 +6,12 @@
                                         ↑ back to here
 
 Nodes fail independently, at exponential times, also in checkpoints and restarts. All times are in
-seconds. Closed forms and an event simulation stand beside each other.
+seconds. Closed forms and an event simulation stand beside each other. Those with copies and spare
+nodes are products, which ignore that failures and missing nodes occur together: they are off where
+failures are frequent (0.4% for four nodes, one of which fails every 100 minutes).
+
+Left out are failures of several nodes at once, nodes that fail early or again, nodes that are slow
+but do not fail, a time to restart that grows with the ranks, and damaged results.
 """
 
 import math

@@ -1,11 +1,12 @@
-"""Each row of docs/faults.md has a test, which exists."""
+"""Each row of tests/simulation/faults.md has a test, which exists."""
 
 import re
 
 import pytest
 from helpers.mpijob import ROOT
 
-ROWS = [line for line in (ROOT / "docs" / "faults.md").read_text().splitlines() if line[:2] == "| "]
+PAGE = (ROOT / "tests" / "simulation" / "faults.md").read_text(encoding="utf-8")
+ROWS = [line for line in PAGE.splitlines() if line[:2] == "| "]
 FILES = {path.name: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
 
 

@@ -6,7 +6,7 @@
     marks       places in the program from which faults count
     held        what ranks held when they met to recover, and which versions that makes whole
     run         a run under a case, and what is left of it
-    oracles     what must hold of that, each a promise of docs/faults.md or docs/stopping.md
+    oracles     what must hold of that, each a promise of faults.md here
     draw        the case of a seed
     exhaustive  the cases with one death at every operation, noticed in each way
     shrink      the smallest case that fails in the same way

@@ -1,11 +1,11 @@
-"""What must hold of a run in which ranks are killed: the promises of pages in docs/, a function
-each. They raise AssertionError.
+"""What must hold of a run in which ranks are killed: the promises of faults.md here and of
+docs/checkpoints.md, a function each. They raise AssertionError.
 
-    faults.md       ranks_end_alike, bits_are_kept, losses_are_kept_until_a_death,
+    losses          ranks_end_alike, bits_are_kept, losses_are_kept_until_a_death,
                     every_step_is_made_once, few_steps_are_made_again,
                     ranks_go_on_from_the_newest_version, nothing_is_left
-    stopping.md     a_stop_is_kept, steps_are_made_until_a_stop
-    checkpoints.md  files_are_whole, the_end_is_in_a_checkpoint
+    stops           a_stop_is_kept, steps_are_made_until_a_stop
+    checkpoints     files_are_whole, the_end_is_in_a_checkpoint
 """
 
 from collections import Counter

@@ -29,7 +29,8 @@ def test_one_death_at_any_operation(name: str, block: int) -> None:
 
 
 def test_the_page_counts_layouts_deaths_and_ways() -> None:
-    page = " ".join((ROOT / "docs" / "faults.md").read_text(encoding="utf-8").split())
+    file = ROOT / "tests" / "simulation" / "faults.md"
+    page = " ".join(file.read_text(encoding="utf-8").split())
     operations = sum(sum(undisturbed(name).counts) for name in EXHAUSTED)
     cases = sum(len(all_deaths(name)) for name in EXHAUSTED)
     assert f"over {len(DRAWN)} layouts" in page

@@ -42,7 +42,8 @@ def test_another_test_that_finds_a_mutant_exists(mutant: Mutant) -> None:
 def test_the_page_counts_them_and_none_is_left() -> None:
     equal = sum(bool(mutant.equal) for mutant in MUTANTS)
     assert len(MUTANTS) == len(KILLED) + len(KILLED_BY_TESTS) + equal
-    page = " ".join((ROOT / "docs" / "faults.md").read_text(encoding="utf-8").split())
+    file = ROOT / "tests" / "simulation" / "faults.md"
+    page = " ".join(file.read_text(encoding="utf-8").split())
     assert (
         f"Of {len(MUTANTS)} defects that are put into the program cases find {len(KILLED)}, and "
         f"other tests {len(KILLED_BY_TESTS)}; {equal} change nothing."

@@ -1,4 +1,4 @@
-"""Drawn cases keep what docs/faults.md and docs/stopping.md promise; scripts/explore draws more."""
+"""Drawn cases keep what faults.md here promises; scripts/explore draws more."""
 
 import re
 import secrets

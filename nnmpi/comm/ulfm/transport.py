@@ -4,7 +4,7 @@ rank 0   Irecv · Isend · Test · Test · Test ── an error ──► Revoke
 Irecv · killed                                        │                     ║ rank 2   Irecv · Isend
 · Test · Test ── revoked ──► Revoke ◄───┘  ─► RankLost ─► Shrink
 
-Rules, each of which was measured (docs/faults.md):
+Rules, each of which was measured:
 
 - A rank polls its requests one by one. Waitall ends the job if one of them fails, and Sendrecv may
   crash the process.

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from typing import NamedTuple
 
-from nnmpi.sim.drawing.svg import IDLE, INK, MARGIN, PLOT, QUIET, page, text
+from nnmpi.sim.drawing.svg import BOLD, IDLE, INK, MARGIN, QUIET, page, text
 
 COLOURS = ("#2f6fd0", "#d5700a", "#2a8f57")
-HEIGHT, TOP, LEGEND = 420, 70, 26  # in pixels
+WIDTH, HEIGHT, TOP, LEGEND = 560, 320, 70, 26  # in pixels: letters fit a phone
 
 
 class Point(NamedTuple):
@@ -22,19 +22,20 @@ class Point(NamedTuple):
 def curves(lines: Mapping[str, Sequence[Point]], title: str, axis: str) -> str:
     """An SVG document of lines with their names below; `axis` names the numbers."""
     xs = [point.x for point in next(iter(lines.values()))]
-    scale = PLOT / (log(xs[-1] / xs[0]) or 1)
+    scale = WIDTH / (log(xs[-1] / xs[0]) or 1)
     at = {x: MARGIN + log(x / xs[0]) * scale for x in xs}
-    parts = [text(16, 30, title, 16, weight="bold")]
+    size = min(16, (MARGIN + WIDTH) / (BOLD * len(title)))
+    parts = [text(16, 30, title, size, weight="bold")]
     for k in range(6):
-        parts += [f'<path d="M{MARGIN} {_y(k / 5):g}h{PLOT}" stroke="{IDLE}"/>']
+        parts += [f'<path d="M{MARGIN} {_y(k / 5):g}h{WIDTH}" stroke="{IDLE}"/>']
         parts += [text(MARGIN - 10, _y(k / 5), f"{k / 5:.0%}", 12, QUIET, "end")]
     parts += [text(at[x], _y(0) + 16, f"{x:,}", 12, QUIET, "middle") for x in xs]
-    parts += [text(MARGIN + PLOT, _y(0) + 36, axis, 13, INK, "end")]
+    parts += [text(MARGIN + WIDTH, _y(0) + 36, axis, 13, INK, "end")]
     for k, (name, points) in enumerate(lines.items()):
         colour = COLOURS[k % len(COLOURS)]
         parts += [*_curve(points, at, colour)]
         parts += [text(MARGIN, _y(0) + 36 + k * LEGEND, name, 14, colour, weight="bold")]
-    return page(MARGIN + PLOT + 40, _y(0) + 36 + len(lines) * LEGEND, parts)
+    return page(MARGIN + WIDTH + 40, _y(0) + 36 + len(lines) * LEGEND, parts)
 
 
 def _y(share: float) -> float:
