@@ -1,4 +1,31 @@
-"""Output of a run: its events as text, as JSON and as pictures, and its progress."""
+"""Output of a run: its events as text, as JSON and as pictures, and its progress.
+
+    start        model, data, steps, epochs, layout; `kinds` of ranks with what they hold and send,
+                 and `blocks`, which ranks have which layers; the cut and the all-reduce, also if
+                 measured; every option; versions; `blas`: kernels and threads on rank 0, and why so
+                 many; `native`: the compiled kernels, `none` if NumPy computes; `advice`: what
+                 makes the run slow, and what to do; hosts with their ranks
+    resumed      the same of a resumed run, its `step`, `checkpoint`, and `notes` on what differs
+    checkpoint   `step`, `path`, `bytes`, `seconds`, and seconds that training has `waited`; or the
+                 `problem` because of which it was not written
+    recovered    `lost` ranks, `step`, `seconds`, `steps_again`; `ranks`, `spare`, `layout`
+    step         `step` of `steps`, `epoch` with a fraction; `loss` and `gradient_norm` before
+                 clipping, means since the last such event; `lr`, `seconds`, `samples_per_second`
+    evaluation   within an epoch: `step`, `epoch`, `test_loss` and metrics
+    epoch        `loss` and metrics, `seconds`, `lr`, `mean_gradient_norm`, `samples_per_second` so
+                 far, `epoch_samples_per_second`
+    passes       of stages of rank 0: `replayed`, or the `reason` why not
+    progress     after 10 seconds without an event, where there is no progress bar
+    sample       the `text` that a language model writes after a `step`
+    verify       differences of a step
+    done, stopped, suspended, failed    the last event; `measured`: what ranks have `sent` in a
+                 step, and their `memory_bytes`
+    complete     the only event of --resume where the run had ended before
+
+With servers, pipedream and replicas that are averaged no rank knows the norm of the whole gradient.
+With servers the loss of a step is that of all samples that rank 0 has heard of since the last
+event; with --sync local and gossip a round counts as one step.
+"""
 
 from nnmpi.io.output.messages import Event as Event
 from nnmpi.io.output.report import LostOutputError as LostOutputError
