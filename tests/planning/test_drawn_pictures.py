@@ -1,4 +1,4 @@
-"""scripts/draw_roofline.py: no kernel is above a roof, and the picture is drawn."""
+"""scripts/draw_roofline.py and draw_cuts.py: what the pictures show is so, and they are drawn."""
 
 import runpy
 from pathlib import Path
@@ -9,6 +9,7 @@ from helpers.mpijob import ROOT
 from nnmpi.planning.described.description import machines
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "draw_roofline.py"))
+CUTS = runpy.run_path(str(ROOT / "scripts" / "draw_cuts.py"))
 
 
 def test_kernels_are_under_both_roofs_and_reach_one_of_them() -> None:
@@ -26,3 +27,17 @@ def test_the_picture_is_drawn(machine: str, status: int, tmp_path: Path) -> None
     picture = tmp_path / "roofline.png"
     assert SCRIPT["main"](["--machine", machine, "--out", str(picture)]) == status
     assert picture.exists() == (status == 0)
+
+
+def test_each_stage_of_zero_divides_one_more_kind() -> None:
+    held = [CUTS["row_of"](f"--dp 8 --zero {stage}", 8).held for stage in range(4)]
+    for stage, kind in enumerate(("optimizer", "gradients", "parameters"), 1):
+        assert held[stage - 1][kind] == held[0][kind]
+        assert held[stage][kind] == pytest.approx(held[0][kind] / 8, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "status"), [("zero.png", 0), ("zero.txt", 2)])
+def test_the_picture_of_zero_is_drawn(name: str, status: int, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert CUTS["main"](["--zero", "--out", str(tmp_path / name)]) == status
+    assert (tmp_path / name).exists() == (status == 0)
