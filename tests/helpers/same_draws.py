@@ -1,0 +1,195 @@
+"""The same random numbers and initial weights for a script under PyTorch and under nnmpi.
+
+    draws = Draws()
+    draws.keep(monkeypatch, torch)        # under PyTorch each call that draws keeps its result
+    ...                                   # the script runs
+    draws.repeat(monkeypatch, nnmpi)      # under nnmpi the same calls return these results
+    ...                                   # the script runs with its imports swapped
+    assert draws.left == 0
+
+A call of nnmpi draws as it does without this, and is then compared with the call of PyTorch whose
+result it gets: the name, the shapes and the types must be equal.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+
+Arrays = dict[str, np.ndarray]
+"""What a call has drawn, by the name of a parameter or by another one."""
+
+FUNCTIONS = "bernoulli multinomial normal rand rand_like randint randint_like randn randn_like"
+FUNCTIONS += " randperm poisson"
+METHODS = "bernoulli bernoulli_ exponential_ multinomial normal_ uniform_"
+INITS = "kaiming_normal_ kaiming_uniform_ normal_ orthogonal_ trunc_normal_ uniform_"
+INITS += " xavier_normal_ xavier_uniform_"
+LAYERS = "Bilinear Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding EmbeddingBag GRU GRUCell"
+LAYERS += " LSTM LSTMCell Linear MultiheadAttention RNN RNNCell TransformerDecoderLayer"
+LAYERS += " TransformerEncoderLayer Transformer"
+DROPOUTS = "dropout dropout1d dropout2d"
+DROPOUT_LAYERS = "Dropout Dropout1d Dropout2d"
+SAMPLERS = "RandomSampler SubsetRandomSampler WeightedRandomSampler"
+
+
+class Draws:
+    """The results of calls that draw, in the order of the calls.
+
+    A call within another one, as that of a function by a layer, counts as a part of it.
+    """
+
+    def __init__(self) -> None:
+        self.results: list[tuple[str, Arrays]] = []
+        self.left = 0
+        self.is_kept = True
+        self.is_within = False
+
+    def keep(self, patch: pytest.MonkeyPatch, library: Any) -> None:
+        """Has the library keep what it draws."""
+        self.is_kept = True
+        self._patch(patch, library)
+
+    def repeat(self, patch: pytest.MonkeyPatch, library: Any) -> None:
+        """Has the library return what was kept."""
+        self.is_kept, self.left = False, len(self.results)
+        self._patch(patch, library)
+
+    def outermost(
+        self, call: Callable[..., Any], drawing: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The call, with `drawing` in its place where it is not within another call that draws."""
+
+        @wraps(call)
+        def function(*args: Any, **options: Any) -> Any:
+            if self.is_within:
+                return call(*args, **options)
+            self.is_within = True
+            try:
+                return drawing(*args, **options)
+            finally:
+                self.is_within = False
+
+        return function
+
+    def shared(self, name: str, drawn: Arrays) -> Arrays:
+        """What PyTorch's call of this number has drawn; raises AssertionError if another one was
+        called, or its results have other shapes or types."""
+        if self.is_kept:
+            self.results.append((name, drawn))
+            return drawn
+        assert self.left, f"nnmpi calls {name}, and PyTorch draws no more"
+        expected, arrays = self.results[-self.left]
+        self.left -= 1
+        ours, theirs = ((n, described(a)) for n, a in ((name, drawn), (expected, arrays)))
+        assert ours == theirs, f"nnmpi draws {ours}, PyTorch {theirs}"
+        return arrays
+
+    def _patch(self, patch: pytest.MonkeyPatch, library: Any) -> None:
+        kinds = [
+            (library, FUNCTIONS, self._tensor),
+            (library.Tensor, METHODS, self._tensor),
+            (library.nn.init, INITS, self._tensor),
+            (library.nn.functional, DROPOUTS, self._dropout),
+            (library.utils.data, "random_split", self._split),
+        ]
+        kinds += [(c, "__init__", self._layer) for c in members(library.nn, LAYERS)]
+        kinds += [(c, "forward", self._dropout) for c in members(library.nn, DROPOUT_LAYERS)]
+        kinds += [(c, "__iter__", self._order) for c in members(library.utils.data, SAMPLERS)]
+        for owner, names, drawing in kinds:
+            for name in names.split():
+                if (call := getattr(owner, name, None)) is not None:
+                    patch.setattr(owner, name, self.outermost(call, drawing(library, call)))
+
+    # ---- what takes the place of a call, by what the call returns
+
+    def _tensor(self, library: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A tensor, which may be the one that was given."""
+
+        def drawing(*args: Any, **options: Any) -> Any:
+            t = call(*args, **options)
+            overwrite(library, t, self.shared(call.__name__, {"": values(t)})[""])
+            return t
+
+        return drawing
+
+    def _layer(self, library: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A layer's constructor: its parameters."""
+
+        def drawing(layer: Any, *args: Any, **options: Any) -> None:
+            call(layer, *args, **options)
+            parameters = dict(layer.named_parameters())
+            drawn = {name: values(p) for name, p in parameters.items()}
+            for name, array in self.shared(type(layer).__name__, drawn).items():
+                overwrite(library, parameters[name], array)
+
+        return drawing
+
+    def _dropout(self, library: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Dropout, as a product with a mask."""
+
+        def drawing(*args: Any, **options: Any) -> Any:
+            given = signature(call).bind(*args, **options)
+            given.apply_defaults()
+            layer, p, training, x = (
+                given.arguments.get(name) for name in ("self", "p", "training", "input")
+            )
+            if layer is not None:
+                p, training = layer.p, layer.training
+                x = args[1]
+            y = call(*args, **options)
+            if not training or p == 0:
+                return y
+            with library.no_grad():
+                ones = library.ones_like(x)
+                mask = call(layer, ones) if layer is not None else call(ones, p, True)
+            (shared,) = self.shared("dropout", {"": values(mask)}).values()
+            overwrite(library, mask, shared)
+            return x * mask
+
+        return drawing
+
+    def _order(self, library: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The indices of a sampler."""
+
+        def drawing(sampler: Any) -> Iterator[int]:
+            order = np.array([*call(sampler)], "int64")
+            return iter(self.shared(type(sampler).__name__, {"": order})[""].tolist())
+
+        return drawing
+
+    def _split(self, library: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Parts of a data set."""
+
+        def drawing(*args: Any, **options: Any) -> Any:
+            parts = call(*args, **options)
+            drawn = {str(i): np.asarray(part.indices, "int64") for i, part in enumerate(parts)}
+            for i, indices in self.shared("random_split", drawn).items():
+                parts[int(i)].indices = indices
+            return parts
+
+        return drawing
+
+
+def members(owner: Any, names: str) -> list[Any]:
+    """The classes of a module that have these names, without those that it lacks."""
+    found = [getattr(owner, name, None) for name in names.split()]
+    return [c for c in found if c is not None]
+
+
+def values(t: Any) -> np.ndarray:
+    """A copy of a tensor's values."""
+    return np.array(t.detach().cpu().numpy())
+
+
+def described(arrays: Arrays) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape and the type of each array."""
+    return {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
+
+
+def overwrite(library: Any, t: Any, array: np.ndarray) -> None:
+    """Writes the values of an array into a tensor or parameter."""
+    with library.no_grad():
+        t.detach()[...] = library.from_numpy(array)
