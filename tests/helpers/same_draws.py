@@ -100,8 +100,9 @@ class Draws:
         kinds += [(c, "__iter__", self._order) for c in members(library.utils.data, SAMPLERS)]
         for owner, names, drawing in kinds:
             for name in names.split():
-                if (call := getattr(owner, name, None)) is not None:
-                    patch.setattr(owner, name, self.outermost(call, drawing(library, call)))
+                if (call := callable_of(library, owner, name)) is not None:
+                    drawn = self.outermost(call, drawing(library, call))
+                    patch.setattr(owner, name, drawn, raising=False)
 
     # ---- what takes the place of a call, by what the call returns
 
@@ -171,6 +172,13 @@ class Draws:
             return parts
 
         return drawing
+
+
+def callable_of(library: Any, owner: Any, name: str) -> Any:
+    """A function or method, which a tensor of nnmpi may load when it is used; None without one."""
+    if owner is not library.Tensor or hasattr(owner, name):
+        return getattr(owner, name, None)
+    return getattr(getattr(library.zeros(1), name, None), "__func__", None)
 
 
 def members(owner: Any, names: str) -> list[Any]:

@@ -83,13 +83,13 @@ def test(model, device, test_loader, epsilon):
 
 
 model = Net().to(device)
-optimizer = optim.NAdam(model.parameters(), lr=0.01)
-for epoch in range(4):
+optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+for epoch in range(8):
     model.train()
     total = 0.0
     for x, y in train_loader:
         x, y = x.to(device), y.to(device)
-        if epoch >= 3:
+        if epoch >= 6:
             model.eval()
             x = pgd_attack(model, x, y)
             model.train()

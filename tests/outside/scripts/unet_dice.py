@@ -111,7 +111,7 @@ model.to(device=device)
 train_loader = DataLoader(Discs(32), batch_size=4, shuffle=True, pin_memory=False)
 val_loader = DataLoader(Discs(8, seed=1), batch_size=4, drop_last=True)
 optimizer = optim.RMSprop(
-    model.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9, foreach=True
+    model.parameters(), lr=2e-4, weight_decay=1e-8, momentum=0.9, foreach=True
 )
 criterion = nn.CrossEntropyLoss()
 for epoch in range(1, 3):
