@@ -57,6 +57,7 @@ _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
 """Programs use these without importing them, as `nnmpi.metrics.accuracy`."""
 
 _MODULES = (
+    "accelerator",
     "amp",
     "backends",
     "blas",
@@ -82,14 +83,20 @@ __all__ = [
 library."""
 
 if _TYPE_CHECKING:
+    from math import e as e
+    from math import inf as inf
+    from math import nan as nan
+    from math import pi as pi
+
+    from nnmpi import accelerator as accelerator
     from nnmpi import amp as amp
     from nnmpi import backends as backends
+    from nnmpi import cuda as cuda
     from nnmpi import data as data
     from nnmpi import distributed as distributed
     from nnmpi import distributions as distributions
     from nnmpi import utils as utils
     from nnmpi.amp import autocast as autocast
-    from nnmpi.arrays import cuda as cuda
     from nnmpi.autograd.gathering import gather as gather
     from nnmpi.autograd.gathering import index_add as index_add
     from nnmpi.autograd.gathering import index_select as index_select
@@ -102,9 +109,12 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.grad_modes import set_grad_enabled as set_grad_enabled
     from nnmpi.autograd.measuring import bincount as bincount
     from nnmpi.autograd.measuring import cdist as cdist
+    from nnmpi.autograd.measuring import equal as equal
     from nnmpi.autograd.measuring import histc as histc
+    from nnmpi.autograd.measuring import nonzero as nonzero
     from nnmpi.autograd.measuring import norm as norm
     from nnmpi.autograd.measuring import outer as outer
+    from nnmpi.autograd.measuring import unique as unique
     from nnmpi.autograd.ordering import argsort as argsort
     from nnmpi.autograd.ordering import kthvalue as kthvalue
     from nnmpi.autograd.ordering import median as median
@@ -114,12 +124,18 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.rearranging import diag as diag
     from nnmpi.autograd.rearranging import flip as flip
     from nnmpi.autograd.rearranging import kron as kron
+    from nnmpi.autograd.rearranging import meshgrid as meshgrid
     from nnmpi.autograd.rearranging import repeat_interleave as repeat_interleave
     from nnmpi.autograd.rearranging import roll as roll
     from nnmpi.autograd.rearranging import tile as tile
     from nnmpi.autograd.rearranging import tril_indices as tril_indices
     from nnmpi.autograd.rearranging import triu_indices as triu_indices
     from nnmpi.autograd.rearranging import unbind as unbind
+    from nnmpi.autograd.rounding import ceil as ceil
+    from nnmpi.autograd.rounding import floor as floor
+    from nnmpi.autograd.rounding import round as round  # noqa: A004
+    from nnmpi.autograd.rounding import sign as sign
+    from nnmpi.autograd.rounding import trunc as trunc
     from nnmpi.distributed.replicas import verify as verify
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot

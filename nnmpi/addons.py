@@ -149,7 +149,6 @@ ADD_ONS = {
         modules=("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda"),
         rows={
             "options": {"cuda": "nnmpi.options.parts.cuda:PART"},
-            "names": {"cuda": "nnmpi.arrays.cuda"},
             "device_kernels": {"cuda": "nnmpi.arrays.cuda:KERNELS"},
             "device_settings": {"cuda": "nnmpi.arrays.cuda.tf32:set_up"},
         },
@@ -446,7 +445,7 @@ ADD_ONS = {
     ),
     "more-layers": AddOn(
         modules=(
-            *("nnmpi.nn.layers.padding", "nnmpi.nn.layers.distances"),
+            *("nnmpi.nn.layers.padding", "nnmpi.nn.layers.distances", "nnmpi.nn.layers.bounded"),
             *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
         ),
         rows={
@@ -458,11 +457,28 @@ ADD_ONS = {
                 },
                 **{
                     f"nn.{name}": f"nnmpi.nn.layers.padding:{name}"
-                    for name in ("PixelShuffle", "PixelUnshuffle")
+                    for name in ("PixelShuffle", "PixelUnshuffle", "Unflatten")
                 },
                 **{
                     f"nn.{name}": f"nnmpi.nn.layers.distances:{name}"
-                    for name in ("CosineSimilarity", "PairwiseDistance")
+                    for name in (
+                        *("CosineEmbeddingLoss", "CosineSimilarity"),
+                        *("MarginRankingLoss", "PairwiseDistance"),
+                    )
+                },
+                **{
+                    f"nn.{name}": f"nnmpi.nn.layers.bounded:{name}"
+                    for name in (
+                        *("Hardsigmoid", "Hardswish", "Hardtanh", "LogSigmoid", "Mish"),
+                        *("ReLU6", "SELU", "Softsign"),
+                    )
+                },
+                **{
+                    f"nn.functional.{name}": f"nnmpi.nn.layers.bounded:{name}"
+                    for name in (
+                        *("hardsigmoid", "hardswish", "hardtanh", "logsigmoid", "mish"),
+                        *("relu6", "selu", "softsign"),
+                    )
                 },
                 **{
                     f"nn.utils.{name}": f"nnmpi.nn.utils.norms:{name}"
@@ -506,11 +522,16 @@ ADD_ONS = {
         },
     ),
     "torch-settings": AddOn(
-        modules=("nnmpi.amp", "nnmpi.backends", "nnmpi.memory_formats"),
+        modules=(
+            *("nnmpi.accelerator", "nnmpi.amp", "nnmpi.backends", "nnmpi.cuda"),
+            "nnmpi.memory_formats",
+        ),
         rows={
             "names": {
+                "accelerator": "nnmpi.accelerator",
                 "amp": "nnmpi.amp",
-                "cuda.amp": "nnmpi.amp",
+                "cuda": "nnmpi.cuda",
+                "cuda.amp": "nnmpi.cuda.amp",
                 "autocast": "nnmpi.amp:autocast",
                 "backends": "nnmpi.backends",
                 **{

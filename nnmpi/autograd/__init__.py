@@ -12,6 +12,7 @@ from nnmpi.autograd.recording import no_grad
 from nnmpi.autograd.tensor import Tensor, apply, array_of, array_on, as_tensor, on_host
 
 if TYPE_CHECKING:
+    from nnmpi.autograd.check import gradcheck as gradcheck
     from nnmpi.autograd.differentiation import grad as grad
     from nnmpi.autograd.function import Function as Function
     from nnmpi.autograd.grad_modes import enable_grad as enable_grad
@@ -22,6 +23,7 @@ _ON_USE = {
     "Function": "function",
     "enable_grad": "grad_modes",
     "grad": "differentiation",
+    "gradcheck": "check",
     "inference_mode": "grad_modes",
     "set_grad_enabled": "grad_modes",
 }

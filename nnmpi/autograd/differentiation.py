@@ -13,7 +13,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    *,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the sum of the outputs, each times its `grad_outputs`, for the inputs.
@@ -21,6 +21,8 @@ def grad(
     No `grad` of a tensor changes. An input that the outputs do not depend on raises RuntimeError,
     or gets None with `allow_unused`. Gradients have no gradients: `create_graph` is not supported.
     """
+    if not only_inputs:
+        raise ValueError("grad: only_inputs=False is not supported: call backward() for all leaves")
     roots = [outputs] if isinstance(outputs, Tensor) else [*outputs]
     ends: list[Tensor] = [inputs] if isinstance(inputs, Tensor) else [*inputs]
     given = [grad_outputs] if not isinstance(grad_outputs, list | tuple) else [*grad_outputs]

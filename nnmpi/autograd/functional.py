@@ -1,10 +1,11 @@
 """Differentiable functions of tensors, under their names in NumPy and PyTorch."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
@@ -103,8 +104,17 @@ def _pair(a: Any, b: Any) -> tuple[Any, Any]:
     return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*as_tensors(a), b)
 
 
-def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """The elements of a where the condition is true, and those of b elsewhere."""
+@overload
+def where(condition: Any) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: Any, a: Any, b: Any) -> Tensor: ...
+def where(condition: Any, a: Any = None, b: Any = None) -> Any:
+    """The elements of a where the condition is true, and those of b elsewhere; of two numbers they
+    are float32 or int64. Without a and b, the places where it is true, as by `nonzero`."""
+    if a is None and b is None:
+        return loaded("nnmpi.autograd.measuring:nonzero")(condition, as_tuple=True)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        a, b = tensor([a, b])
     return apply(elementwise.where, *as_tensors(condition, others=(a, b)), a, b)
 
 

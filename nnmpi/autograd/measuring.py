@@ -1,4 +1,4 @@
-"""Functions of tensors that measure and count: norms, distances, histograms."""
+"""Functions of tensors that measure, compare and count: norms, distances, histograms."""
 
 import math
 from typing import Any
@@ -82,3 +82,37 @@ def histc(t: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     inside = values[(values >= low) & (values <= high)].astype("float64")
     place = np.floor((inside - low) * (bins / (high - low))).astype("int64").clip(0, bins - 1)
     return tensor(np.bincount(place, minlength=bins).astype(values.dtype), on=t.device)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """True if two tensors have the same shape and equal elements; waits for the device."""
+    a, b = as_tensors(a, b)
+    return a.shape == b.shape and bool((a == b).all())
+
+
+def unique(
+    t: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The different elements in ascending order, or slices along an axis; on request also where
+    each element of t is among them, and how often each occurs. Without gradients, and computed on
+    the host."""
+    (t,) = as_tensors(t)
+    options = {"return_inverse": return_inverse, "return_counts": return_counts}
+    found = np.unique(on_host(t.detach()), **options, axis=dim)  # type: ignore[call-overload]
+    if not return_inverse and not return_counts:
+        return tensor(found, on=t.device)
+    return tuple(tensor(part, on=t.device) for part in found)
+
+
+def nonzero(t: Any, *, as_tuple: bool = False) -> Any:
+    """The places of the elements that are not 0, a row of indices for each, or a tuple with the
+    indices of each axis; waits for the device."""
+    (t,) = as_tensors(t)
+    rows = np.argwhere(on_host(t.detach()))
+    if not as_tuple:
+        return tensor(rows, on=t.device)
+    return tuple(tensor(column, on=t.device) for column in rows.reshape(-1, max(t.ndim, 1)).T)

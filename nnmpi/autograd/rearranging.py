@@ -1,6 +1,7 @@
 """Functions of tensors that reverse, shift, repeat and cut them, under PyTorch's names; most are
 methods too."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,22 @@ def kron(a: Any, b: Any) -> Tensor:
     return result
 
 
+def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
+    """The tensor with one axis divided into several, of which one length may be -1."""
+    (t,) = as_tensors(t)
+    axis = shape.axis_within(dim, t.ndim)
+    lengths = [*sizes]
+    known = math.prod(n for n in lengths if n != -1)
+    whole = [t.shape[axis] // max(known, 1) if n == -1 else n for n in lengths]
+    if lengths.count(-1) > 1 or math.prod(whole) != t.shape[axis]:
+        raise ValueError(
+            f"unflatten: sizes {tuple(lengths)} for axis {dim} of {t.shape}: their product must be "
+            f"{t.shape[axis]}; one of them may be -1"
+        )
+    divided: Tensor = t.reshape(*t.shape[:axis], *whole, *t.shape[axis + 1 :])
+    return divided
+
+
 def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
     """The rows and columns of the elements on and below a diagonal of a matrix, as (2, n)."""
     return tensor(np.stack(np.tril_indices(row, offset, col)), device=device)
@@ -131,3 +148,20 @@ def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> 
 def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
     """The rows and columns of the elements on and above a diagonal of a matrix, as (2, n)."""
     return tensor(np.stack(np.triu_indices(row, offset, col)), device=device)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """The coordinates of a grid: for each vector a tensor with an axis for every vector, in which
+    its elements lie along its own axis. With indexing="xy" the first two axes are exchanged."""
+    if indexing not in ("ij", "xy"):
+        raise ValueError(f"meshgrid: indexing={indexing!r} must be 'ij' or 'xy'")
+    vectors = as_tensors(*(tensors[0] if isinstance(tensors[0], list | tuple) else tensors))
+    if any(t.ndim > 1 for t in vectors):
+        raise ValueError(f"meshgrid: shapes {[t.shape for t in vectors]}: give vectors")
+    lengths = [t.numel() for t in vectors]
+    n = len(lengths)
+    grids = [
+        t.reshape(tuple(-1 if k == i else 1 for k in range(n))).expand(*lengths)
+        for i, t in enumerate(vectors)
+    ]
+    return tuple(g.transpose(0, 1) if indexing == "xy" and n > 1 else g for g in grids)

@@ -27,9 +27,10 @@ def _places(modules: dict[str, str]) -> dict[str, str]:
 FUNCTIONS_ON_USE = _places(
     {
         "autograd.gathering": "gather index_add index_select scatter scatter_add take_along_dim",
-        "autograd.measuring": "bincount histc norm outer",
+        "autograd.measuring": "bincount equal histc nonzero norm outer unique",
         "autograd.ordering": "argsort kthvalue median mode sort topk",
         "autograd.rearranging": "diag flip kron repeat_interleave roll tile unbind",
+        "autograd.rounding": "ceil floor round sign trunc",
         "nn.random_writes": "bernoulli",
     }
 )
@@ -41,18 +42,22 @@ METHODS_ON_USE = FUNCTIONS_ON_USE | _places(
         "autograd.in_place": "abs_ add_ addcdiv_ addcmul_ ceil_ clamp_ clamp_max_ clamp_min_ copy_"
         " cos_ div_ exp_ fill_ fill_diagonal_ floor_ lerp_ log_ masked_fill_ mul_ neg_ pow_ relu_"
         " remainder_ round_ sigmoid_ sin_ sqrt_ sub_ tanh_ zero_",
-        "autograd.rearranging": "repeat unfold",
+        "autograd.rearranging": "repeat unflatten unfold",
+        "autograd.same_kind": "new_empty new_full new_ones new_tensor new_zeros",
         "nn.random_numbers": "multinomial",
         "nn.random_writes": "bernoulli_ exponential_ normal_ uniform_",
     }
 )
 """Where all methods are that are loaded when they are used first."""
 
-NAMES_ON_USE = FUNCTIONS_ON_USE | _places(
+NUMBERS = {name: f"math:{name}" for name in ("e", "inf", "nan", "pi")}
+"""Where the numbers are that PyTorch has as `torch.pi`."""
+
+NAMES_ON_USE = (FUNCTIONS_ON_USE | NUMBERS) | _places(
     {
         "autograd.grad_modes": "enable_grad inference_mode is_grad_enabled set_grad_enabled",
         "autograd.measuring": "cdist",
-        "autograd.rearranging": "tril_indices triu_indices",
+        "autograd.rearranging": "meshgrid tril_indices triu_indices",
     }
 )
 """Where all functions of `nnmpi` are that are loaded when they are used first."""
@@ -107,9 +112,10 @@ class TorchNames(TensorBase):
         device: Any = None,
         non_blocking: bool = False,
         copy: bool = False,
+        memory_format: Any = None,
     ) -> Self:
         """The tensor with a dtype, on a device, or with both as in another tensor; itself if
-        nothing changes.
+        nothing changes. A memory format changes nothing.
 
         Gradients flow back. A copy between devices is complete when this returns.
         """
@@ -127,7 +133,7 @@ class TorchNames(TensorBase):
         self.requires_grad = requires_grad
         return self
 
-    def contiguous(self) -> Self:
+    def contiguous(self, memory_format: Any = None) -> Self:
         """The tensor itself: no method needs its elements in another memory order."""
         return self
 
@@ -255,14 +261,16 @@ class TorchNames(TensorBase):
 
     if TYPE_CHECKING:  # the names in METHODS_ON_USE
         abs_ = add_ = addcdiv_ = addcmul_ = argsort = bernoulli = bernoulli_ = bincount = _LOADED
+        ceil = floor = round = sign = trunc = unflatten = _LOADED
         ceil_ = clamp_ = clamp_max_ = clamp_min_ = copy_ = cos_ = diag = div_ = exp_ = _LOADED
+        equal = new_empty = new_full = new_ones = new_tensor = new_zeros = nonzero = _LOADED
         exponential_ = fill_ = fill_diagonal_ = flip = floor_ = gather = histc = _LOADED
         index_add = index_add_ = index_select = kron = kthvalue = lerp_ = log_ = _LOADED
         masked_fill_ = median = mode = mul_ = multinomial = neg_ = norm = normal_ = _LOADED
         outer = pow_ = relu_ = remainder_ = repeat = repeat_interleave = roll = round_ = _LOADED
         scatter = scatter_ = scatter_add = scatter_add_ = sigmoid_ = sin_ = sort = _LOADED
         sqrt_ = sub_ = take_along_dim = tanh_ = tile = topk = unbind = unfold = _LOADED
-        uniform_ = zero_ = _LOADED
+        uniform_ = unique = zero_ = _LOADED
 
     # ---- types and devices; last, since they hide Python's int, float and bool in this class
 

@@ -81,7 +81,17 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
+    from nnmpi.nn.layers.bounded import SELU as SELU
+    from nnmpi.nn.layers.bounded import Hardsigmoid as Hardsigmoid
+    from nnmpi.nn.layers.bounded import Hardswish as Hardswish
+    from nnmpi.nn.layers.bounded import Hardtanh as Hardtanh
+    from nnmpi.nn.layers.bounded import LogSigmoid as LogSigmoid
+    from nnmpi.nn.layers.bounded import Mish as Mish
+    from nnmpi.nn.layers.bounded import ReLU6 as ReLU6
+    from nnmpi.nn.layers.bounded import Softsign as Softsign
+    from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
+    from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
     from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
@@ -95,6 +105,7 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.padding import ReflectionPad2d as ReflectionPad2d
     from nnmpi.nn.layers.padding import ReplicationPad1d as ReplicationPad1d
     from nnmpi.nn.layers.padding import ReplicationPad2d as ReplicationPad2d
+    from nnmpi.nn.layers.padding import Unflatten as Unflatten
     from nnmpi.nn.layers.padding import ZeroPad1d as ZeroPad1d
     from nnmpi.nn.layers.padding import ZeroPad2d as ZeroPad2d
     from nnmpi.nn.layers.recurrent import GRU as GRU

@@ -8,10 +8,11 @@ keyword. An option that nnmpi lacks, or that would mean something else, is refus
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
@@ -39,6 +40,8 @@ from nnmpi.nn.layers.pooling import (
 )
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
+from nnmpi.nn.passes import current_pass
+from nnmpi.nn.random_numbers import rand
 from nnmpi.nn.registries import constructor_options
 from nnmpi.nn.seeding import seed_state
 
@@ -137,16 +140,23 @@ def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Returns x unchanged if `training` is False or p is 0; raises ValueError otherwise, since a
-    mask needs the path of a layer."""
+    """Returns x, in training with elements that are 0 with probability p and else divided by 1 - p.
+
+    The mask depends on the seed and on the number of tensors drawn before. In `forward` of a
+    Trainer, where it would depend on the layout of ranks, it raises ValueError.
+    """
     _refuse_in_place("dropout", inplace)
     check_probability("dropout", "p", p)
-    if training and p:
+    x, current = as_tensor(input), current_pass.get()
+    if not training or not p:
+        return x
+    if current is not None and current.samples is not None:
         raise ValueError(
-            "dropout: a mask needs a layer, whose path determines it on any number of ranks: write "
-            f"self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
+            "dropout: in a Trainer a mask needs a layer, whose path determines it on any number of "
+            f"ranks: write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
         )
-    return as_tensor(input)
+    kept = rand(x.shape, device=x.device) >= p
+    return x * (kept.to(x.dtype) / (1 - p))
 
 
 # ---- layers whose weights are arguments
@@ -303,7 +313,9 @@ triplet_margin_loss = _wrap(TripletMarginLoss, "anchor", "positive", "negative")
 
 if not TYPE_CHECKING:  # so that type checkers still know which names there are
 
-    def __getattr__(name: str) -> NoReturn:
+    def __getattr__(name: str) -> Any:
+        if where := addons.names_of(__name__).get(name):
+            return addons.loaded(where)
         raise replacements.missing(
             f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, "
             "or write it with tensor operations"

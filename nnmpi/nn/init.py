@@ -64,6 +64,24 @@ class normal:  # noqa: N801
 
 
 @dataclass(frozen=True)
+class orthogonal:  # noqa: N801
+    """Initial values of a matrix whose rows, or columns if there are fewer of them, are orthogonal
+    and have the length `gain`; each rank computes the whole of it."""
+
+    rows: int
+    columns: int
+    gain: float
+
+    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
+        whole = np.arange(self.rows * self.columns)
+        values = keyed.normal(key, whole, _ROW).reshape(self.rows, self.columns)
+        is_wide = self.rows < self.columns
+        q, r = np.linalg.qr(values.T if is_wide else values)
+        q = q * np.sign(np.diag(r))  # without it, q would not be uniformly distributed
+        return np.asarray((q.T if is_wide else q).reshape(-1)[index] * self.gain)
+
+
+@dataclass(frozen=True)
 class zero_within:  # noqa: N801
     """The initial values of `init`, with zeros at the indices start..stop-1."""
 
@@ -155,6 +173,18 @@ def kaiming_normal_(
     """Fills the tensor with normal values of standard deviation gain / sqrt(fan)."""
     std = _kaiming("kaiming_normal_", tensor, a, mode, nonlinearity)
     return _fill("kaiming_normal_", tensor, normal(std))
+
+
+def orthogonal_(tensor: T, gain: float = 1.0) -> T:
+    """Fills the tensor, as a matrix with one row per output, with orthogonal rows or columns of
+    length `gain` (Saxe)."""
+    of = tensor.parameter if isinstance(tensor, ParameterData) else tensor
+    rows, *rest = of.place.shape if isinstance(of, Parameter) else of.shape or (0,)
+    if not rest:
+        raise ValueError(
+            f"orthogonal_: a tensor of shape {of.shape} is no matrix; it needs two axes or more"
+        )
+    return _fill("orthogonal_", tensor, orthogonal(rows, math.prod(rest), gain))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:

@@ -4,6 +4,7 @@
 losses of its own samples, and divides by the divisor of all samples.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,12 @@ class Loss(Module):
             raise ValueError(f"reduction {reduction!r} must be one of {', '.join(self.reductions)}")
         self.reduction = reduction
 
-    def __call__(self, *args: Any) -> Tensor:
+    def __call__(self, *args: Any, **named: Any) -> Tensor:
         """Computes the loss without counting a forward pass, since nothing in a loss is random."""
         current = current_pass.get()
         around = None if current is None else current.around
-        loss: Tensor = around(self, self.forward, *args) if around else self.forward(*args)
+        forward = partial(around, self, self.forward) if around else self.forward
+        loss: Tensor = forward(*args, **named)
         return loss
 
     def divisor(self, target: Any) -> float:
@@ -77,8 +79,6 @@ class ClassLoss(Loss):
 
     weight: (C,), the weight of the labels of each class; the mean divides by the sum of the weights
     """
-
-    log_of_scores = "x"  # how a user writes the log-probabilities of scores x
 
     def __init__(
         self, weight: Any = None, *, ignore_index: int = ops.IGNORED, reduction: str = "mean"
@@ -139,7 +139,7 @@ class ClassLoss(Loss):
         if labels.dtype.kind == "f" and labels.shape == shape:
             raise ValueError(
                 f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "
-                f"{shape}, are probabilities: write -(y * {self.log_of_scores}).sum(1).mean()"
+                f"{shape}, are probabilities: write -(y * x).sum(1).mean()"
             )
         if (
             len(shape) < 2
@@ -202,10 +202,10 @@ class CrossEntropyLoss(ClassLoss):
     """The cross-entropy -log(softmax(logits))[label] of logits (N, C, ...) and integer labels (N,
     ...).
 
+    In place of labels it takes probabilities in the shape of the logits, of which none is ignored.
+
     label_smoothing: the share of each label that is spread evenly over all classes
     """
-
-    log_of_scores = "nnmpi.log_softmax(x, 1)"
 
     def __init__(
         self,
@@ -220,6 +220,28 @@ class CrossEntropyLoss(ClassLoss):
             raise ValueError(f"label_smoothing={label_smoothing!r} must be from 0 to 1")
         self.label_smoothing = label_smoothing
 
+    def forward(self, scores: Any, labels: Any) -> Tensor:
+        scores = as_tensor(scores)
+        if are_probabilities(scores, labels):
+            return self.loss_of_probabilities(scores, as_tensor(labels).astype(scores.dtype))
+        return super().forward(scores, labels)
+
+    def divisor(self, target: Any) -> float:
+        """Returns the sum of the weights of the labels, or the number of rows of probabilities."""
+        if is_float(array_of(target).dtype):
+            return float(as_tensor(target).size / as_tensor(target).shape[1])
+        return super().divisor(target)
+
+    def loss_of_probabilities(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Returns the loss -sum(target * log(softmax(scores))) of each position, reduced; the mean
+        divides by the number of positions."""
+        classes, axes = scores.shape[1], scores.ndim - 2
+        if self.label_smoothing:
+            target = target * (1 - self.label_smoothing) + self.label_smoothing / classes
+        if (weight := self.weight_like(scores)) is not None:
+            target = target * weight.reshape(-1, *(1,) * axes)
+        return self.reduced(-(target * scores.log_softmax(1)).sum(1))
+
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         if self._is_plain(may_ignore):
             return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
@@ -229,6 +251,8 @@ class CrossEntropyLoss(ClassLoss):
     def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
         """Returns the loss in the accumulation type; on a device the scores are not copied for
         it."""
+        if are_probabilities(scores, labels):
+            return self(scores.astype(types_of(scores.dtype).sums), labels)
         labels, may_ignore = self.checked(scores.shape, labels)
         if backend.of(scores.array).is_host or not self._is_plain(may_ignore):
             return self.loss_of(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
@@ -236,6 +260,12 @@ class CrossEntropyLoss(ClassLoss):
 
     def _is_plain(self, may_ignore: bool) -> bool:
         return not may_ignore and self.weight is None and not self.label_smoothing
+
+
+def are_probabilities(scores: Tensor, target: Any) -> bool:
+    """Returns whether a target has a probability for each score, in place of labels."""
+    array = array_of(target)
+    return is_float(array.dtype) and scores.ndim > 1 and array.shape == scores.shape
 
 
 class NLLLoss(ClassLoss):

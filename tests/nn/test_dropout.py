@@ -10,6 +10,7 @@ from helpers.device import DEVICE, needs_device, waits
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays import backend
+from nnmpi.nn import functional as F
 from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.passes import Pass, current_pass
 
@@ -181,3 +182,30 @@ def test_other_backends_draw_the_same_mask_without_waiting() -> None:
         a, b = Two()(x)
     here = [y.numpy() for y in Two()(ones(6))]
     np.testing.assert_array_equal([a.numpy(), b.numpy()], here)
+
+
+def test_the_function_draws_a_new_mask_in_each_call() -> None:
+    nnmpi.manual_seed(3)
+    x = nnmpi.ones(200, requires_grad=True)
+    a, b = (F.dropout(x, 0.25) for _ in range(2))
+    assert {*a.tolist()} == {0.0, nnmpi.tensor(1 / 0.75).item()}
+    assert 0.6 < (a.numpy() > 0).mean() < 0.9
+    assert (a.numpy() != b.numpy()).any()
+    a.sum().backward()
+    np.testing.assert_array_equal(np.asarray(x.grad), a.numpy())
+    nnmpi.manual_seed(3)
+    np.testing.assert_array_equal(F.dropout(x, 0.25).numpy(), a.numpy())
+    assert F.dropout(x, 0.25, training=False) is x
+
+
+def test_the_function_is_refused_where_a_mask_would_depend_on_ranks() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return F.dropout(x, 0.5)
+
+    token = current_pass.set(Pass(0, samples=np.arange(2)))
+    try:
+        with pytest.raises(ValueError, match=r"write self.drop = nn.Dropout\(0.5\)"):
+            Model()(nnmpi.ones(2, 3))
+    finally:
+        current_pass.reset(token)

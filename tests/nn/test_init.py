@@ -254,3 +254,20 @@ def test_models_have_their_sizes_and_train(name: str) -> None:
     for parameter in m.parameters():
         assert np.isfinite(parameter.grad_array).all()
         assert parameter.grad_array.any()
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 8), (8, 3), (4, 2, 3, 3)])
+def test_orthogonal_rows_or_columns(shape: tuple[int, ...]) -> None:
+    weight = nn.Parameter(np.empty(shape, "float64"))
+    assert nn.init.orthogonal_(weight, gain=2.0) is weight
+    matrix = weight.numpy().reshape(shape[0], -1)
+    few = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    np.testing.assert_allclose(few @ few.T, 4 * np.eye(len(few)), atol=1e-12)
+
+
+def test_orthogonal_values_of_a_part_are_those_of_the_whole() -> None:
+    init, key = nn.init.orthogonal(6, 4, 1.0), keyed.key(0, "init", "a")
+    whole = init(key, np.arange(24))
+    np.testing.assert_array_equal(init(key, np.arange(8, 16)), whole[8:16])
+    with pytest.raises(ValueError, match="it needs two axes or more"):
+        nn.init.orthogonal_(nn.Linear(2, 3).bias)

@@ -241,10 +241,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "negative class": (lambda: nn.NLLLoss()(some(2, 3), [0, -1]), ("from -1", "0 to 2")),
     "labels": (lambda: nn.NLLLoss()(some(2, 3), [0]), ("(2, 3)", "(1,)", "(N, C)")),
     "scores": (lambda: nn.CrossEntropyLoss()(some(2, 3), [0.0, 1.0]), ("float64", "integers")),
-    "probabilities of classes": (
-        lambda: nn.CrossEntropyLoss()(some(2, 3), some(2, 3)),
-        ("CrossEntropyLoss", "float32 targets", "-(y * nnmpi.log_softmax(x, 1)).sum(1).mean()"),
-    ),
     "probabilities and their logs": (
         lambda: nn.NLLLoss()(some(2, 3), some(2, 3)),
         ("NLLLoss", "write -(y * x).sum(1).mean()"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device, waits
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -176,3 +177,26 @@ def test_bad_input_gives_one_line(case: Any) -> None:
         call()
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words)
+
+
+@needs_torch
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weight", [None, [0.5, 2.0, 1.0]])
+@pytest.mark.parametrize("axes", [(), (4,)])
+def test_cross_entropy_of_probabilities(
+    reduction: str, smoothing: float, weight: Any, axes: tuple[int, ...]
+) -> None:
+    torch, rng = pytorch(), np.random.default_rng(0)
+    x, p = rng.standard_normal((5, 3, *axes)), rng.dirichlet((1, 1, 1), (5, *axes))
+    p = np.moveaxis(p, -1, 1).copy()
+    options = {"reduction": reduction, "label_smoothing": smoothing}
+    a, b = nnmpi.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y = nn.CrossEntropyLoss(weight, **options)(a, nnmpi.tensor(p))
+    weights = None if weight is None else torch.tensor(weight, dtype=torch.float64)
+    z = torch.nn.CrossEntropyLoss(weights, **options)(b, torch.tensor(p))
+    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-12)
+    y.sum().backward()
+    z.sum().backward()
+    np.testing.assert_allclose(np.asarray(a.grad), b.grad.numpy(), rtol=1e-10, atol=1e-14)
+    assert nn.CrossEntropyLoss().divisor(p) == 5 * int(np.prod(axes))

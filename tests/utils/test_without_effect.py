@@ -1,5 +1,6 @@
 """Settings of PyTorch that are accepted and change nothing."""
 
+import importlib
 import warnings
 from typing import Any
 
@@ -42,7 +43,10 @@ def test_mixed_precision_changes_nothing() -> None:
     np.testing.assert_array_equal(trained(True), trained(False))
     decorated = nnmpi.autocast("cpu")(lambda: 3)
     assert decorated() == 3
-    assert nnmpi.cuda.amp is nnmpi.amp  # type: ignore[attr-defined]
+    cuda_amp = importlib.import_module("nnmpi.cuda.amp")
+    assert nnmpi.cuda.amp is cuda_amp  # type: ignore[attr-defined]
+    assert not cuda_amp.autocast(False)._enabled
+    assert not cuda_amp.GradScaler(enabled=False).is_enabled()
 
 
 def test_what_is_off_says_nothing() -> None:

@@ -18,10 +18,6 @@ Rules:
 - Sums over rows are sums, not products: TF32 would round the factors of a product.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from nnmpi import addons
-from nnmpi.arrays import backend
 from nnmpi.arrays.cuda import conv, kernels, products, sdpa
 from nnmpi.arrays.native.table import DeviceKernels
 
@@ -31,19 +27,3 @@ KERNELS = DeviceKernels(
     sdpa.gradients,
     conv.Cudnn.of,
 )
-
-
-def is_available() -> bool:
-    """True if CuPy is installed and finds a GPU."""
-    return not backend.get("auto").is_host
-
-
-if not TYPE_CHECKING:  # so that type checkers still know which names there are
-
-    def __getattr__(name: str) -> Any:
-        if where := addons.names_of("nnmpi.cuda").get(name):
-            return addons.loaded(where)
-        raise AttributeError(
-            f"nnmpi.cuda has no {name!r}; leave it out: nnmpi.manual_seed seeds all GPUs, each "
-            "rank uses the GPU with its number on the node, and only t.item() and t.numpy() wait"
-        )

@@ -110,7 +110,7 @@ class _Convolution(Module):
         for name, usual in _USUAL.items():
             value = getattr(self, name, usual)
             if value != usual and value != (usual,) * len(self.kernel_size):
-                shown += f", {name}={value!r}"
+                shown += f", {name}={value}"
         return shown + (", bias=False" if self.bias is None else "")
 
 

@@ -1,10 +1,11 @@
-"""PyTorch's padding layers, and layers that exchange channels for pixels."""
+"""PyTorch's padding layers, and layers that exchange channels for pixels or divide an axis."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.functional import pad
+from nnmpi.autograd.rearranging import unflatten
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 
@@ -154,6 +155,19 @@ class PixelUnshuffle(Module):
 
     def extra_repr(self) -> str:
         return f"downscale_factor={self.downscale_factor}"
+
+
+class Unflatten(Module):
+    """Divides the axis `dim` into several with the given lengths, of which one may be -1."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return unflatten(x, self.dim, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
 
 
 def _reordered(x: Tensor, order: tuple[int, ...]) -> Tensor:

@@ -204,4 +204,7 @@ class Upsample(Module):
 
     def extra_repr(self) -> str:
         which = "size" if self.size else "scale_factor"
-        return f"{which}={getattr(self, which)}, mode={self.mode!r}"
+        value: Any = getattr(self, which)
+        if not self.size and value[0] == value[1]:
+            value = float(value[0])
+        return f"{which}={value}, mode={self.mode!r}"

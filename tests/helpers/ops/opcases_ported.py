@@ -9,8 +9,9 @@ from helpers.ops.opcases import Case, label
 from helpers.ops.opcases_layers import channels_last
 
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import activations, conv, linear, logic, pool, resample, shape
+from nnmpi.autograd.ops import activations, conv, elementwise, linear, logic, pool, resample, shape
 
+HALVES = np.array([[-2.5, -0.5, 0.0], [0.5, 1.5, 2.4]])
 KINKS = np.array([[-30.0, -2.0, -1e-3], [0.0, 1e-3, 40.0]])
 
 
@@ -31,6 +32,19 @@ def _activations() -> dict[str, Case]:
             (a,),
             lambda t, a, beta, threshold: t.nn.functional.softplus(a, beta, threshold),
             {"beta": beta, "threshold": threshold},
+            smooth=False,
+        )
+    for op in (elementwise.sign, elementwise.floor, elementwise.ceil, elementwise.trunc):
+        cases[op.__name__] = Case(
+            op, (HALVES,), lambda t, a, name=op.__name__: getattr(t, name)(a), smooth=False
+        )
+    cases["rint"] = Case(elementwise.rint, (HALVES,), lambda t, a: t.round(a), smooth=False)
+    for low, high in ((0.0, 6.0), (-1.0, 1.5)):
+        cases[f"hardtanh {low} {high}"] = Case(
+            activations.hardtanh,
+            (np.array([[-3.0, low, 0.1], [1.25, high, 8.0]]),),
+            lambda t, a, low, high: t.nn.functional.hardtanh(a, low, high),
+            {"low": low, "high": high},
             smooth=False,
         )
     for a, w in (((4, 5), (1,)), ((4, 5), (5,)), ((2, 3, 4, 5), (3,)), ((6,), (1,)), (KINKS, (3,))):

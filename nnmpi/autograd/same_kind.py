@@ -1,0 +1,43 @@
+"""Methods that make tensors of the type and on the device of their tensor, as t.new_zeros(3)."""
+
+from typing import Any
+
+from nnmpi.autograd import creation, functional
+from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.tensor import Tensor
+
+
+def new_full(
+    t: Tensor,
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of the given size, filled with one value."""
+    options: dict[str, Any] = {"dtype": dtype or t.dtype, "device": device or t.device}
+    return creation.full(size, fill_value, requires_grad=requires_grad, **options)
+
+
+def new_zeros(t: Tensor, *sizes: Any, **options: Any) -> Tensor:
+    """A tensor of zeros: t.new_zeros(2, 3) or t.new_zeros((2, 3)), with the options of
+    `new_full`."""
+    return new_full(t, flat(sizes), 0, **options)
+
+
+def new_ones(t: Tensor, *sizes: Any, **options: Any) -> Tensor:
+    """A tensor of ones: t.new_ones(2, 3) or t.new_ones((2, 3)), with the options of `new_full`."""
+    return new_full(t, flat(sizes), 1, **options)
+
+
+new_empty = new_zeros
+
+
+def new_tensor(
+    t: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A copy of numbers, lists, an array or a tensor."""
+    where: dict[str, Any] = {"device": device or t.device, "requires_grad": requires_grad}
+    return functional.tensor(data, dtype or t.dtype, **where)

@@ -1,0 +1,137 @@
+"""PyTorch's activations made of other ops, such as ReLU6 and SELU: functions and layers."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from nnmpi.autograd import Tensor, apply, as_tensor
+from nnmpi.autograd.ops import activations
+from nnmpi.nn.module import Module
+
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def hardtanh(
+    input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """Returns x limited to [min_val, max_val]; the gradient at both ends is 0."""
+    if min_val >= max_val:
+        raise ValueError(f"hardtanh: min_val={min_val} must be below max_val={max_val}")
+    return apply(activations.hardtanh, as_tensor(input), low=float(min_val), high=float(max_val))
+
+
+def relu6(input: Any, inplace: bool = False) -> Tensor:
+    """Returns x limited to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def hardsigmoid(input: Any, inplace: bool = False) -> Tensor:
+    """Returns x / 6 + 1/2, limited to [0, 1]."""
+    return hardtanh(as_tensor(input) + 3.0, 0.0, 6.0) / 6.0
+
+
+def hardswish(input: Any, inplace: bool = False) -> Tensor:
+    """Returns x * hardsigmoid(x)."""
+    product: Tensor = as_tensor(input) * hardsigmoid(input)
+    return product
+
+
+def selu(input: Any, inplace: bool = False) -> Tensor:
+    """Returns elu(x), with an alpha and a factor that keep mean 0 and variance 1."""
+    return apply(activations.elu, as_tensor(input), alpha=SELU_ALPHA) * SELU_SCALE
+
+
+def softplus(input: Any) -> Tensor:
+    """Returns log(1 + exp(x))."""
+    return apply(activations.softplus, as_tensor(input), beta=1.0, threshold=math.inf)
+
+
+def logsigmoid(input: Any) -> Tensor:
+    """Returns log(sigmoid(x))."""
+    return -softplus(-as_tensor(input))
+
+
+def mish(input: Any, inplace: bool = False) -> Tensor:
+    """Returns x * tanh(softplus(x))."""
+    y: Tensor = as_tensor(input) * softplus(input).tanh()
+    return y
+
+
+def softsign(input: Any) -> Tensor:
+    """Returns x / (1 + |x|)."""
+    x = as_tensor(input)
+    y: Tensor = x / (1.0 + x.abs())
+    return y
+
+
+class _Plain(Module):
+    """The base of activations without settings; `inplace` changes nothing."""
+
+    function: Callable[..., Tensor]
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).function(x)
+
+
+class ReLU6(_Plain):
+    """Limits each element to [0, 6]."""
+
+    function = staticmethod(relu6)
+
+
+class Hardsigmoid(_Plain):
+    """Applies x / 6 + 1/2, limited to [0, 1], to each element."""
+
+    function = staticmethod(hardsigmoid)
+
+
+class Hardswish(_Plain):
+    """Applies x * hardsigmoid(x) to each element."""
+
+    function = staticmethod(hardswish)
+
+
+class SELU(_Plain):
+    """Applies elu(x), with an alpha and a factor that keep mean 0 and variance 1."""
+
+    function = staticmethod(selu)
+
+
+class Mish(_Plain):
+    """Applies x * tanh(softplus(x)) to each element."""
+
+    function = staticmethod(mish)
+
+
+class LogSigmoid(_Plain):
+    """Applies log(sigmoid(x)) to each element."""
+
+    function = staticmethod(logsigmoid)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Softsign(_Plain):
+    """Applies x / (1 + |x|) to each element."""
+
+    function = staticmethod(softsign)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Hardtanh(Module):
+    """Limits each element to [min_val, max_val]."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        self.min_val, self.max_val, self.inplace = float(min_val), float(max_val), inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
