@@ -205,10 +205,11 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
 
     def method(self: Any, other: Any) -> Any:
         leaf = self.requires_grad and self.node is None
-        # `loss += term` has to record the sum: a new tensor takes the name. Not for a leaf, which
-        # an optimizer holds: it would go on with the old one, so the write below is refused.
+        # `loss += term` has to record the sum: this tensor becomes the sum, or a new one takes the
+        # name. Not for a leaf, which an optimizer holds: the write below is refused.
         if self.loses_gradient(other) and not leaf:
-            return self.applied(op, self, other)
+            y = self.applied(op, self, other)
+            return self.become(y) if self.may_become(y) else y
         return write_result(self, op(self.operand, self.to_write(other)).value)
 
     return method

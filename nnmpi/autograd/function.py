@@ -44,6 +44,9 @@ class Context:
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keeps tensors, which `backward` finds in `saved_tensors`."""
+        for t in tensors:
+            if isinstance(t, Tensor):
+                t.storage.is_lent = True
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:

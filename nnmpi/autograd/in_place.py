@@ -1,8 +1,9 @@
 """Methods that write into their tensor and return it, under PyTorch's names.
 
-They work on values that no gradient needs, and under `no_grad` on all. Elsewhere they raise
-RuntimeError, since writes are not recorded: `x.relu_()` is then `x = x.relu()`. A backward pass
-that needs the old values raises, too.
+They work on values that no gradient needs, and under `no_grad` on all. A backward pass that needs
+the old values then raises RuntimeError. A result that a gradient needs, and whose memory no view
+shares, becomes the result of the new op: `x.relu_()` is `x = x.relu()` for all names of x.
+Elsewhere they raise RuntimeError, since writes are not recorded.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,10 @@ def _writing(name: str, text: str) -> Callable[..., Tensor]:
     """Makes the method `name`_, which writes the result of the method `name`."""
 
     def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
+        if any(t.loses_gradient(value) for value in (t, *others, *options.values())):
+            y = getattr(t, name)(*others, **options)
+            if t.may_become(y):
+                return t.become(y)
         for value in (t, *others, *options.values()):
             t.to_write(value if isinstance(value, Tensor) else 0)
         new = getattr(Tensor(t.operand), name)(*others, **options)

@@ -79,13 +79,14 @@ class Storage:
     A node has a Storage as its parent in place of a tensor that gets no gradient.
 
     is_copy: True for a view that had to be copied, so that a write would not reach the tensor
+    is_lent: True if a view of the tensor was made, or a function holds it for its backward pass
     """
 
-    __slots__ = ("is_copy", "written")
+    __slots__ = ("is_copy", "is_lent", "written")
     is_refreshed = False
 
     def __init__(self, is_copy: bool = False) -> None:
-        self.is_copy, self.written = is_copy, 0
+        self.is_copy, self.is_lent, self.written = is_copy, False, 0
 
     def mark_written(self) -> None:
         """Notes an in-place write: a backward pass through ops that used the old values raises."""

@@ -194,8 +194,27 @@ class Tensor(TorchNames):
         """Makes `view`, which shares this tensor's memory, share its storage too, so that writes
         are noticed."""
         view.storage = self.storage
+        self.storage.is_lent = True
 
     # ---- writing in place
+
+    def may_become(self, y: Tensor) -> bool:
+        """True if `become` is as good as writing y into this tensor: it is a result whose memory
+        nobody else has, outside of models that are traced, and y has its shape and type."""
+        return (
+            type(self) is Tensor
+            and recording.get() is True
+            and self.node is not None
+            and not (self.storage.is_lent or self.storage.is_copy)
+            and (y.shape, y.dtype) == (self.shape, self.dtype)
+        )
+
+    def become(self, y: Tensor) -> Tensor:
+        """Gives this tensor the value and the history of y, and returns it. What was computed from
+        its old value keeps that, as the old array is not written to."""
+        self.operand, self.node, self.storage = y.operand, y.node, y.storage
+        self.requires_grad = y.requires_grad
+        return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.operand[index_of(index)] = self.to_write(value)

@@ -77,35 +77,41 @@ def _wrap(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
 # ---- activations
 
 
-def _refuse_in_place(name: str, inplace: bool) -> None:
-    if inplace:
+def _written(name: str, x: Any, y: Tensor, inplace: bool) -> Tensor:
+    """Returns y, or, if `inplace`, the input x with the value of y; raises ValueError where views
+    of x would keep its old value."""
+    if not inplace:
+        return y
+    if isinstance(x, Tensor) and not x.loses_gradient(y):
+        x[...] = y
+        return x
+    if not isinstance(x, Tensor) or not x.may_become(y):
         raise ValueError(
-            f"{name}: inplace=True would leave the input as it is: use what {name}(x) returns"
+            f"{name}: inplace=True would not reach all that share the memory of the input: use "
+            f"what {name}(x) returns"
         )
+    return x.become(y)
 
 
 def relu(input: Any, inplace: bool = False) -> Tensor:
     """Returns max(x, 0)."""
-    _refuse_in_place("relu", inplace)
-    return method_functions.relu(input)
+    return _written("relu", input, method_functions.relu(input), inplace)
 
 
 def silu(input: Any, inplace: bool = False) -> Tensor:
     """Returns x * sigmoid(x)."""
-    _refuse_in_place("silu", inplace)
-    return functional.silu(input)
+    return _written("silu", input, functional.silu(input), inplace)
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Returns x where it is positive, and negative_slope * x elsewhere."""
-    _refuse_in_place("leaky_relu", inplace)
-    return functional.leaky_relu(input, negative_slope)
+    return _written("leaky_relu", input, functional.leaky_relu(input, negative_slope), inplace)
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Returns x where it is positive, and alpha * (exp(x) - 1) elsewhere."""
-    _refuse_in_place("elu", inplace)
-    return apply(activations.elu, as_tensor(input), alpha=float(alpha))
+    y = apply(activations.elu, as_tensor(input), alpha=float(alpha))
+    return _written("elu", input, y, inplace)
 
 
 gelu = _wrap(GELU)
@@ -145,7 +151,6 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     The mask depends on the seed and on the number of tensors drawn before. In `forward` of a
     Trainer, where it would depend on the layout of ranks, it raises ValueError.
     """
-    _refuse_in_place("dropout", inplace)
     check_probability("dropout", "p", p)
     x, current = as_tensor(input), current_pass.get()
     if not training or not p:
@@ -156,7 +161,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
             f"ranks: write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
         )
     kept = rand(x.shape, device=x.device) >= p
-    return x * (kept.to(x.dtype) / (1 - p))
+    return _written("dropout", input, x * (kept.to(x.dtype) / (1 - p)), inplace)
 
 
 # ---- layers whose weights are arguments

@@ -53,6 +53,9 @@ def checkpoint(
             "checkpoint: call it in the `forward` of a module, whose passes say which random "
             "numbers the function draws again"
         )
+    for held in (*args, *named.values()):
+        if isinstance(held, Tensor):
+            held.storage.is_lent = True  # so that it does not become another one until then
     repeat, call, began = _Repeat(current, record), partial(function, *args, **named), tick()
     y = repeat.first(call)
     if not isinstance(y, Tensor):

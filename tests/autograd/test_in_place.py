@@ -9,6 +9,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.utils.checkpoint import checkpoint
 
 X = np.arange(6.0).reshape(2, 3) - 2.5
 
@@ -62,7 +63,7 @@ def test_a_method_that_writes_returns_its_tensor_and_keeps_its_type() -> None:
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "a parameter": lambda p: p.mul_(2),
     "a parameter, drawn": lambda p: p.normal_(),
-    "a result": lambda p: (p * 2).relu_(),
+    "a view of a result": lambda p: (p * 2).view(-1).relu_(),
     "a value with a gradient": lambda p: nnmpi.zeros(3).add_(p),
     "a bound with a gradient": lambda p: nnmpi.zeros(3).clamp_(max=p),
 }
@@ -189,3 +190,69 @@ def test_ufuncs_write_into_arrays_and_tensors() -> None:
     assert total.requires_grad
     with pytest.raises(TypeError, match=r"numpy\.exp would lose the gradient"):
         np.exp(t)
+
+
+IN_GRAPHS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "relu_": lambda F, x, w: x.relu_(),
+    "a function": lambda F, x, w: F.relu(x, inplace=True),
+    "leaky": lambda F, x, w: F.leaky_relu(x, 0.2, inplace=True),
+    "several": lambda F, x, w: x.mul_(2.0).add_(w, alpha=3).sigmoid_(),
+    "an operator": lambda F, x, w: x.__iadd__(w),
+    "an elu": lambda F, x, w: F.elu(x, 0.5, True),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", IN_GRAPHS)
+def test_a_result_in_a_graph_becomes_the_next_one(name: str) -> None:
+    found = []
+    for n in (nnmpi, pytorch()):
+        w = n.tensor(X, requires_grad=True)
+        x = w * 1.5
+        other_name = x
+        y = IN_GRAPHS[name](n.nn.functional, x, w)
+        assert y is x is other_name
+        (x * x).sum().backward()
+        found.append((x.detach().numpy(), w.grad.numpy()))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("share", ["view", "detach", "saved", "checkpoint"])
+def test_a_result_that_others_hold_does_not(share: str) -> None:
+    w = nnmpi.tensor(X, requires_grad=True)
+    x = w * 1.5
+
+    class Square(nnmpi.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Any) -> Any:
+            ctx.save_for_backward(a)
+            return a * a
+
+    class Model(nn.Module):
+        def forward(self, a: Any) -> Any:
+            return checkpoint(lambda b: b * b, a)
+
+    hold: dict[str, Callable[[], Any]] = {
+        "view": lambda: x.view(-1),
+        "detach": x.detach,
+        "saved": lambda: Square.apply(x),
+        "checkpoint": lambda: Model()(x),
+    }
+    kept = hold[share]()
+    before = kept.numpy().copy()
+    with pytest.raises(RuntimeError, match="cannot write in place"):
+        x.relu_()
+    with pytest.raises(ValueError, match=r"use what relu\(x\) returns"):
+        nn.functional.relu(x, inplace=True)
+    y = x
+    y += w
+    assert y is not x
+    np.testing.assert_array_equal(kept.numpy(), before)
+
+
+def test_a_function_in_place_writes_to_a_value_that_no_gradient_needs() -> None:
+    x = nnmpi.tensor(X)
+    view = x.view(-1)
+    assert nn.functional.relu(x, inplace=True) is x
+    np.testing.assert_array_equal(view.numpy(), np.maximum(X, 0).reshape(-1))

@@ -133,7 +133,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     },
     "a function that nobody has": (lambda: nnmpi.foo, AttributeError, ("nnmpi has no 'foo'",)),
     "a function in place": (
-        lambda: F.relu(t(), inplace=True),
+        lambda: F.relu(nnmpi.ones(2, requires_grad=True), inplace=True),
         ValueError,
         ("use what relu(x) returns",),
     ),

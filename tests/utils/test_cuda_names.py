@@ -8,15 +8,15 @@ import nnmpi
 
 
 def test_calls_of_programs_change_nothing() -> None:
-    nnmpi.manual_seed(1)
-    expected = nnmpi.rand(3).numpy()
-    nnmpi.manual_seed(1)
-    nnmpi.cuda.manual_seed_all(7)
-    nnmpi.cuda.manual_seed(7)
-    nnmpi.cuda.set_device(0)
-    nnmpi.cuda.empty_cache()
-    nnmpi.cuda.synchronize()
-    np.testing.assert_array_equal(nnmpi.rand(3).numpy(), expected)
+    with nnmpi.seeded(1):
+        expected = nnmpi.rand(3).numpy()
+    with nnmpi.seeded(1):
+        nnmpi.cuda.manual_seed_all(7)
+        nnmpi.cuda.manual_seed(7)
+        nnmpi.cuda.set_device(0)
+        nnmpi.cuda.empty_cache()
+        nnmpi.cuda.synchronize()
+        np.testing.assert_array_equal(nnmpi.rand(3).numpy(), expected)
     assert nnmpi.cuda.current_device() == 0
 
 
