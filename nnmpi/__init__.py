@@ -97,6 +97,14 @@ if _TYPE_CHECKING:
     from nnmpi import distributions as distributions
     from nnmpi import utils as utils
     from nnmpi.amp import autocast as autocast
+    from nnmpi.autograd.formulas import logical_and as logical_and
+    from nnmpi.autograd.formulas import logical_not as logical_not
+    from nnmpi.autograd.formulas import logical_or as logical_or
+    from nnmpi.autograd.formulas import logical_xor as logical_xor
+    from nnmpi.autograd.formulas import logsumexp as logsumexp
+    from nnmpi.autograd.formulas import reciprocal as reciprocal
+    from nnmpi.autograd.formulas import rsqrt as rsqrt
+    from nnmpi.autograd.formulas import square as square
     from nnmpi.autograd.gathering import gather as gather
     from nnmpi.autograd.gathering import index_add as index_add
     from nnmpi.autograd.gathering import index_select as index_select
@@ -119,14 +127,17 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.ordering import kthvalue as kthvalue
     from nnmpi.autograd.ordering import median as median
     from nnmpi.autograd.ordering import mode as mode
+    from nnmpi.autograd.ordering import quantile as quantile
     from nnmpi.autograd.ordering import sort as sort
     from nnmpi.autograd.ordering import topk as topk
     from nnmpi.autograd.rearranging import diag as diag
     from nnmpi.autograd.rearranging import flip as flip
     from nnmpi.autograd.rearranging import kron as kron
     from nnmpi.autograd.rearranging import meshgrid as meshgrid
+    from nnmpi.autograd.rearranging import narrow as narrow
     from nnmpi.autograd.rearranging import repeat_interleave as repeat_interleave
     from nnmpi.autograd.rearranging import roll as roll
+    from nnmpi.autograd.rearranging import select as select
     from nnmpi.autograd.rearranging import tile as tile
     from nnmpi.autograd.rearranging import tril_indices as tril_indices
     from nnmpi.autograd.rearranging import triu_indices as triu_indices
@@ -136,6 +147,16 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.rounding import round as round  # noqa: A004
     from nnmpi.autograd.rounding import sign as sign
     from nnmpi.autograd.rounding import trunc as trunc
+    from nnmpi.autograd.typed import BoolTensor as BoolTensor
+    from nnmpi.autograd.typed import ByteTensor as ByteTensor
+    from nnmpi.autograd.typed import CharTensor as CharTensor
+    from nnmpi.autograd.typed import DoubleTensor as DoubleTensor
+    from nnmpi.autograd.typed import FloatTensor as FloatTensor
+    from nnmpi.autograd.typed import HalfTensor as HalfTensor
+    from nnmpi.autograd.typed import IntTensor as IntTensor
+    from nnmpi.autograd.typed import LongTensor as LongTensor
+    from nnmpi.autograd.typed import ShortTensor as ShortTensor
+    from nnmpi.autograd.typed import is_tensor as is_tensor
     from nnmpi.distributed.replicas import verify as verify
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot

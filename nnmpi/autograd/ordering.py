@@ -1,16 +1,20 @@
 """Functions of tensors that put elements in order, or choose one by its place in the order.
 
-They are methods too. Each returns the chosen elements with their indices, and gradients go to these
+They are methods too. Most return the chosen elements with their indices, and gradients go to these
 elements. Elements that compare equal stay in their order, and NaNs come last.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from nnmpi.autograd.arguments import axis_of
 from nnmpi.autograd.base import Chosen
-from nnmpi.autograd.functional import as_tensors
+from nnmpi.autograd.functional import as_tensors, tensor, where
 from nnmpi.autograd.ops import logic, order, shape
-from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.autograd.tensor import Tensor, apply, on_host
 
 
 def sort(
@@ -80,6 +84,50 @@ def mode(t: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
     """The most frequent element along an axis, the smallest of several, and its last index."""
     (t,) = as_tensors(t)
     return _one(order.mode, t, dim, keepdim)
+
+
+def quantile(
+    t: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The elements below which the share q of all elements is, or of those along an axis; for
+    several shares, along a new first axis.
+
+    interpolation: what is taken between two elements: "linear", "lower", "higher", "nearest",
+    "midpoint"
+    """
+    (t,) = as_tensors(t)
+    if interpolation not in _BETWEEN:
+        known = ", ".join(_BETWEEN)
+        raise ValueError(f"quantile: interpolation={interpolation!r} must be one of {known}")
+    shares = on_host(q).astype("float64")
+    if shares.ndim > 1 or not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError(f"quantile: q={shares.tolist()}: give a number from 0 to 1, or a list")
+    axis = None if dim is None or not t.ndim else shape.axis_within(dim, t.ndim)
+    rows = t.reshape(-1) if axis is None else t.transpose(axis, -1)
+    if not rows.shape[-1]:
+        raise ValueError(f"quantile: a tensor of shape {t.shape} has no elements to choose from")
+    places = _BETWEEN[interpolation](shares.reshape(-1) * (rows.shape[-1] - 1))
+    below = np.floor(places).astype("int64")
+    ordered = sort(rows).values
+    low, high = (ordered[..., k] for k in (below, np.ceil(places).astype("int64")))
+    share = tensor((places - below).astype(t.dtype), device=t.device)
+    y = where(rows.isnan().any(axis=-1, keepdims=True), math.nan, low + (high - low) * share)
+    y = y.unsqueeze(0).transpose(0, -1)
+    if axis is None:
+        y = y.reshape(-1, *(1,) * t.ndim * keepdim)
+    else:
+        y = y.transpose(axis + 1, -1) if keepdim else y.transpose(axis + 1, -1).squeeze(axis + 1)
+    return y if shares.ndim else y[0]
+
+
+_BETWEEN: dict[str, Callable[[Any], Any]] = {
+    "linear": lambda place: place,
+    "lower": np.floor,
+    "higher": np.ceil,
+    "nearest": np.rint,
+    "midpoint": lambda place: (np.floor(place) + np.ceil(place)) / 2,
+}
+"""The place that `quantile` takes among the sorted elements, which may be between two of them."""
 
 
 def _one(op: Any, t: Tensor, dim: int, keepdim: bool, **options: Any) -> Chosen:

@@ -50,6 +50,27 @@ def unbind(t: Any, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(t[(slice(None),) * axis + (i,)] for i in range(t.shape[axis]))
 
 
+def narrow(t: Any, dim: int, start: Any, length: int) -> Tensor:
+    """The slices start to start + length - 1 along an axis, as a view."""
+    (t,) = as_tensors(t)
+    axis, first = shape.axis_within(dim, t.ndim), int(start)
+    n = t.shape[axis]
+    first += n if first < 0 else 0
+    if not 0 <= first <= first + length <= n:
+        raise ValueError(
+            f"narrow: {length} slices from {int(start)} along axis {dim} of shape {t.shape}"
+        )
+    result: Tensor = t[(slice(None),) * axis + (slice(first, first + length),)]
+    return result
+
+
+def select(t: Any, dim: int, index: int) -> Tensor:
+    """The slice of this number along an axis, without that axis, as a view."""
+    (t,) = as_tensors(t)
+    result: Tensor = t[(slice(None),) * shape.axis_within(dim, t.ndim) + (index,)]
+    return result
+
+
 def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
     """The windows of `size` elements along an axis, one every `step`, in a new last axis.
 

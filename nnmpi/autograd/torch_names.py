@@ -16,6 +16,7 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase, along, method_of, reduction
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
+from nnmpi.autograd.recording import TapeNode
 
 
 def _places(modules: dict[str, str]) -> dict[str, str]:
@@ -26,10 +27,12 @@ def _places(modules: dict[str, str]) -> dict[str, str]:
 
 FUNCTIONS_ON_USE = _places(
     {
+        "autograd.formulas": "logical_and logical_not logical_or logical_xor logsumexp reciprocal"
+        " rsqrt square",
         "autograd.gathering": "gather index_add index_select scatter scatter_add take_along_dim",
         "autograd.measuring": "bincount equal histc nonzero norm outer unique",
-        "autograd.ordering": "argsort kthvalue median mode sort topk",
-        "autograd.rearranging": "diag flip kron repeat_interleave roll tile unbind",
+        "autograd.ordering": "argsort kthvalue median mode quantile sort topk",
+        "autograd.rearranging": "diag flip kron narrow repeat_interleave roll select tile unbind",
         "autograd.rounding": "ceil floor round sign trunc",
         "nn.random_writes": "bernoulli",
     }
@@ -44,6 +47,7 @@ METHODS_ON_USE = FUNCTIONS_ON_USE | _places(
         " remainder_ round_ sigmoid_ sin_ sqrt_ sub_ tanh_ zero_",
         "autograd.rearranging": "repeat unflatten unfold",
         "autograd.same_kind": "new_empty new_full new_ones new_tensor new_zeros",
+        "autograd.typed": "type type_as",
         "nn.random_numbers": "multinomial",
         "nn.random_writes": "bernoulli_ exponential_ normal_ uniform_",
     }
@@ -58,6 +62,8 @@ NAMES_ON_USE = (FUNCTIONS_ON_USE | NUMBERS) | _places(
         "autograd.grad_modes": "enable_grad inference_mode is_grad_enabled set_grad_enabled",
         "autograd.measuring": "cdist",
         "autograd.rearranging": "meshgrid tril_indices triu_indices",
+        "autograd.typed": "BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor"
+        " IntTensor LongTensor ShortTensor is_tensor",
     }
 )
 """Where all functions of `nnmpi` are that are loaded when they are used first."""
@@ -94,11 +100,22 @@ class TorchNames(TensorBase):
     __slots__ = ()
 
     astype: Callable[..., Self]
+    node: TapeNode | None
 
     @property
     def device(self) -> backend.Backend:
         """The backend of the array: `device=` accepts it, and its `type` is "cpu" or "cuda"."""
         return backend.of(self.operand)
+
+    @property
+    def is_leaf(self) -> bool:
+        """True unless the tensor is the result of an op that is recorded for a backward pass."""
+        return self.node is None
+
+    @property
+    def grad_fn(self) -> TapeNode | None:
+        """The node of the op whose result the tensor is, or None."""
+        return self.node
 
     @property
     def mT(self) -> Self:
@@ -266,11 +283,13 @@ class TorchNames(TensorBase):
         equal = new_empty = new_full = new_ones = new_tensor = new_zeros = nonzero = _LOADED
         exponential_ = fill_ = fill_diagonal_ = flip = floor_ = gather = histc = _LOADED
         index_add = index_add_ = index_select = kron = kthvalue = lerp_ = log_ = _LOADED
+        logical_and = logical_not = logical_or = logical_xor = logsumexp = _LOADED
         masked_fill_ = median = mode = mul_ = multinomial = neg_ = norm = normal_ = _LOADED
+        narrow = quantile = reciprocal = rsqrt = select = square = _LOADED
         outer = pow_ = relu_ = remainder_ = repeat = repeat_interleave = roll = round_ = _LOADED
         scatter = scatter_ = scatter_add = scatter_add_ = sigmoid_ = sin_ = sort = _LOADED
         sqrt_ = sub_ = take_along_dim = tanh_ = tile = topk = unbind = unfold = _LOADED
-        uniform_ = unique = zero_ = _LOADED
+        type = type_as = uniform_ = unique = zero_ = _LOADED
 
     # ---- types and devices; last, since they hide Python's int, float and bool in this class
 

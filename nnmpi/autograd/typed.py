@@ -1,0 +1,74 @@
+"""PyTorch's constructors of tensors of one type, as LongTensor, and names of types."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd.creation import empty
+from nnmpi.autograd.functional import as_tensors, tensor
+from nnmpi.autograd.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class TypedConstructor:
+    """Makes tensors of one type, and tells whether a tensor is one: LongTensor([1, 2]) has these
+    elements, and LongTensor(2, 3) this shape; isinstance(t, LongTensor)."""
+
+    name: str
+    dtype: np.dtype[Any]
+
+    def __call__(self, *args: Any, device: Any = None) -> Tensor:
+        """A tensor of a list, an array or a tensor, or one of zeros with the given sizes."""
+        if len(args) == 1 and not isinstance(args[0], int):
+            return tensor(args[0], self.dtype, device=device)
+        return empty(*(args or (0,)), dtype=self.dtype, device=device)
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, Tensor) and value.dtype == self.dtype
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+BoolTensor = TypedConstructor("BoolTensor", np.dtype("bool"))
+ByteTensor = TypedConstructor("ByteTensor", np.dtype("uint8"))
+CharTensor = TypedConstructor("CharTensor", np.dtype("int8"))
+ShortTensor = TypedConstructor("ShortTensor", np.dtype("int16"))
+IntTensor = TypedConstructor("IntTensor", np.dtype("int32"))
+LongTensor = TypedConstructor("LongTensor", np.dtype("int64"))
+HalfTensor = TypedConstructor("HalfTensor", np.dtype("float16"))
+FloatTensor = TypedConstructor("FloatTensor", np.dtype("float32"))
+DoubleTensor = TypedConstructor("DoubleTensor", np.dtype("float64"))
+
+_BY_NAME = {
+    str(c): c
+    for c in (
+        *(BoolTensor, ByteTensor, CharTensor, ShortTensor, IntTensor, LongTensor),
+        *(HalfTensor, FloatTensor, DoubleTensor),
+    )
+}
+
+
+def type(t: Any, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The tensor in a type, which may be given as `LongTensor` or "torch.LongTensor" too; without
+    one, the name of its type, as "torch.FloatTensor"."""
+    (t,) = as_tensors(t)
+    if dtype is None:
+        names = [name for name, c in _BY_NAME.items() if c.dtype == t.dtype]
+        return names[0] if names else str(t.dtype)
+    if isinstance(dtype, str):
+        dtype = _BY_NAME.get(dtype, dtype)
+    return t.to(dtype.dtype if isinstance(dtype, TypedConstructor) else dtype)
+
+
+def type_as(t: Any, other: Tensor) -> Tensor:
+    """The tensor in the type, and on the device, of another one."""
+    (t,) = as_tensors(t)
+    converted: Tensor = t.to(other)
+    return converted
+
+
+def is_tensor(obj: object) -> bool:
+    """True if an object is a tensor."""
+    return isinstance(obj, Tensor)
