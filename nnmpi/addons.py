@@ -430,7 +430,8 @@ ADD_ONS = {
     ),
     "recurrent": AddOn(
         modules=(
-            *("nnmpi.nn.layers.recurrent", "nnmpi.autograd.ops.recurrent"),
+            *("nnmpi.nn.layers.recurrent", "nnmpi.nn.layers.recurrent_cells"),
+            "nnmpi.autograd.ops.recurrent",
             *("nnmpi.nn.packed", "nnmpi.nn.utils.rnn"),
         ),
         rows={
@@ -440,12 +441,17 @@ ADD_ONS = {
                     f"nn.{name}": f"nnmpi.nn.layers.recurrent:{name}"
                     for name in ("GRU", "LSTM", "RNN")
                 },
+                **{
+                    f"nn.{name}": f"nnmpi.nn.layers.recurrent_cells:{name}"
+                    for name in ("GRUCell", "LSTMCell", "RNNCell")
+                },
             }
         },
     ),
     "more-layers": AddOn(
         modules=(
             *("nnmpi.nn.layers.padding", "nnmpi.nn.layers.distances", "nnmpi.nn.layers.bounded"),
+            "nnmpi.nn.layers.embedding_bag",
             *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
         ),
         rows={
@@ -459,6 +465,7 @@ ADD_ONS = {
                     f"nn.{name}": f"nnmpi.nn.layers.padding:{name}"
                     for name in ("PixelShuffle", "PixelUnshuffle", "Unflatten")
                 },
+                "nn.EmbeddingBag": "nnmpi.nn.layers.embedding_bag:EmbeddingBag",
                 **{
                     f"nn.{name}": f"nnmpi.nn.layers.distances:{name}"
                     for name in (

@@ -93,6 +93,7 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
     from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
+    from nnmpi.nn.layers.embedding_bag import EmbeddingBag as EmbeddingBag
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
     from nnmpi.nn.layers.padding import CircularPad1d as CircularPad1d
@@ -111,6 +112,9 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.recurrent import GRU as GRU
     from nnmpi.nn.layers.recurrent import LSTM as LSTM
     from nnmpi.nn.layers.recurrent import RNN as RNN
+    from nnmpi.nn.layers.recurrent_cells import GRUCell as GRUCell
+    from nnmpi.nn.layers.recurrent_cells import LSTMCell as LSTMCell
+    from nnmpi.nn.layers.recurrent_cells import RNNCell as RNNCell
     from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
     from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
     from nnmpi.nn.llama import Llama as Llama

@@ -3,7 +3,7 @@ layers."""
 
 from collections.abc import Collection, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -88,13 +88,27 @@ class Embedding(Module):
     """A table of vectors: row i of the weight (num_embeddings, embedding_dim) for every integer i
     of the input.
 
-    Row `padding_idx` starts at zero and gets no gradient.
+    Row `padding_idx` starts at zero and gets no gradient. `sparse` is accepted as in PyTorch, but
+    gradients are dense: the values are the same.
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
     ) -> None:
-        check_sizes("Embedding", 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        name = type(self).__name__
+        if max_norm is not None or scale_grad_by_freq:
+            raise ValueError(
+                f"{name}: max_norm={max_norm}, scale_grad_by_freq={scale_grad_by_freq} are not "
+                "supported: leave them out, and limit rows as you need, with F.normalize"
+            )
+        check_sizes(name, 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_row(padding_idx, num_embeddings)
         draw: Init = init.normal(1.0)
@@ -102,6 +116,22 @@ class Embedding(Module):
             first = self.padding_idx * embedding_dim
             draw = init.zero_within(draw, first, first + embedding_dim)
         self.weight = Parameter.drawn((num_embeddings, embedding_dim), draw)
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None, **options: Any
+    ) -> Self:
+        """Returns a layer with this table, which does not train if `freeze`."""
+        table = as_tensor(embeddings).detach()
+        if table.ndim != 2:
+            raise ValueError(
+                f"{cls.__name__}.from_pretrained: a table of shape {table.shape}: it must be "
+                "(num_embeddings, embedding_dim)"
+            )
+        rows, columns = table.shape
+        layer = cls(rows, columns, padding_idx=padding_idx, **options)
+        layer.weight = Parameter(table.array, requires_grad=not freeze)
+        return layer
 
     def forward(self, index: Any) -> Tensor:
         """Looks up the rows of an array or tensor of integers of any shape."""
