@@ -1,36 +1,45 @@
-"""PyTorch's `distributions`: Normal, Bernoulli and Categorical, and their divergences.
-
-Samples depend on the seed of `nnmpi.manual_seed` and on the number of random tensors drawn before,
-so they are the same on all ranks that draw the same ones. A model for a Trainer draws by
-`nnmpi.random`, and may use `log_prob` and `entropy`.
-"""
+"""The base of distributions, and those of single numbers: Normal, Bernoulli and Categorical."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from nnmpi.autograd import Tensor, no_grad, on_host, replacements
-from nnmpi.autograd.functional import broadcast_to, tensor, where
-from nnmpi.nn.functional import binary_cross_entropy_with_logits, log_softmax, softplus
+from nnmpi.autograd import Tensor, no_grad, on_host
+from nnmpi.autograd.functional import broadcast_to, tensor
+from nnmpi.nn.functional import binary_cross_entropy_with_logits, log_softmax
 from nnmpi.nn.random_numbers import multinomial, rand, randn
 
 Shape = tuple[int, ...]
 
 
 class Distribution:
-    """The base of distributions, one for each element of their parameters.
+    """The base of distributions.
 
-    batch_shape   the shape of the parameters, and of a sample
+    batch_shape   the shape of the parameters: one distribution for each of their elements
+    event_shape   the shape of a value of one of them: () for a number
     """
 
     batch_shape: Shape
+    event_shape: Shape = ()
+
+    @property
+    def stddev(self) -> Tensor:
+        """The standard deviations."""
+        roots: Tensor = self.variance.sqrt()
+        return roots
+
+    @property
+    def variance(self) -> Tensor:
+        """The variances."""
+        raise NotImplementedError
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Returns samples of the shape (*sample_shape, *batch_shape), without a gradient."""
+        """Returns samples of the shape (*sample_shape, *batch_shape, *event_shape), without a
+        gradient."""
         with no_grad():
-            return self._drawn((*sample_shape, *self.batch_shape))
+            return self.drawn((*sample_shape, *self.batch_shape))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Returns samples with gradients of the parameters."""
@@ -47,7 +56,9 @@ class Distribution:
         """Returns the entropy of each distribution."""
         raise NotImplementedError
 
-    def _drawn(self, shape: Shape) -> Tensor:
+    def drawn(self, shape: Shape) -> Tensor:
+        """Returns samples of the shape (*shape, *event_shape); the last axes of `shape` are those
+        of `batch_shape`."""
         raise NotImplementedError
 
 
@@ -61,13 +72,20 @@ class Normal(Distribution):
             raise ValueError("Normal: scale must be above 0: take exp or softplus of it")
 
     mean = mode = property(lambda self: self.loc)
-    stddev = property(lambda self: self.scale)
-    variance = property(lambda self: self.scale**2)
+
+    @property
+    def stddev(self) -> Tensor:
+        return self.scale
+
+    @property
+    def variance(self) -> Tensor:
+        squares: Tensor = self.scale**2
+        return squares
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self._drawn((*sample_shape, *self.batch_shape))
+        return self.drawn((*sample_shape, *self.batch_shape))
 
-    def _drawn(self, shape: Shape) -> Tensor:
+    def drawn(self, shape: Shape) -> Tensor:
         noise = randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         drawn: Tensor = self.loc + self.scale * noise
         return drawn
@@ -100,9 +118,13 @@ class Bernoulli(Distribution):
         self.probs, self.logits = given, p.log() - (1 - p).log()
 
     mean = property(lambda self: self.probs)
-    variance = property(lambda self: self.probs * (1 - self.probs))
 
-    def _drawn(self, shape: Shape) -> Tensor:
+    @property
+    def variance(self) -> Tensor:
+        variances: Tensor = self.probs * (1 - self.probs)
+        return variances
+
+    def drawn(self, shape: Shape) -> Tensor:
         u = rand(shape, dtype=self.probs.dtype, device=self.probs.device)
         drawn: Tensor = (u < self.probs).astype(self.probs.dtype)
         return drawn
@@ -137,7 +159,7 @@ class Categorical(Distribution):
 
     mode = property(lambda self: self.probs.argmax(-1))
 
-    def _drawn(self, shape: Shape) -> Tensor:
+    def drawn(self, shape: Shape) -> Tensor:
         K, rows = self.probs.shape[-1], math.prod(self.batch_shape)
         draws = math.prod(shape) // max(rows, 1)
         drawn = multinomial(self.probs.reshape(-1, K), draws, replacement=True)
@@ -207,54 +229,3 @@ def _inside(p: Tensor) -> Tensor:
 
 def _least(t: Tensor) -> float:
     return float(np.finfo(t.dtype).min)
-
-
-# ---- divergences
-
-
-def _of_normals(p: Normal, q: Normal) -> Tensor:
-    ratio = (p.scale / q.scale) ** 2
-    d = ((p.loc - q.loc) / q.scale) ** 2
-    divergence: Tensor = 0.5 * (ratio + d - 1 - ratio.log())
-    return divergence
-
-
-def _of_bernoullis(p: Bernoulli, q: Bernoulli) -> Tensor:
-    ones = p.probs * (softplus(-q.logits) - softplus(-p.logits))
-    zeros = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
-    ones = where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, ones))
-    zeros = where(p.probs == 1, 0.0, where(q.probs == 1, math.inf, zeros))
-    return ones + zeros
-
-
-def _of_categoricals(p: Categorical, q: Categorical) -> Tensor:
-    terms = p.probs * (p.logits - q.logits)
-    terms = where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, terms))
-    return terms.sum(-1)
-
-
-_DIVERGENCES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
-    Normal: _of_normals,
-    Bernoulli: _of_bernoullis,
-    Categorical: _of_categoricals,
-}
-"""The Kullback-Leibler divergence of two distributions of a kind."""
-
-
-def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """Returns the Kullback-Leibler divergence of p from q, for two of the same kind."""
-    kinds = [k for k in _DIVERGENCES if isinstance(p, k) and isinstance(q, k)]
-    if not kinds:
-        raise NotImplementedError(
-            f"kl_divergence of {type(p).__name__} from {type(q).__name__}: write the mean of "
-            "p.log_prob(x) - q.log_prob(x) over samples x of p"
-        )
-    return _DIVERGENCES[kinds[0]](p, q)
-
-
-if not TYPE_CHECKING:  # type checkers still report names that do not exist
-
-    def __getattr__(name: str) -> NoReturn:
-        raise replacements.missing(
-            replacements.no_name("nnmpi.distributions", name, "distributions")
-        )
