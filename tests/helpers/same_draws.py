@@ -7,6 +7,9 @@
     ...                                   # the script runs with its imports swapped
     assert draws.left == 0
 
+PyTorch draws the masks of dropout within attention, and between recurrent layers, where no caller
+sees them: both runs do without these.
+
 A call of nnmpi draws as it does without this, and is then compared with the call of PyTorch whose
 result it gets: the name, the shapes and the types must be equal.
 """
@@ -33,6 +36,9 @@ LAYERS += " TransformerEncoderLayer Transformer"
 DROPOUTS = "dropout dropout1d dropout2d"
 DROPOUT_LAYERS = "Dropout Dropout1d Dropout2d"
 SAMPLERS = "RandomSampler SubsetRandomSampler WeightedRandomSampler"
+DISTRIBUTIONS = "Bernoulli Categorical Independent MixtureSameFamily Normal"
+HIDDEN = "GRU", "LSTM", "MultiheadAttention", "RNN"
+"""Layers whose dropout is within an op of PyTorch."""
 
 
 class Draws:
@@ -93,8 +99,12 @@ class Draws:
             (library.Tensor, METHODS, self._tensor),
             (library.nn.init, INITS, self._tensor),
             (library.nn.functional, DROPOUTS, self._dropout),
+            (library.nn.functional, "scaled_dot_product_attention", self._attention),
             (library.utils.data, "random_split", self._split),
+            (library.utils.data.dataset, "random_split", self._split),
         ]
+        distributions = members(library.distributions, DISTRIBUTIONS)
+        kinds += [(c, "sample", self._tensor) for c in distributions]
         kinds += [(c, "__init__", self._layer) for c in members(library.nn, LAYERS)]
         kinds += [(c, "forward", self._dropout) for c in members(library.nn, DROPOUT_LAYERS)]
         kinds += [(c, "__iter__", self._order) for c in members(library.utils.data, SAMPLERS)]
@@ -121,6 +131,7 @@ class Draws:
 
         def drawing(layer: Any, *args: Any, **options: Any) -> None:
             call(layer, *args, **options)
+            self._prepare_dropouts(layer)
             parameters = dict(layer.named_parameters())
             drawn = {name: values(p) for name, p in parameters.items()}
             for name, array in self.shared(type(layer).__name__, drawn).items():
@@ -137,6 +148,7 @@ class Draws:
             layer, p, training, x = (
                 given.arguments.get(name) for name in ("self", "p", "training", "input")
             )
+            swapped = getattr(layer, "is_swapped", False)
             if layer is not None:
                 p, training = layer.p, layer.training
                 x = args[1]
@@ -146,9 +158,30 @@ class Draws:
             with library.no_grad():
                 ones = library.ones_like(x)
                 mask = call(layer, ones) if layer is not None else call(ones, p, True)
-            (shared,) = self.shared("dropout", {"": values(mask)}).values()
-            overwrite(library, mask, shared)
+            drawn = values(mask)
+            shared = self.shared("dropout", {"": drawn.swapaxes(0, 1) if swapped else drawn})[""]
+            overwrite(library, mask, shared.swapaxes(0, 1) if swapped else shared)
             return x * mask
+
+        return drawing
+
+    def _prepare_dropouts(self, layer: Any) -> None:
+        """Switches hidden dropouts off, and marks those for which PyTorch has sequences where
+        nnmpi has samples first."""
+        for m in layer.modules():
+            if type(m).__name__ in HIDDEN:
+                m.dropout = 0.0
+            elif type(m).__name__ == "TransformerEncoderLayer":
+                for part in (m.dropout, m.dropout1, m.dropout2):
+                    part.is_swapped = self.is_kept and not m.self_attn.batch_first
+
+    def _attention(self, library: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Attention without its dropout, which is called with it too."""
+
+        def drawing(*args: Any, dropout_p: float = 0.0, **options: Any) -> Any:
+            if dropout_p:
+                call(*args, dropout_p=dropout_p, **options)
+            return call(*args, **options)
 
         return drawing
 
