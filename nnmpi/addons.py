@@ -70,6 +70,7 @@ rest.
     model_files     "folder"           (path): the ModelFile that the folder is
     state_files     "nested"           the module that divides a state into arrays and a structure
                     "pickle"           (path): what a file of PyTorch has
+                    "streams"          the module that saves to open files, and loads from them
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
     data_options    an option          (config): arguments of `nnmpi.data.load`
     tokenizers      one of datasets    (config): the tokenizer of its text, or None
@@ -565,10 +566,11 @@ ADD_ONS = {
         },
     ),
     "state-files": AddOn(
-        modules=("nnmpi.io.nested", "nnmpi.io.torch_files"),
+        modules=("nnmpi.io.nested", "nnmpi.io.streams", "nnmpi.io.torch_files"),
         rows={
             "state_files": {
                 "nested": "nnmpi.io.nested",
+                "streams": "nnmpi.io.streams",
                 "pickle": "nnmpi.io.torch_files.reading:read",
             }
         },

@@ -4,7 +4,7 @@ an add-on reads PyTorch's own."""
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import IO, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Loaded(NamedTuple):
 
 @overload
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | IO[bytes],
     map_location: Any = ...,
     *,
     with_metadata: Literal[False] = ...,
@@ -43,7 +43,7 @@ def load(
 
 @overload
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | IO[bytes],
     map_location: Any = ...,
     *,
     with_metadata: Literal[True],
@@ -52,14 +52,14 @@ def load(
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | IO[bytes],
     map_location: Any = None,
     *,
     with_metadata: bool = False,
     weights_only: bool = True,
 ) -> Any:
     """Reads what `save` has written, a safetensors file, the shards of an index, or a file of
-    `torch.save`; with `with_metadata` also returns the metadata.
+    `torch.save`, which may be open; with `with_metadata` also returns the metadata.
 
     Tensors are NumPy arrays, whatever `map_location` is: `load_state_dict` copies them to the
     device of the model. bfloat16 arrays need the package ml_dtypes; without it they are read as
@@ -67,6 +67,9 @@ def load(
     called: tensors, dicts, lists, tuples, sets, numbers, strings and types are read, and an object
     of another class is refused with its name. So `weights_only` changes nothing either.
     """
+    if hasattr(path, "read"):
+        state, metadata = addons.needed("state_files", "streams").load(path)
+        return (state, metadata) if with_metadata else state
     if tensor_files.is_pickle(Path(path)):
         state = addons.needed("state_files", "pickle")(path)
         return (state, {}) if with_metadata else state

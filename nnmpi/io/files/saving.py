@@ -52,11 +52,11 @@ class HeaderRow(NamedTuple):
 
 def save(
     state: Any,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | IO[bytes],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a state dictionary to a file, whole or not at all: after a failure an old file is
-    left.
+    left. In place of a path an open file may be given, as io.BytesIO.
 
     The state may also be an array, or a dict, a list or a tuple of numbers, strings, arrays and
     others of these, which `load` returns as they were. `metadata` may be that of another file;
@@ -75,6 +75,9 @@ def save(
 
     A program that changes a file and keeps its metadata leaves out both digests.
     """
+    if hasattr(path, "write"):
+        addons.needed("state_files", "streams").save(state, path, metadata)
+        return
     _check_given(state, path)
     kept = {key: text for key, text in (metadata or {}).items() if key not in OF_STATE}
     for key, text in kept.items():
