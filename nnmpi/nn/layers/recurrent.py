@@ -132,6 +132,9 @@ class _Recurrent(Module):
         outcome = x.transpose(1, 0, 2) if self.batch_first else x
         return outcome, states if len(states) > 1 else states[0]
 
+    def flatten_parameters(self) -> None:
+        """Does nothing, as in PyTorch on a CPU: the parameters of a model are in one buffer."""
+
     def _check_input(self, x: Tensor) -> None:
         axes = "(N, T, K)" if self.batch_first else "(T, N, K)"
         if x.ndim != 3 or x.shape[2] != self.input_size:
