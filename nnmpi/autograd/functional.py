@@ -191,15 +191,12 @@ def scaled_dot_product_attention(
     scale: 1 / sqrt(D) by default
     is_causal: query i sees keys 0 to i only
     enable_gqa: k and v have fewer heads, and consecutive heads of q share one of them
+    dropout_p: probabilities become 0 with this probability, by a mask (..., H, T, S) that depends
+        on the seed and on the number of tensors drawn before
 
     The scores of only a few queries are in memory at a time. A query that sees no key gets zeros.
     """
     q, k, v = as_tensors(query, key, value)
-    if dropout_p:
-        raise ValueError(
-            f"scaled_dot_product_attention: dropout_p={dropout_p} needs a layer, whose path and "
-            "seed determine the mask: use nn.SelfAttention(dropout=...), or leave it out"
-        )
     _check_attention(q.shape, k.shape, v.shape, enable_gqa)
     lead, H = q.shape[:-3], q.shape[-3]
     rows = [t if t.ndim == 4 else t.reshape(-1, *t.shape[-3:]) for t in (q, k, v)]
@@ -216,6 +213,9 @@ def scaled_dot_product_attention(
         scores_shape = (*lead, H, q.shape[-2], k.shape[-2])
         xp = backend.xp_of(mask)
         options["mask"] = xp.broadcast_to(mask, scores_shape).reshape(-1, *scores_shape[-3:])
+    if dropout_p:
+        keep_of = loaded("nnmpi.nn.drawn_masks:keep_of")
+        options["keep"] = keep_of(*(t.operand for t in rows[:2]), dropout_p)
     options["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
     y = apply(attention.attention, *rows, **options)
     return y if q.ndim == 4 else y.reshape(*lead, *y.shape[1:])

@@ -24,6 +24,7 @@ from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
 from nnmpi.nn import element_losses
+from nnmpi.nn.drawn_masks import drawn_mask
 from nnmpi.nn.element_losses import TripletMarginLoss
 from nnmpi.nn.element_losses import cosine_similarity as cosine_similarity
 from nnmpi.nn.element_losses import normalize as normalize
@@ -40,8 +41,6 @@ from nnmpi.nn.layers.pooling import (
 )
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
-from nnmpi.nn.passes import current_pass
-from nnmpi.nn.random_numbers import rand
 from nnmpi.nn.registries import constructor_options
 from nnmpi.nn.seeding import seed_state
 
@@ -152,16 +151,12 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     Trainer, where it would depend on the layout of ranks, it raises ValueError.
     """
     check_probability("dropout", "p", p)
-    x, current = as_tensor(input), current_pass.get()
+    x = as_tensor(input)
     if not training or not p:
         return x
-    if current is not None and current.samples is not None:
-        raise ValueError(
-            "dropout: in a Trainer a mask needs a layer, whose path determines it on any number of "
-            f"ranks: write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
-        )
-    kept = rand(x.shape, device=x.device) >= p
-    return _written("dropout", input, x * (kept.to(x.dtype) / (1 - p)), inplace)
+    layer = f"write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
+    mask = drawn_mask("dropout", x.shape, p, x.operand, layer)
+    return _written("dropout", input, x * Tensor(mask), inplace)
 
 
 # ---- layers whose weights are arguments

@@ -74,13 +74,33 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
         (((2, 3, 4),) * 2 + ((2, 5, 4),), {}, "value (2, 5, 4)"),
         (((2, 3, 4), (1, 3, 4), (1, 3, 4)), {}, "with enable_gqa"),
         (((2, 3, 4), (2, 3, 5), (2, 3, 5)), {}, "key (2, 3, 5)"),
-        (((2, 3, 4),) * 3, {"dropout_p": 0.1}, "nn.SelfAttention(dropout=...)"),
+        (((2, 3, 4),) * 3, {"dropout_p": 1.5}, "p=1.5 must be at least 0"),
         (((2, 3, 4),) * 3, {"attn_mask": np.ones((3, 3)), "is_causal": True}, "not both"),
     ],
 )
 def test_what_does_not_fit_is_refused(shapes, options, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         ATTENTION(*(numbers(*shape) for shape in shapes), **options)
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_dropout_is_a_product_with_a_drawn_mask(heads: int) -> None:
+    """The mask is that of the random tensor which is drawn, for values and gradients."""
+    shapes = (3, 4, 5, 6), (3, heads, 7, 6), (3, heads, 7, 2)
+    options = {"enable_gqa": heads < 4, "scale": 0.7}
+    a, b = ([nnmpi.tensor(numbers(*s), requires_grad=True) for s in shapes] for _ in "ab")
+    with nnmpi.seeded(5):
+        y = ATTENTION(*a, dropout_p=0.4, **options)
+    with nnmpi.seeded(5):
+        mask = (nnmpi.rand(3, 4, 5, 7) >= 0.4).double() / 0.6
+    k, v = (t.repeat_interleave(4 // heads, 1) for t in b[1:])
+    expected = ((b[0] @ k.mT * 0.7).softmax(-1) * mask) @ v
+    np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-12, atol=1e-14)
+    for result in (y, expected):
+        (result * result).sum().backward()
+    for ours, wanted in zip(a, b, strict=True):
+        np.testing.assert_allclose(ours.grad.numpy(), wanted.grad.numpy(), rtol=1e-11, atol=1e-13)
+    assert 0.3 < (mask == 0).float().mean().item() < 0.5
 
 
 def test_scores_of_positions_have_the_loss_of_rows() -> None:

@@ -100,7 +100,7 @@ def like(functional: Any, array: np.ndarray) -> Any:
 def test_every_function_is_compared() -> None:
     public = {name for name, f in vars(F).items() if inspect.isfunction(f) and name[0] != "_"}
     helpers = {"apply", "as_tensor", "as_tensors", "check_probability", "constructor_options"}
-    helpers |= {"padding_row", "rand", "row_numbers"}
+    helpers |= {"drawn_mask", "padding_row", "row_numbers"}
     called = {name.split(",")[0] for name in CASES} - {"attention"}
     assert public - helpers - {"signature", "wide", "one_hot"} == called | {
         "scaled_dot_product_attention"
