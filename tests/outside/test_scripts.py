@@ -43,6 +43,8 @@ WIDER: dict[str, float] = {"fgsm": 5e-3, "unet_dice": 5e-3}
 nearly 0, and in a max-pool, which may take another one of two elements that are nearly equal."""
 
 IMPORT = re.compile(r"^(\s*(?:import|from)\s+)torch\b(.*)$", re.MULTILINE)
+DTYPE = re.compile(r"\btorch\.(?=u?int\d|float\d|bfloat16|bool)")
+"""What nnmpi's names of types lack, which are NumPy's."""
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\bnan\b|\binf\b)")
 
 
@@ -114,7 +116,7 @@ def both(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Run,
 def compare_texts(ours: str, theirs: str, tolerance: float) -> None:
     """Raises AssertionError for other words, or for a number that differs by more than the
     tolerance and a unit of its last digit."""
-    lines = ours.splitlines(), SIZE.sub(as_tuple, theirs).splitlines()
+    lines = ours.splitlines(), DTYPE.sub("", SIZE.sub(as_tuple, theirs)).splitlines()
     assert len(lines[0]) == len(lines[1])
     for our, their in zip(*lines, strict=True):
         assert NUMBER.sub("0", our) == NUMBER.sub("0", their)
