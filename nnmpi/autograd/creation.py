@@ -98,7 +98,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if backend.is_array(data):
-        return Tensor(array_on(backend.of(data), data)).to(dtype=dtype, device=device)
+        t = Tensor(array_on(backend.of(data), data))
+        t.storage.is_lent = True  # to the owner of the array
+        return t.to(dtype=dtype, device=device)
     return tensor(data, dtype, device=device)
 
 

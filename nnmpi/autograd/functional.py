@@ -53,7 +53,9 @@ def from_numpy(array: np.ndarray) -> Tensor:
         raise TypeError(
             f"from_numpy takes a NumPy array, not a {type(array).__name__}: write nnmpi.tensor(x)"
         )
-    return Tensor(array_on(CPU, array))
+    t = Tensor(array_on(CPU, array))
+    t.storage.is_lent = True  # to the owner of the array
+    return t
 
 
 def from_dlpack(value: Any) -> Tensor:

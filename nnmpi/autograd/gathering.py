@@ -109,6 +109,8 @@ def _scattered(name: str, t: Any, dim: int, index: Any, source: Any, adds: bool)
 
 
 def _written(function: Any, t: Tensor, dim: int, *operands: Any, **options: Any) -> Tensor:
+    if any(map(t.loses_gradient, operands)) and t.may_become(t):
+        return t.become(function(t, dim, *operands, **options))
     for value in operands:
         t.to_write(value if isinstance(value, Tensor) else 0)
     result: Tensor = write_result(t, function(Tensor(t.operand), dim, *operands, **options).operand)

@@ -27,7 +27,7 @@ from nnmpi.autograd.base import (
     reduction,
     spread,
 )
-from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
+from nnmpi.autograd.ops import elementwise, gather, linear, logic, reduce, shape
 from nnmpi.autograd.recording import Storage, TapeNode, recording
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
@@ -113,6 +113,7 @@ class Tensor(TorchNames):
         writes to it."""
         t = Tensor(self.array)
         t.storage = Storage(self.storage.is_copy)
+        self.storage.is_lent = True
         return t
 
     @data.setter
@@ -199,12 +200,12 @@ class Tensor(TorchNames):
     # ---- writing in place
 
     def may_become(self, y: Tensor) -> bool:
-        """True if `become` is as good as writing y into this tensor: it is a result whose memory
-        nobody else has, outside of models that are traced, and y has its shape and type."""
+        """True if `become` is as good as writing y into this tensor: it is no leaf with a gradient,
+        nobody else has its memory, no model is traced, and y has its shape and type."""
         return (
             type(self) is Tensor
             and recording.get() is True
-            and self.node is not None
+            and (self.node is not None or not self.requires_grad)
             and not (self.storage.is_lent or self.storage.is_copy)
             and (y.shape, y.dtype) == (self.shape, self.dtype)
         )
@@ -217,6 +218,9 @@ class Tensor(TorchNames):
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if self.loses_gradient(value) and self.may_become(self):
+            self.become(apply(gather.set_elements, self, value, index=index_of(index)))
+            return
         self.operand[index_of(index)] = self.to_write(value)
         self.mark_written()
 

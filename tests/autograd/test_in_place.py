@@ -64,8 +64,9 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "a parameter": lambda p: p.mul_(2),
     "a parameter, drawn": lambda p: p.normal_(),
     "a view of a result": lambda p: (p * 2).view(-1).relu_(),
-    "a value with a gradient": lambda p: nnmpi.zeros(3).add_(p),
-    "a bound with a gradient": lambda p: nnmpi.zeros(3).clamp_(max=p),
+    "a value with a gradient, of an array": lambda p: nnmpi.from_numpy(np.zeros(3)).add_(p),
+    "a bound with a gradient, of a view": lambda p: nnmpi.zeros(3).view(3, 1).clamp_(max=p[:1]),
+    "a row, of a view": lambda p: nnmpi.zeros(2, 3).view(3, 2).__setitem__(0, p[:2]),
 }
 
 
@@ -199,7 +200,56 @@ IN_GRAPHS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "several": lambda F, x, w: x.mul_(2.0).add_(w, alpha=3).sigmoid_(),
     "an operator": lambda F, x, w: x.__iadd__(w),
     "an elu": lambda F, x, w: F.elu(x, 0.5, True),
+    "elements": lambda F, x, w: written(x, 1, w[0] * w[1]),
+    "elements by numbers": lambda F, x, w: written(x, (slice(None), 0), 3.0),
 }
+
+
+def written(x: Any, index: Any, value: Any) -> Any:
+    x[index] = value
+    return x
+
+
+def states(n: Any, w: Any) -> Any:
+    """The states of a recurrence, each written into its row."""
+    y, h = n.zeros(4, 3, dtype=n.float64), w[0]
+    for t in range(4):
+        h = n.tanh(h * w[t])
+        y[t] = h
+    return y
+
+
+CONSTANTS: dict[str, Callable[[Any, Any], Any]] = {
+    "index_add_": lambda n, w: n.zeros(5, 3, dtype=n.float64).index_add_(
+        0, n.tensor([0, 2, 2, 4]), w
+    ),
+    "scatter_add_": lambda n, w: n.ones(5, 3, dtype=n.float64).scatter_add_(
+        0, n.tensor([[0, 1, 2], [0, 4, 4]]), w
+    ),
+    "add_": lambda n, w: n.ones(4, 3, dtype=n.float64).add_(w, alpha=2).mul_(w),
+    "rows, one after the other": states,
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_becomes_what_is_written_to_it(name: str) -> None:
+    found = []
+    for n in (nnmpi, pytorch()):
+        w = n.tensor(np.arange(1.0, 13).reshape(4, 3) / 12, requires_grad=True)
+        y = CONSTANTS[name](n, w)
+        (y * y).sum().backward()
+        found.append((y.detach().numpy(), w.grad.numpy()))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_a_constant_in_a_graph_keeps_its_old_value_there() -> None:
+    w, c = nnmpi.tensor([2.0], requires_grad=True), nnmpi.tensor([3.0])
+    y = w * c
+    c += w
+    (y + c).backward()
+    assert (c.item(), w.grad.item()) == (5, 4)
 
 
 @needs_torch

@@ -139,7 +139,7 @@ def getitem(a: Array, *, index: Any) -> Result:
     """a[index] for slices, integers, integer arrays and masks; with a mask the host waits for the
     device."""
     xp, basic, a_shape = xp_of(a), _basic(index), a.shape
-    saved_index = _copied(index) if basic is None else basic
+    saved_index = copied_index(index) if basic is None else basic
 
     def vjp(g: Array, out: Array | None) -> Array:
         da = xp.zeros(a_shape, g.dtype)
@@ -179,10 +179,10 @@ def _basic(index: Any) -> tuple[Any, ...] | None:
     return parts if ellipsis else (*parts, ...)
 
 
-def _copied(index: Any) -> Any:
+def copied_index(index: Any) -> Any:
     """A copy of an index's arrays and lists, because the backward pass reads them again."""
     if isinstance(index, tuple):
-        return tuple(_copied(k) for k in index)
+        return tuple(copied_index(k) for k in index)
     return index.copy() if hasattr(index, "copy") else index
 
 

@@ -91,6 +91,30 @@ def _indexed() -> dict[str, Case]:
     return cases
 
 
+def _replaced() -> dict[str, Case]:
+    cases = {}
+    indices: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "a row": (2, (3,)),
+        "a row by an axis more": (2, (1, 1)),
+        "rows": (slice(1, 4), (3, 3)),
+        "a column by a number": ((slice(None), 1), ()),
+        "chosen rows": (np.array([0, 3]), (1, 3)),
+        "elements": ((np.array([0, 3]), np.array([2, 2])), (2,)),
+        "a mask": (np.arange(12).reshape(4, 3) % 5 > 1, ()),
+    }
+
+    def oracle(t: Any, a: Any, value: Any, index: Any) -> Any:
+        y = a.clone()
+        y[index] = value
+        return y
+
+    for name, (index, sizes) in indices.items():
+        cases[f"set_elements, {name}"] = Case(
+            gather.set_elements, ((4, 3), sizes), oracle, {"index": index}
+        )
+    return cases
+
+
 def _arranged() -> dict[str, Case]:
     cases = {}
     for axes in ((), (0,), (1, 0)):
@@ -134,4 +158,4 @@ def _norms() -> dict[str, Case]:
     return cases
 
 
-CHOOSING |= {**_indexed(), **_arranged(), **_norms()}
+CHOOSING |= {**_indexed(), **_replaced(), **_arranged(), **_norms()}
