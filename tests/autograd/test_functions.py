@@ -32,6 +32,54 @@ def test_tensors_of_one_value_on_a_device() -> None:
         assert type(made.array) is DEVICE.xp.ndarray
 
 
+def test_tensors_of_one_type() -> None:
+    assert nnmpi.LongTensor([1, 2]).dtype == nnmpi.LongTensor(2, 3).dtype == "int64"
+    assert nnmpi.FloatTensor(np.ones((2, 3))).dtype == "float32"
+    assert (nnmpi.FloatTensor(2, 3).shape, nnmpi.FloatTensor().shape) == ((2, 3), (0,))
+    assert nnmpi.FloatTensor(nnmpi.tensor([1.5])).tolist() == [1.5]
+    assert isinstance(nnmpi.zeros(2), nnmpi.FloatTensor)
+    assert not isinstance(nnmpi.zeros(2), nnmpi.LongTensor)
+    assert not isinstance(np.zeros(2, "int64"), nnmpi.LongTensor)
+    names = [nnmpi.zeros(2, dtype=d).type() for d in (nnmpi.float32, nnmpi.bool, nnmpi.uint8)]
+    assert names == ["torch.FloatTensor", "torch.BoolTensor", "torch.ByteTensor"]
+    assert nnmpi.zeros(2).type(nnmpi.LongTensor).type(nnmpi.float64).dtype == "float64"
+    assert nnmpi.is_tensor(nnmpi.zeros(2))
+    assert not nnmpi.is_tensor(np.zeros(2))
+
+
+def test_leaves_and_results_are_told_apart() -> None:
+    leaf = nnmpi.tensor([1.0], requires_grad=True)
+    assert (leaf.is_leaf, leaf.grad_fn) == (True, None)
+    assert not (leaf * 2).is_leaf
+    assert (leaf * 2).grad_fn is not None
+    assert (leaf.detach() * 2).is_leaf
+
+
+def test_several_quantiles_are_along_a_new_axis_and_nan_spreads() -> None:
+    t = nnmpi.tensor([[4.0, 1.0, 3.0], [float("nan"), 0.0, 1.0]])
+    q = nnmpi.tensor([0.0, 0.25, 1.0])
+    assert t.quantile(q, 0).shape == (3, 3)
+    assert t.quantile(q, dim=1, keepdim=True).shape == (3, 2, 1)
+    assert t[0].quantile(q).tolist() == [1, 2, 4]
+    np.testing.assert_array_equal(t.quantile(0.5, 1).numpy(), [3, np.nan])
+    with refused("interpolation='cubic'", "linear, lower"):
+        t.quantile(0.5, interpolation="cubic")
+    for wrong in (1.5, -0.1, [[0.5]]):
+        with refused("a number from 0 to 1"):
+            t.quantile(wrong)
+    with refused("(0,)", "no elements"):
+        nnmpi.zeros(0).quantile(0.5)
+
+
+def test_slices_that_are_not_there_are_refused() -> None:
+    for start, length in ((2, 2), (-4, 1), (0, 4)):
+        with refused(f"narrow: {length} slices from {start} along axis 0", "(3,)"):
+            nnmpi.zeros(3).narrow(0, start, length)
+    view = nnmpi.zeros(3).narrow(0, 1, 2)
+    view[0] = 5
+    assert view.tolist() == [5, 0]
+
+
 def test_sorting_keeps_ties_in_their_order_and_numbers_alone_are_sorted_too() -> None:
     values, indices = nnmpi.sort([3.0, 1.0, 3.0, 2.0], descending=True)
     assert (values.numpy().tolist(), indices.numpy().tolist()) == ([3, 3, 2, 1], [0, 2, 3, 1])

@@ -1,0 +1,85 @@
+"""EmbeddingBag and Embedding's further options, beside PyTorch's."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+
+RNG = np.random.default_rng(0)
+NUMBERS, WEIGHTS, STARTS = RNG.integers(0, 7, 20), RNG.standard_normal(20), [0, 3, 3, 10, 19]
+
+
+@needs_torch
+@pytest.mark.parametrize("is_matrix", [False, True], ids=["offsets", "a matrix"])
+@pytest.mark.parametrize(
+    ("mode", "padding", "last"),
+    [*product(("sum", "mean", "max"), (None, 2, -1), (False, True))],
+)
+def test_values_and_gradients_are_pytorchs(
+    mode: str, padding: int | None, last: bool, is_matrix: bool
+) -> None:
+    torch = pytorch()
+    options: dict[str, Any] = {"mode": mode, "padding_idx": padding, "include_last_offset": last}
+    theirs = torch.nn.EmbeddingBag(7, 4, **options).double()
+    ours = nn.EmbeddingBag(7, 4, **options).double()
+    ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
+    found = []
+    for library, layer in ((nnmpi, ours), (torch, theirs)):
+        numbers, starts = library.tensor(NUMBERS), library.tensor(STARTS + [20] * last)
+        factors = library.tensor(WEIGHTS, requires_grad=True) if mode == "sum" else None
+        shape = (4, 5) if is_matrix else (20,)
+        y = layer(
+            numbers.view(shape),
+            None if is_matrix else starts,
+            None if factors is None else factors.view(shape),
+        )
+        (y * y).sum().backward()
+        leaves = [layer.weight, *([] if factors is None else [factors])]
+        found.append([y.detach().numpy(), *(t.grad.numpy() for t in leaves)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14, strict=True)
+
+
+def test_only_padding_gives_zeros() -> None:
+    for mode in ("sum", "mean", "max"):
+        bag = nn.EmbeddingBag(3, 2, mode=mode, padding_idx=1)
+        assert bag(nnmpi.tensor([[1, 1], [1, 1]])).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_table_is_taken_and_frozen(kind: Any) -> None:
+    table = nnmpi.tensor([[1.0, 2.0], [3.0, 5.0]])
+    layer = kind.from_pretrained(table)
+    assert not layer.weight.requires_grad
+    assert layer(nnmpi.tensor([[1]])).reshape(-1).tolist() == [3, 5]
+    layer = kind.from_pretrained(table, freeze=False, padding_idx=0)
+    assert (layer.weight.requires_grad, layer.padding_idx) == (True, 0)
+    assert layer.weight.tolist() == table.tolist()
+    with refused("from_pretrained", "(2,)"):
+        kind.from_pretrained(table[0])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    numbers = nnmpi.tensor([1, 2, 0])
+    bag = nn.EmbeddingBag(3, 2)
+    calls = {
+        lambda: nn.Embedding(3, 2, max_norm=1.0): ("Embedding: max_norm=1.0", "F.normalize"),
+        lambda: nn.EmbeddingBag(3, 2, scale_grad_by_freq=True): ("scale_grad_by_freq=True",),
+        lambda: nn.EmbeddingBag(3, 2, mode="min"): ("'min'", "sum, mean, max"),
+        lambda: bag(numbers): ("(3,) without offsets",),
+        lambda: bag(numbers.view(1, 3), nnmpi.tensor([0])): ("(1, 3) with offsets",),
+        lambda: bag(numbers, nnmpi.tensor([1, 2])): ("[1, 2]", "begin with 0"),
+        lambda: bag(numbers, nnmpi.tensor([0, 2, 1])): ("[0, 2, 1] for 3 integers", "rise"),
+        lambda: bag(numbers, nnmpi.tensor([0, 4])): ("[0, 4] for 3 integers",),
+        lambda: bag(numbers, nnmpi.tensor([0]), numbers): ("mode='sum'", "'mean'"),
+        lambda: bag(nnmpi.tensor([[3]])): ("from 3 to 3", "3 rows"),
+    }
+    for call, words in calls.items():
+        with refused(*words):
+            call()
