@@ -22,7 +22,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd.recording import recording, tick
-from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape
+from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
@@ -219,10 +219,13 @@ class Optimizer:
     def state_arrays(self) -> Iterator[StateArray]:
         """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
         `sums`, and the number of its updates, `PATH.step`. They are views that a step changes."""
+        return self._state_arrays([p.place for p in self.parameters])
+
+    def _state_arrays(self, places: Sequence[Place]) -> Iterator[StateArray]:
         updates_any = any(True for i in range(len(self.parameters)) for _ in self.owned(i))
         dtypes = {name: str(self.state[name].dtype) for name in self.sums}
-        for i, p in enumerate(self.parameters):
-            place, axes = p.place, p.memory_axes
+        for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
+            axes = p.memory_axes
             for lo, hi, at in self._flat_state.ranges(i):
                 for name, dtype in dtypes.items():
                     here = place._replace(path=states.name_of(place, name))
@@ -233,37 +236,42 @@ class Optimizer:
                 how = partial(self._read_count, i), partial(self._write_count, i)
                 yield StateArray(count, (), 0, 1, "int64", False, *how)
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Returns host copies of the optimizer state and step counts, by the paths of parameters.
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of each parameter by its number, and the options of all groups, in
+        which numbers stand for parameters.
 
-        `PATH.NAME` has the shape of the parameter, for each name in `sums`; `PATH.step` is the
-        number of its updates.
+        The state of a parameter has a copy on the host for each name in `sums`, in its shape, and
+        `step`, the number of its updates.
         """
+        states.check_whole(self.parameters, self.owned, bool(self.sums))
+        whole = states.whole(self._state_arrays(states.numbered(self.parameters)))
+        groups = states.saved_groups(self.param_groups)
+        return {"state": states.by_number(whole), "param_groups": groups}
+
+    def named_state(self) -> dict[str, np.ndarray]:
+        """Returns the same state without options, by the paths of parameters: `PATH.NAME` and
+        `PATH.step`."""
         states.check_paths([p.place for p in self.parameters])
-        for i, p in enumerate(self.parameters):
-            place, updated = p.place, sum(hi - lo for lo, hi in self.owned(i))
-            if place.local_shape != place.shape or (self.sums and updated < p.size):
-                raise ValueError(
-                    f"this rank has only a part of the state of {place.path}, as one of several "
-                    "ranks: call Trainer.optimizer_state_dict() on all of them"
-                )
-        rows = dict[str, tuple[StateArray, np.ndarray]]()
-        for x in self.state_arrays():
-            _, row = rows.setdefault(x.name, (x, np.empty(x.place.size, x.dtype)))
-            row[x.lo : x.hi] = x.elements()
-        return {
-            name: np.array(in_shape(row, x.place.shape, x.axes), order="C")
-            for name, (x, row) in rows.items()
-        }
+        states.check_whole(self.parameters, self.owned, bool(self.sums))
+        return states.whole(self.state_arrays())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a state, if all names and shapes fit; raises ValueError otherwise.
+        """Loads what `state_dict` or `named_state` has returned, if all names and shapes fit;
+        raises ValueError otherwise. The options are those of the state, if it has any.
 
         The state holds whole tensors, and this rank copies the part of each that it updates.
         """
-        states.check_paths([p.place for p in self.parameters])
-        values = states.checked(state, (x.place for x in self.state_arrays()))
-        for x in self.state_arrays():
+        if "param_groups" in state:
+            states.check_groups(self.param_groups, state["param_groups"])
+            arrays = [*self._state_arrays(states.numbered(self.parameters))]
+            values = states.checked(states.by_name(state["state"]), (x.place for x in arrays))
+            for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
+                group.update(states.options_of(saved))
+        else:
+            states.check_paths([p.place for p in self.parameters])
+            arrays = [*self.state_arrays()]
+            values = states.checked(state, (x.place for x in arrays))
+        for x in arrays:
             x.put(x.part_of(values[x.name]))
 
     def owned(self, i: int) -> Iterator[tuple[int, int]]:

@@ -1,12 +1,15 @@
-"""The state of an optimizer by name: state arrays in the shapes of parameters, and step counts."""
+"""The state of an optimizer: state arrays in the shapes of parameters, step counts, and the options
+of groups."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from nnmpi.nn.place import Place
+from nnmpi.nn.parameter import Parameter, in_shape
+from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.state import checked_arrays
+from nnmpi.optim.groups import Group
 
 STEP = "step"
 
@@ -41,3 +44,80 @@ def checked(state: Mapping[str, Any], entries: Iterable[Place]) -> dict[str, np.
         if not (count >= 0 and count == count // 1):
             raise ValueError(f"{name} is {count}: it must be a whole number of at least 0")
     return values
+
+
+def check_whole(
+    parameters: Sequence[Parameter],
+    owned: Callable[[int], Iterable[tuple[int, int]]],
+    has_arrays: bool,
+) -> None:
+    """Raises ValueError unless this rank updates all of its parameters: `owned(i)` are the ranges
+    of parameter i that it updates."""
+    for i, p in enumerate(parameters):
+        place, updated = p.place, sum(hi - lo for lo, hi in owned(i))
+        if place.local_shape != place.shape or (has_arrays and updated < p.size):
+            raise ValueError(
+                f"this rank has only a part of the state of {place.path}, as one of several "
+                "ranks: call Trainer.optimizer_state_dict() on all of them"
+            )
+
+
+def whole(arrays: Iterable[StateArray]) -> dict[str, np.ndarray]:
+    """Returns host copies of state arrays by name, each put together from its parts, in the shape
+    of its parameter."""
+    rows = dict[str, tuple[StateArray, np.ndarray]]()
+    for x in arrays:
+        _, row = rows.setdefault(x.name, (x, np.empty(x.place.size, x.dtype)))
+        row[x.lo : x.hi] = x.elements()
+    return {
+        name: np.array(in_shape(row, x.place.shape, x.axes), order="C")
+        for name, (x, row) in rows.items()
+    }
+
+
+# ---- by the numbers of parameters, as in PyTorch
+
+
+def numbered(parameters: Sequence[Parameter]) -> list[Place]:
+    """Returns the places of parameters with their numbers as paths."""
+    return [p.place._replace(path=str(i)) for i, p in enumerate(parameters)]
+
+
+def by_number(values: Mapping[str, np.ndarray]) -> dict[int, dict[str, np.ndarray]]:
+    """Returns values with names like "2.step" as nested dictionaries."""
+    nested = dict[int, dict[str, np.ndarray]]()
+    for path, value in values.items():
+        number, _, name = path.partition(".")
+        nested.setdefault(int(number), {})[name] = value
+    return nested
+
+
+def by_name(nested: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns nested values with names like "2.step"; numbers may be text, as in files."""
+    return {f"{i}.{name}": value for i, of_one in nested.items() for name, value in of_one.items()}
+
+
+def saved_groups(groups: Iterable[Group]) -> list[Group]:
+    """Returns the options of groups, with the numbers of parameters in their place."""
+    saved, start = [], 0
+    for group in groups:
+        end = start + len(group["params"])
+        saved.append({**group, "params": [*range(start, end)]})
+        start = end
+    return saved
+
+
+def options_of(saved: Group) -> Group:
+    """Returns the options of a saved group; a file has lists in place of tuples."""
+    options = {name: value for name, value in saved.items() if name != "params"}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+
+
+def check_groups(groups: Sequence[Group], saved: Sequence[Group]) -> None:
+    """Raises ValueError unless saved groups have as many parameters as these."""
+    ours, theirs = ([len(group["params"]) for group in which] for which in (groups, saved))
+    if ours != theirs:
+        raise ValueError(
+            f"the state is that of groups with {theirs} parameters, this optimizer has groups "
+            f"with {ours}: make it with the same groups"
+        )

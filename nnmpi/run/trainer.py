@@ -259,7 +259,7 @@ class Trainer:
             yield
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
-        """The whole optimizer state of all ranks, as `Optimizer.state_dict` returns it, on rank 0;
+        """The whole optimizer state of all ranks, as `Optimizer.named_state` returns it, on rank 0;
         every rank calls it."""
         self._check_together("optimizer_state_dict")
         self.comm.meet("optimizer_state_dict")

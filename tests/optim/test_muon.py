@@ -126,7 +126,7 @@ def test_training_goes_on_from_a_state_with_the_same_bits(dtype: str) -> None:
         (made, optim.Muon.with_adamw(made.parameters())) for made in (model(dtype), model(dtype))
     )
     train(m, opt, range(4))
-    state = opt.state_dict()
+    state = opt.named_state()
     names = ("momentum_buffer", "exp_avg_sq", "step")
     assert {*state} == {f"{path}.{name}" for path in m.state_dict() for name in names}
     other.load_state_dict(m.state_dict())
@@ -136,15 +136,15 @@ def test_training_goes_on_from_a_state_with_the_same_bits(dtype: str) -> None:
     for name, weight in m.state_dict().items():
         assert weight.dtype == dtype
         np.testing.assert_array_equal(other.state_dict()[name], weight, name)
-    for name, value in opt.state_dict().items():
-        np.testing.assert_array_equal(again.state_dict()[name], value, name)
+    for name, value in opt.named_state().items():
+        np.testing.assert_array_equal(again.named_state()[name], value, name)
 
 
 def test_matrices_alone_have_one_array_of_state() -> None:
     m = model()
     opt = optim.Muon([p for p in m.parameters() if p.ndim == 2])
     assert opt.sums == ("momentum_buffer",)
-    assert list(opt.state_dict()) == [
+    assert list(opt.named_state()) == [
         f"{k}.weight.{name}" for k in (2, 4) for name in ("momentum_buffer", "step")
     ]
 

@@ -55,7 +55,7 @@ def train(m: nn.Module, opt: optim.Optimizer, steps: range) -> None:
 def test_training_goes_on_with_the_same_bits(rule: str, dtype: str) -> None:
     m, opt = made(rule, dtype)
     train(m, opt, range(5))
-    state, weights = opt.state_dict(), m.state_dict()
+    state, weights = opt.named_state(), m.state_dict()
     names = (*RULES[rule][2], "step")
     assert list(state) == [f"{path}.{name}" for path in weights for name in names]
     for path, weight in weights.items():
@@ -75,14 +75,14 @@ def test_training_goes_on_with_the_same_bits(rule: str, dtype: str) -> None:
         train(one, its, range(5, 9))
     for name, weight in m.state_dict().items():
         np.testing.assert_array_equal(other.state_dict()[name], weight, name)
-    for name, value in opt.state_dict().items():
-        np.testing.assert_array_equal(again.state_dict()[name], value, name)
+    for name, value in opt.named_state().items():
+        np.testing.assert_array_equal(again.named_state()[name], value, name)
 
 
 def test_a_state_is_a_copy() -> None:
     m, opt = made("adam")
     train(m, opt, range(2))
-    state = opt.state_dict()
+    state = opt.named_state()
     before = {name: value.copy() for name, value in state.items()}
     train(m, opt, range(2, 4))
     for name, value in before.items():
@@ -92,11 +92,11 @@ def test_a_state_is_a_copy() -> None:
 def test_a_file(tmp_path: Any) -> None:
     m, opt = made("adam")
     train(m, opt, range(3))
-    nnmpi.save(opt.state_dict(), tmp_path / "state.safetensors")
+    nnmpi.save(opt.named_state(), tmp_path / "state.safetensors")
     _, again = made("adam")
     again.load_state_dict(nnmpi.load(tmp_path / "state.safetensors"))
-    for name, value in opt.state_dict().items():
-        np.testing.assert_array_equal(again.state_dict()[name], value, name, strict=True)
+    for name, value in opt.named_state().items():
+        np.testing.assert_array_equal(again.named_state()[name], value, name, strict=True)
 
 
 def test_the_sums_of_adam_are_pytorchs_but_for_a_factor() -> None:
@@ -107,7 +107,7 @@ def test_the_sums_of_adam_are_pytorchs_but_for_a_factor() -> None:
         train(m, opt, range(t, t + 1))
         g = m[0].weight.grad
         exp_avg, exp_avg_sq = 0.9 * exp_avg + 0.1 * g, 0.999 * exp_avg_sq + 0.001 * g * g
-    state = opt.state_dict()
+    state = opt.named_state()
     np.testing.assert_allclose(0.1 * state["0.weight.gradient_sum"], exp_avg, 1e-12)
     np.testing.assert_allclose(0.001 * state["0.weight.squared_gradient_sum"], exp_avg_sq, 1e-12)
 
@@ -115,7 +115,7 @@ def test_the_sums_of_adam_are_pytorchs_but_for_a_factor() -> None:
 def test_an_optimizer_may_have_some_parameters_only() -> None:
     m = model()
     opt = optim.SGD(m[2].parameters(), lr=0.1, momentum=0.5)
-    assert [*opt.state_dict()] == [
+    assert [*opt.named_state()] == [
         f"2.{name}" for p in ("weight", "bias") for name in (f"{p}.momentum_buffer", f"{p}.step")
     ]
 
@@ -123,7 +123,7 @@ def test_an_optimizer_may_have_some_parameters_only() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     m, opt = made("momentum")
     train(m, opt, range(2))
-    state = opt.state_dict()
+    state = opt.named_state()
     _, adam = made("adam")
     with refused("0.weight.momentum_buffer is not part of this optimizer", "more"):
         adam.load_state_dict(state)
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for count in (-1, 0.5, np.nan):
         with refused(f"2.bias.step is {count}", "at least 0"):
             opt.load_state_dict({**state, "2.bias.step": count})
-    for name, value in opt.state_dict().items():
+    for name, value in opt.named_state().items():
         np.testing.assert_array_equal(value, state[name])
 
 
@@ -143,6 +143,47 @@ def test_parameters_of_two_models_cannot_be_named() -> None:
     both = nn.Linear(2, 3), nn.Linear(2, 3)
     opt = optim.Adam([p for m in both for p in m.parameters()])
     with refused("parameters 0 and 2", "'weight'", "one module"):
-        opt.state_dict()
+        opt.named_state()
     with refused("parameters 0 and 2"):
         opt.load_state_dict({})
+
+
+def nested(opt: optim.Optimizer) -> list[Any]:
+    """The state of an optimizer, as lists that can be compared."""
+    state = opt.state_dict()
+    of_each = [(i, [(k, v.tolist()) for k, v in s.items()]) for i, s in state["state"].items()]
+    return [of_each, state["param_groups"]]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_state_by_number_has_the_options_too(rule: str, in_file: bool, tmp_path: Any) -> None:
+    m, opt = made(rule)
+    train(m, opt, range(5))
+    opt.param_groups[0]["lr"] = 0.125
+    state = opt.state_dict()
+    assert [*state["state"]] == [0, 1, 2, 3]
+    assert [int(s["step"]) for s in state["state"].values()] == [5, 5, 5, 2]
+    assert state["param_groups"][0]["params"] == [0, 1, 2, 3]
+    if in_file:
+        nnmpi.save(state, tmp_path / "state.safetensors")
+        state = nnmpi.load(tmp_path / "state.safetensors")
+    other, again = made(rule)
+    other.load_state_dict(m.state_dict())
+    again.load_state_dict(state)
+    assert again.param_groups[0]["lr"] == 0.125
+    assert nested(again) == nested(opt)
+    for one, its in ((m, opt), (other, again)):
+        train(one, its, range(5, 9))
+    for name, weight in m.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], weight, name)
+
+
+def test_a_state_by_number_needs_no_paths() -> None:
+    both = nn.Linear(2, 3), nn.Linear(2, 3)
+    opt = optim.SGD([{"params": layer.parameters()} for layer in both], lr=0.1, momentum=0.5)
+    state = opt.state_dict()
+    assert [group["params"] for group in state["param_groups"]] == [[0, 1], [2, 3]]
+    opt.load_state_dict(state)
+    with refused("groups with [2, 2] parameters, this optimizer has groups with [4]"):
+        optim.SGD([p for m in both for p in m.parameters()], lr=0.1).load_state_dict(state)

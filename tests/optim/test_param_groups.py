@@ -91,10 +91,10 @@ def test_betas_that_change_between_steps_are_pytorchs() -> None:
             opt.step()
         for p, q in zip(mine, theirs, strict=True):
             np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-11)
-    state = ours.state_dict()
+    state = ours.named_state()
     ours.param_groups[1]["betas"] = (0.5, 0.99)
     for name, old, now in (("gradient_sum", 0.95, 0.5), ("squared_gradient_sum", 0.99, 0.99)):
-        before, after = (s[f"0.bias.{name}"] for s in (state, ours.state_dict()))
+        before, after = (s[f"0.bias.{name}"] for s in (state, ours.named_state()))
         np.testing.assert_allclose(after * (1 - now), before * (1 - old), rtol=1e-13)
     ours.param_groups[0]["betas"] = (1.0, 0.9)
     with refused("betas (1.0, 0.9)"):
@@ -126,11 +126,11 @@ def test_a_state_fits_whatever_the_groups_are() -> None:
                 p.grad = np.random.default_rng([t, p.size]).standard_normal(p.shape)
             o.step()
         if t == 1:
-            state = again.state_dict()
-            assert sorted(state) == sorted(opt.state_dict())
+            state = again.named_state()
+            assert sorted(state) == sorted(opt.named_state())
             other, again = made(True)
             other.load_state_dict(m.state_dict())
-            again.load_state_dict(opt.state_dict())
+            again.load_state_dict(opt.named_state())
     for name, weight in m.state_dict().items():
         np.testing.assert_array_equal(other.state_dict()[name], weight, name)
 

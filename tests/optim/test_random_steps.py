@@ -259,8 +259,9 @@ def trained(seed: int, compiled: bool) -> tuple[list[bytes], int]:
                     raise
                 loss, y = step(*batch)
             bits += loss.array.tobytes(), y.array.tobytes()
-        for part in (own["model"], own["own"], own["norm"], own["optimizer"]):
+        for part in (own["model"], own["own"], own["norm"]):
             bits += [np.asarray(value).tobytes() for value in part.state_dict().values()]
+        bits += [value.tobytes() for value in own["optimizer"].named_state().values()]
         bits += own["weight"].array.tobytes(), repr((own["count"], own["seen"])).encode()
     return bits, run.replays if compiled else 0
 

@@ -23,7 +23,7 @@ def test_a_round_is_undone_until_it_is_final() -> None:
 
     def state() -> list[np.ndarray]:
         values = [array.copy() for array in model.state_dict().values()]
-        return [*values, *optimizer.state_dict().values()]
+        return [*values, *optimizer.named_state().values()]
 
     def step() -> None:
         optimizer.zero_grad()

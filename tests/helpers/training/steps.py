@@ -26,7 +26,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 def bits(made: Made) -> list[bytes]:
     _, models, optimizers = made
-    states = [part.state_dict() for part in (*models, *optimizers)]
+    states = [model.state_dict() for model in models]
+    states += [optimizer.named_state() for optimizer in optimizers]
     return [np.asarray(value).tobytes() for state in states for value in state.values()]
 
 

@@ -23,7 +23,7 @@ class Model(nn.Module):
     def __init__(self, d_in=6, hidden=24):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(d_in, hidden),
+            nn.Linear(d_in, hidden, bias=False),
             nn.BatchNorm1d(hidden),
             nn.ELU(),
             nn.Linear(hidden, hidden),

@@ -183,13 +183,13 @@ def test_parts_of_tensors(before: int, after: int) -> None:
         model, adam = cut_adam(comm, 3)
         if comm.size > 1:
             with refused("part of the state of columns", "Trainer.optimizer_state_dict"):
-                adam.state_dict()
+                adam.named_state()
         return dict(whole_optimizer(adam, model, comm))
 
     state, *others = threads.run(before, save)
     assert not any(others)
     _, adam = cut_adam(nnmpi.comm.comm_self(), 3)
-    wanted = adam.state_dict()
+    wanted = adam.named_state()
     assert list(state) == list(wanted)
     for name in wanted:
         np.testing.assert_array_equal(state[name], wanted[name], name, strict=True)
