@@ -506,6 +506,7 @@ ADD_ONS = {
         modules=(
             "nnmpi.options.parts.optimizers",
             *("nnmpi.optim.adaptive", "nnmpi.optim.layerwise", "nnmpi.optim.muon"),
+            "nnmpi.optim.lbfgs",
         ),
         rows={
             "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
@@ -515,6 +516,7 @@ ADD_ONS = {
                     for name in ("Adadelta", "Adagrad", "NAdam", "RAdam")
                 },
                 "optim.LAMB": "nnmpi.optim.layerwise:LAMB",
+                "optim.LBFGS": "nnmpi.optim.lbfgs:LBFGS",
                 "optim.LARS": "nnmpi.optim.layerwise:LARS",
                 "optim.Muon": "nnmpi.optim.muon:Muon",
             },

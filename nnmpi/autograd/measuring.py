@@ -102,10 +102,10 @@ def unique(
     the host."""
     (t,) = as_tensors(t)
     options = {"return_inverse": return_inverse, "return_counts": return_counts}
-    found = np.unique(on_host(t.detach()), **options, axis=dim)  # type: ignore[call-overload]
+    parts = np.unique(on_host(t.detach()), **options, axis=dim)  # type: ignore[call-overload]
     if not return_inverse and not return_counts:
-        return tensor(found, on=t.device)
-    return tuple(tensor(part, on=t.device) for part in found)
+        return tensor(parts, on=t.device)
+    return tuple(tensor(part, on=t.device) for part in parts)
 
 
 def nonzero(t: Any, *, as_tuple: bool = False) -> Any:

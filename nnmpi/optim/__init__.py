@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from nnmpi.optim.adaptive import RAdam as RAdam
     from nnmpi.optim.layerwise import LAMB as LAMB
     from nnmpi.optim.layerwise import LARS as LARS
+    from nnmpi.optim.lbfgs import LBFGS as LBFGS
     from nnmpi.optim.muon import Muon as Muon
     from nnmpi.optim.rules import OPTIMIZERS as OPTIMIZERS
 else:  # type checkers know from the names above which there are
@@ -70,6 +71,5 @@ else:  # type checkers know from the names above which there are
             return rules.OPTIMIZERS | of_add_ons
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)
-        why = "" if name != "LBFGS" else "its line search needs all parameters on one rank: "
         instead = "use Adam with a schedule, or write a subclass of Optimizer (docs/optimizers.md)"
-        raise replacements.missing(f"nnmpi.optim has no {name!r}: {why}{instead}")
+        raise replacements.missing(f"nnmpi.optim has no {name!r}: {instead}")

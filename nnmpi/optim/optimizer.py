@@ -21,13 +21,15 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd.recording import recording, tick
+from nnmpi.autograd.recording import tick
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
+from nnmpi.optim.closure import called
 from nnmpi.optim.flat_state import FlatState
 from nnmpi.optim.groups import Group, Option, Parameters, Unused, check_unused, grouped
+from nnmpi.optim.leaves import Leaf, adopted
 from nnmpi.optim.replica_state import ReplicaState
 
 
@@ -76,6 +78,7 @@ class Optimizer:
     """
 
     lr = Option()
+    _leaves: Sequence[Leaf] = ()
     replica_state: ReplicaState | None = None
     by_parameter = False
     """True if each parameter is updated on its own, with options of its own."""
@@ -109,6 +112,7 @@ class Optimizer:
     def _take_groups(self, groups: list[Group]) -> None:
         """Sets up these groups with a state of zeros; raises ValueError before it changes
         anything."""
+        leaves = [*self._leaves, *adopted(groups)]
         parameters = [p for group in groups for p in group["params"]]
         if not parameters:
             raise ValueError("an optimizer needs at least one parameter, and this list is empty")
@@ -124,6 +128,8 @@ class Optimizer:
             non_negative("lr", group["lr"])
             self._check(group)
         flatten(parameters)
+        self._leaves = leaves
+        self._share()
         self.param_groups, self.parameters = groups, parameters
         self._groups = [number for number, group in enumerate(groups) for _ in group["params"]]
         self.sums = (*dict.fromkeys(n for g in groups for n in self._sums(g)),)
@@ -157,6 +163,18 @@ class Optimizer:
         With `set_to_none=False` existing gradients become zeros, with which the next step updates.
         """
         clear_gradients(self.parameters, set_to_none)
+        for leaf in self._leaves:
+            leaf.clear(set_to_none)
+
+    def _collect(self) -> None:
+        """Takes the gradients of plain tensors."""
+        for leaf in self._leaves:
+            leaf.collect()
+
+    def _share(self) -> None:
+        """Gives plain tensors the memory that has their values."""
+        for leaf in self._leaves:
+            leaf.share()
 
     def step(
         self,
@@ -169,10 +187,11 @@ class Optimizer:
         groups. A `closure`, which computes the gradients, is called first, and its loss returned.
         If ranks have parts of parameters, `squares` are the sums over ranks of `squares()`.
         """
-        loss = None if closure is None else _called(closure)
+        loss = None if closure is None else called(closure)
         if (instead := instead_of_step.get()) is not None:
             instead(self, lr_factor)
             return loss
+        self._collect()
         self._prepare()
         self._begin(squares)
         written, flat_state = tick(), self._flat_state
@@ -184,6 +203,7 @@ class Optimizer:
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
+        self._share()
         return loss
 
     def squares(self) -> list[float]:
@@ -244,9 +264,9 @@ class Optimizer:
         `step`, the number of its updates.
         """
         states.check_whole(self.parameters, self.owned, bool(self.sums))
-        whole = states.whole(self._state_arrays(states.numbered(self.parameters)))
+        values = states.whole(self._state_arrays(states.numbered(self.parameters)))
         groups = states.saved_groups(self.param_groups)
-        return {"state": states.by_number(whole), "param_groups": groups}
+        return {"state": states.by_number(values), "param_groups": groups}
 
     def named_state(self) -> dict[str, np.ndarray]:
         """Returns the same state without options, by the paths of parameters: `PATH.NAME` and
@@ -362,20 +382,6 @@ class Optimizer:
             else:
                 ranges.append(new)
         return ranges
-
-
-def _called(closure: Callable[[], Any]) -> Any:
-    """Returns the loss of a closure, which is called with recording on."""
-    if not callable(closure):
-        raise ValueError(
-            f"step: the closure {closure!r} is no function; a factor of the learning rates is "
-            "given as step(lr_factor=0.5)"
-        )
-    token = recording.set(recording.get() or True)
-    try:
-        return closure()
-    finally:
-        recording.reset(token)
 
 
 def non_negative(name: str, value: float) -> float:

@@ -11,7 +11,7 @@ IMPORTS = {
     "from nnmpi.nn import Conv3d": "nnmpi.nn has no 'Conv3d': layers take sequences and images",
     "from nnmpi.nn.functional import fold": "nnmpi.nn.functional has no 'fold': take the layer",
     "from nnmpi.nn.utils import parametrizations": "write weight_norm",
-    "from nnmpi.optim import LBFGS": "its line search needs all parameters on one rank",
+    "from nnmpi.optim import SparseAdam": "use Adam with a schedule",
     "from nnmpi.optim.lr_scheduler import CyclicLR": "use LambdaLR(optimizer, f)",
     "from nnmpi.utils import tensorboard": "tensorboardX.SummaryWriter",
     "from nnmpi.utils.data import IterableDataset": "write a Dataset with __getitem__",

@@ -31,16 +31,20 @@ pytestmark = [
 
 FOLDER = Path(__file__).with_name("scripts")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-SAMPLE = {"mnist_convnet"}
+SAMPLE = {"checkpoint_resume", "cifar_resnet", "mnist_convnet", "style_transfer"}
 """The scripts that run without --all."""
 
-REFUSED: dict[str, str] = {}
+REFUSED = {
+    "ema_swa": "No module named 'nnmpi.optim.swa_utils'",
+    "wgan_gp": "gradients have no gradients of their own: leave out create_graph=True",
+}
 """What the scripts that cannot run under nnmpi end with."""
 
 TOLERANCE = 1e-4
-WIDER: dict[str, float] = {"fgsm": 5e-3, "unet_dice": 5e-3}
+WIDER: dict[str, float] = {"fgsm": 5e-3, "style_transfer": 2e-3, "unet_dice": 5e-3}
 """The tolerance of scripts in which differences of roundings grow: by signs of gradients that are
-nearly 0, and in a max-pool, which may take another one of two elements that are nearly equal."""
+nearly 0, by L-BFGS, which divides by small differences, and in a max-pool, which may take another
+one of two elements that are nearly equal."""
 
 IMPORT = re.compile(r"^(\s*(?:import|from)\s+)torch\b(.*)$", re.MULTILINE)
 DTYPE = re.compile(r"\btorch\.(?=u?int\d|float\d|bfloat16|bool)")

@@ -1,0 +1,58 @@
+"""Plain tensors that an optimizer updates: in the optimizer a Parameter stands for each of them.
+
+image = nnmpi.rand(1, 3, 8, 8, requires_grad=True)
+opt = optim.Adam([image])
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import tick
+from nnmpi.nn.parameter import Parameter
+
+
+class Leaf:
+    """A tensor, and the parameter that stands for it: its values are in the memory of the
+    parameter, and its gradient is copied there when a step begins."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.parameter = tensor, Parameter(tensor)
+        self._given: Any = tensor.operand
+
+    def collect(self) -> None:
+        """Takes the gradient of the tensor, and its values if `t.data = x` has replaced them."""
+        if self.tensor.operand is not self._given:
+            self.parameter.array = self.tensor.operand
+        self.parameter.grad_array = self.tensor.grad_array
+
+    def share(self) -> None:
+        """Gives the tensor the memory of the parameter, whose values have changed."""
+        self._given = self.tensor.operand = self.parameter.operand
+        self.tensor.storage.written = tick()
+
+    def clear(self, set_to_none: bool) -> None:
+        """Clears the gradient."""
+        if set_to_none:
+            self.tensor.grad_array = None
+        elif self.tensor.grad_array is not None:
+            self.tensor.grad_array[...] = 0
+
+
+def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
+    """Puts a parameter in the place of each plain tensor in these groups, and returns the pairs;
+    raises ValueError for a tensor that is no leaf, or requires no gradient."""
+    leaves = []
+    for group in groups:
+        for i, t in enumerate(group["params"]):
+            if isinstance(t, Parameter) or not isinstance(t, Tensor):
+                continue
+            if t.node is not None or not t.requires_grad:
+                why = "is a result" if t.node is not None else "requires no gradient"
+                raise ValueError(
+                    f"an optimizer cannot update the tensor of shape {t.shape} in its list, which "
+                    f"{why}: give it t.detach().requires_grad_(), and compute with that"
+                )
+            leaves.append(Leaf(t))
+            group["params"][i] = leaves[-1].parameter
+    return leaves

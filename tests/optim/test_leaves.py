@@ -1,0 +1,94 @@
+"""Optimizers of plain tensors, and L-BFGS, beside PyTorch's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn, optim
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((30, 4))
+Y = X @ np.array([1.0, -2.0, 3.0, 0.5]) + 0.3
+RULES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("SGD", {"lr": 0.02, "momentum": 0.9}),
+    "adam": ("Adam", {"lr": 0.05}),
+    "adamw": ("AdamW", {"lr": 0.05}),
+    "lbfgs": ("LBFGS", {"lr": 0.5, "max_iter": 5, "history_size": 3}),
+    "lbfgs, few calls": ("LBFGS", {"max_iter": 4, "max_eval": 3, "tolerance_grad": 1e-3}),
+}
+
+
+def losses(n: Any, name: str, options: dict[str, Any]) -> tuple[list[float], np.ndarray]:
+    """Of a polynomial of two tensors, and the first of these at the end."""
+    w = n.zeros(4, dtype=n.float64, requires_grad=True)
+    b = n.zeros(1, dtype=n.float64, requires_grad=True)
+    x, y, found = n.tensor(X), n.tensor(Y), []
+    opt = getattr(n.optim, name)([w, b], **options)
+
+    def closure() -> Any:
+        opt.zero_grad()
+        loss = ((x @ w + b - y) ** 4).mean() + ((w * w).sum() - 1) ** 2 * 0.1
+        loss.backward()
+        found.append(loss.item())
+        return loss
+
+    for step in range(6):
+        opt.step(closure)
+        if step == 2:
+            with n.no_grad():
+                w.clamp_(-1.0, 1.0)
+        if step == 3:
+            b.data = b.data * 0.5
+    return found, w.detach().numpy()
+
+
+@needs_torch
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_are_pytorchs(rule: str) -> None:
+    (ours, mine), (theirs, its) = (losses(n, *RULES[rule]) for n in (nnmpi, pytorch()))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    np.testing.assert_allclose(mine, its, rtol=1e-9)
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_gradients_of_tensors_are_cleared(set_to_none: bool) -> None:
+    t = nnmpi.ones(2, requires_grad=True)
+    opt = optim.SGD([t, nn.Parameter(np.ones(3, "float32"))], lr=0.5)
+    (t * t).sum().backward()
+    opt.step()
+    np.testing.assert_array_equal(t.detach().numpy(), [0, 0])
+    opt.zero_grad(set_to_none)
+    assert (t.grad is None) == set_to_none
+    assert set_to_none or t.grad.tolist() == [0, 0]  # type: ignore[union-attr]
+
+
+def test_a_graph_from_before_a_step_is_refused() -> None:
+    t = nnmpi.ones(2, requires_grad=True)
+    opt = optim.SGD([t], lr=0.5)
+    loss = (t * t).sum()
+    loss.backward(retain_graph=True)
+    opt.step()
+    with pytest.raises(RuntimeError, match="written in place"):
+        loss.backward()
+
+
+def test_tensors_that_cannot_be_updated_are_refused() -> None:
+    t = nnmpi.ones(2, requires_grad=True)
+    with refused("is a result"):
+        optim.SGD([t * 2], lr=0.1)
+    with refused("requires no gradient"):
+        optim.SGD([t.detach()], lr=0.1)
+
+
+def test_lbfgs_says_what_it_lacks() -> None:
+    p = [nn.Parameter(np.ones(3, "float32"))]
+    with refused("line_search_fn='strong_wolfe' is not supported"):
+        optim.LBFGS(p, line_search_fn="strong_wolfe")
+    with refused("give one list"):
+        optim.LBFGS([{"params": p}, {"params": [nn.Parameter(np.ones(1, "float32"))]}])
+    with refused("needs a function"):
+        optim.LBFGS(p).step()
