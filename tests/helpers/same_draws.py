@@ -35,7 +35,7 @@ LAYERS += " LSTM LSTMCell Linear MultiheadAttention RNN RNNCell TransformerDecod
 LAYERS += " TransformerEncoderLayer Transformer"
 DROPOUTS = "dropout dropout1d dropout2d"
 DROPOUT_LAYERS = "Dropout Dropout1d Dropout2d"
-SAMPLERS = "RandomSampler SubsetRandomSampler WeightedRandomSampler"
+SAMPLERS = "DistributedSampler RandomSampler SubsetRandomSampler WeightedRandomSampler"
 DISTRIBUTIONS = "Bernoulli Categorical Independent MixtureSameFamily Normal"
 HIDDEN = "GRU", "LSTM", "MultiheadAttention", "RNN"
 """Layers whose dropout is within an op of PyTorch."""
