@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from safetensors.numpy import save_file
 
-from nnmpi.arrays import backend
+from nnmpi.autograd import on_host
 from nnmpi.nn.gpt import GPT, WIDER, GPTSizes
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder, check_state
@@ -277,7 +277,7 @@ def save_folder(
     path, texts = Path(folder), json_texts(form, published)
     tensors: dict[str, Any] = {}
     for place, value in state.items():
-        tensors |= form.arrays(place, backend.to_host(value))
+        tensors |= form.arrays(place, on_host(value))
     # in the folder or beside it, so that os.replace does not cross file systems
     path.parent.mkdir(parents=True, exist_ok=True)
     parent = path if path.is_dir() else path.parent

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd import on_host
+from nnmpi.autograd import Tensor, on_host
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
@@ -205,10 +205,10 @@ class Module(Hooked, Registries):
 
     # ---- saving
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Returns copies of all parameters and buffers on the host, with PyTorch's names and
-        shapes."""
-        return {p.path: np.array(on_host(value), order="C") for p, value in self.tensors()}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns copies of all parameters and buffers as tensors on the host, with PyTorch's names
+        and shapes."""
+        return {p.path: Tensor(np.array(on_host(value), order="C")) for p, value in self.tensors()}
 
     def state_arrays(self) -> Iterable[StateArray]:
         """Returns what else of this module a step depends on and changes, such as the state of a

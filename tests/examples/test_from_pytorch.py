@@ -108,7 +108,7 @@ def test_losses_are_pytorchs(
         return ours_to(self, *where)
 
     def loaded(self: Any, *where: Any) -> Any:
-        state = {key: torch.from_numpy(value) for key, value in states.pop(0).items()}
+        state = {key: torch.from_numpy(value.numpy()) for key, value in states.pop(0).items()}
         self.load_state_dict(state)
         return theirs_to(self, *where)
 

@@ -55,7 +55,7 @@ def test_the_order_of_building_and_looking_does_not_matter() -> None:
 def test_equal_layers_at_other_paths_differ() -> None:
     state = model(list(LAYERS)).state_dict()
     for part in ("weight", "bias"):
-        values = [state[f"{path}.{part}"] for path in ("first", "second", "deep.1")]
+        values = [state[f"{path}.{part}"].numpy() for path in ("first", "second", "deep.1")]
         assert len({v.tobytes() for v in values}) == 3
         assert len(np.unique(np.concatenate(values))) == sum(v.size for v in values)
 

@@ -104,7 +104,8 @@ def test_values_and_gradients_are_pytorchs(kind: str) -> None:
     embed = torch.nn.Embedding(WORDS, K, padding_idx=2).double()
     read = getattr(torch.nn, kind)(K, H, batch_first=True).double()
     for theirs, ours in ((embed, model.embed), (read, model.read)):
-        theirs.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})
+        state = {k: torch.from_numpy(v.numpy()) for k, v in ours.state_dict().items()}
+        theirs.load_state_dict(state)
     y, state = read(embed(torch.from_numpy(INDEX)))
     values = y, *(state if isinstance(state, tuple) else (state,))
     loss = sum(((v * v * 0.3 + v) * (k + 1)).sum() for k, v in enumerate(values))

@@ -211,5 +211,5 @@ def test_states_go_to_pytorch_and_back(make: Callable[[], nn.Module]) -> None:
     state = {name: value.numpy() for name, value in theirs.state_dict().items()}
     assert sorted(state) == sorted(ours.state_dict())
     ours.load_state_dict(state)
-    back = {name: torch.from_numpy(value) for name, value in ours.state_dict().items()}
+    back = {name: torch.from_numpy(value.numpy()) for name, value in ours.state_dict().items()}
     assert str(theirs.load_state_dict(back)) == "<All keys matched successfully>"

@@ -71,7 +71,7 @@ def test_values_and_gradients_are_pytorchs(
     ours = getattr(nn, name)(K, H, **shape, **options).to("float64")
     theirs = getattr(torch.nn, name)(K, H, **shape, **options).double()
     assert list(ours.state_dict()) == list(theirs.state_dict())
-    theirs.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})
+    theirs.load_state_dict({k: torch.from_numpy(v.numpy()) for k, v in ours.state_dict().items()})
     first = shape.get("batch_first", False)
     copies = shape.get("num_layers", 1) * (2 if "bidirectional" in shape else 1)
     draws = np.random.default_rng(1).standard_normal((2, copies, N, H))

@@ -85,7 +85,7 @@ def pair(torch: Any, make: Callable[[], nn.Module]) -> tuple[nn.Module, Any]:
         if "weight" not in name or p.ndim == 1:  # what starts as 0 or 1 hides mistakes
             p.data[...] = rng.standard_normal(p.shape)
     theirs = twin(torch.nn, ours).double()
-    theirs.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})
+    theirs.load_state_dict({k: torch.from_numpy(v.numpy()) for k, v in ours.state_dict().items()})
     return ours, theirs
 
 

@@ -93,7 +93,7 @@ def test_metadata_that_do_not_fit_are_refused(case: Any, tmp_path: Path) -> None
 
 def test_a_file_without_metadata_leaves_the_mean_of_the_data(tmp_path: Path) -> None:
     path = tmp_path / "m"
-    save_file(small().state_dict(), path)
+    save_file({name: t.numpy() for name, t in small().state_dict().items()}, path)
     loaded, plain = (Trainer(Config(load=name), small, rows()) for name in (str(path), None))
     np.testing.assert_array_equal(samples(loaded), samples(plain))
 
