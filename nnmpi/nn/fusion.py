@@ -1,9 +1,11 @@
 """The neighbouring layers of a Sequential that run as one op.
 
     Conv2d + ReLU + MaxPool2d(2)    Conv2d + MaxPool2d(2)    Conv2d + ReLU    Linear + ReLU
-    BatchNorm + ReLU                Linear layers in a row with at most 16,384 weights together
+    BatchNorm + ReLU                GroupNorm + SiLU
+    Linear layers in a row with at most 16,384 weights together
 
-Values and gradients are those of the separate layers. A layer that has hooks runs alone.
+Values and gradients are those of the separate layers; in 16 bits they are rounded once, after the
+last layer of the op. A layer that has hooks runs alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +15,10 @@ from typing import Any
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import linear
 from nnmpi.autograd.recording import recording
-from nnmpi.nn.layers.activations import ReLU
+from nnmpi.nn.layers.activations import ReLU, SiLU
 from nnmpi.nn.layers.basic import Linear
 from nnmpi.nn.layers.conv import Conv2d
-from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d
+from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm2d
 from nnmpi.nn.layers.pooling import MaxPool2d
 from nnmpi.nn.module import Module
 
@@ -29,8 +31,13 @@ FUSED = (
     (Linear, ReLU),
     (BatchNorm2d, ReLU),
     (BatchNorm1d, ReLU),
+    (GroupNorm, SiLU),
+    (InstanceNorm2d, SiLU),
 )
 """Layers that run as one op if they are neighbours; MaxPool2d only with adjacent 2x2 windows."""
+
+OPTIONS: dict[type[Module], str] = {ReLU: "relu", SiLU: "silu"}
+"""The option of `forward` with which the first layer of a group applies the second one, too."""
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
@@ -77,8 +84,9 @@ def _step_of(group: Sequence[Module]) -> FusedStep:
     if not rest:
         return layer
     forward: Callable[..., Tensor] = layer.forward
-    if isinstance(rest[0], ReLU):
-        forward = partial(forward, relu=True)
+    for activation, option in OPTIONS.items():
+        if isinstance(rest[0], activation):
+            forward = partial(forward, **{option: True})
     if isinstance(rest[-1], MaxPool2d):
         forward = _pooled(forward, rest[-1])
     return _unless_hooked(forward, layer, rest)

@@ -84,6 +84,7 @@ WIDE_AT = {
     "class_losses_loop": (3, 4),
     "class_gradient_loop": (2, 3),
     **dict.fromkeys(("normalise_loop", "normalise_relu_loop"), (1, 2)),
+    "normalise_silu_loop": (1, 2),
     "norm_sums_loop": (2, 3, 4),
     "norm_relu_sums_loop": (3, 5, 6),
     "norm_gradient_loop": (2, 3, 4, 5),

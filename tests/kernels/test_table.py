@@ -29,6 +29,7 @@ ONLY_IN_CUDA = {
     *("channel_scales_loop", "track_loop", "decide_loop"),
     *("class_losses_loop", "class_gradient_loop"),
     *("normalise_relu_loop", "norm_relu_sums_loop", "batch_norm_gradient_loop"),
+    *("normalise_silu_loop", "silu_gradient_loop"),
 }
 """On the host NumPy is fast at them, or they are several others."""
 

@@ -195,3 +195,28 @@ def test_batch_norm_and_relu_as_one_op_give_the_bits_of_both(dtype: str, on: Bac
         kept = (y.array, sample.grad_array, norm.weight.grad_array, norm.bias.grad_array)
         found.append([to_host(a).tobytes() for a in kept])
     assert found[0] == found[1]
+
+
+ROUNDINGS = {"float64": 1e-14, "float32": 2.0**-21, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+"""A few units in the last place, relative to the largest number."""
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
+@pytest.mark.parametrize("dtype", ROUNDINGS)
+def test_group_norm_and_silu_as_one_op_are_both_in_float64(dtype: str, on: Backend) -> None:
+    """Some normalised values are 0 or so close that the sigmoid is a polynomial."""
+    rng, found = np.random.default_rng(0), []
+    x, g = (a.astype(dtype) for a in rng.standard_normal((2, 4, 6, 5, 7)))
+    for kind, place in ((dtype, on), ("float64", CPU)):
+        norm = nn.GroupNorm(2, 6)
+        model = nn.Sequential(norm, nn.SiLU()).to(named(kind), place)
+        norm.weight.data[...] = place.asarray(np.array([1, -1, 0.5, 0, 1e-3, 1e-5], kind))
+        norm.bias.data[...] = place.asarray(np.array([0.5, 0, -1, 0, 0, 1e-4], kind))
+        sample = nnmpi.tensor(x.astype(kind), named(kind), on=place, requires_grad=True)
+        y = model(sample) if kind == dtype and place is on else model[1](norm(sample))
+        y.backward(place.asarray(g.astype(kind)))
+        kept = (y.array, sample.grad_array, norm.weight.grad_array, norm.bias.grad_array)
+        found.append([to_host(a).astype("float64") for a in kept])
+    for ours, exact in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, exact, atol=ROUNDINGS[dtype] * abs(exact).max(), rtol=0)

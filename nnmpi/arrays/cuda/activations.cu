@@ -20,6 +20,15 @@ KERNEL silu(const T *x, T *slope, T *y, unsigned n) {
     }
 }
 
+/* s = sigmoid(x): y = x s tells it, except near 0 */
+KERNEL silu_gradient(const T *g, const T *x, const T *y, T *dx, unsigned n) {
+    EACH(i, n) {
+        float v = LOAD(x[i]), value = LOAD(y[i]);
+        float s = fabsf(v) < 0.0009765625f ? 0.5f + 0.25f * v : value / v;
+        dx[i] = ROUND(LOAD(g[i]) * (s + value * (1.0f - s)));
+    }
+}
+
 KERNEL gelu(const T *x, T *slope, T *y, unsigned n) {
     EACH(i, n) {
         float v = LOAD(x[i]), phi = erfcf(v * -0.70710678118654752f) * 0.5f;

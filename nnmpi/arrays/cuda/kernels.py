@@ -244,6 +244,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "sigmoid_loop": _each("activations", "sigmoid_value"),
     "sigmoid_gradient_loop": _each("activations", "sigmoid_gradient"),
     "silu_loop": _each("activations", "silu"),
+    "silu_gradient_loop": _each("activations", "silu_gradient"),
     "gelu_loop": _each("activations", "gelu"),
     "gelu_tanh_loop": _each("activations", "gelu_tanh"),
     "softmax_loop": _along_rows("softmax", False),

@@ -190,14 +190,15 @@ KERNEL join_moments(const float *means, const float *squares, float *mean, float
     }
 }
 
-/* y = (x - mean) scale + shift, rounded, then max(y, 0), if `cuts`; S = P C elements of a sample */
+/* y = (x - mean) scale + shift, then max(y, 0) if `then` is 1, or y sigmoid(y) if it is 2, rounded;
+   S = P C elements of a sample */
 KERNEL normalise(const T *x, const float *mean, const float *scale, const T *shift, T *y, unsigned n,
-                 unsigned S, unsigned C, int cuts) {
+                 unsigned S, unsigned C, int then) {
     EACH(i, n) {
         unsigned c = i % C, at = i / S * C + c;
         float v = (LOAD(x[i]) - mean[at]) * scale[at];
         if (shift) v += LOAD(shift[c]);
-        y[i] = ROUND(cuts ? LARGER(v, 0.0f) : v);
+        y[i] = ROUND(then == 2 ? v * sigmoid(v) : then ? LARGER(v, 0.0f) : v);
     }
 }
 

@@ -168,7 +168,7 @@ def _by_column(
     numbers: Sequence[Array | None],
     statistics: Sequence[Array],
     args: Sequence[Any],
-    *flags: bool,
+    *options: int,
 ) -> Any:
     """Launches a kernel on each element of x (N, P, C), with float32 statistics (N, C)."""
     if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *statistics):
@@ -176,14 +176,16 @@ def _by_column(
     N, P, C = x.shape
     if any(a.size != N * C for a in statistics):
         return NotImplemented
-    numbered = (*args, *counts(x.size, P * C, C), *map(np.int32, flags))
+    numbered = (*args, *counts(x.size, P * C, C), *map(np.int32, options))
     return run("norms", name, x.size, numbered, type_of(x.dtype))
 
 
-def _normalise(cuts: bool) -> Callable[..., Any]:
+def _normalise(then: int) -> Callable[..., Any]:
+    """The launch of `normalise`; then: 0 alone, 1 with ReLU, 2 with SiLU."""
+
     def loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> Any:
         args = (x, mean, scale, shift, y)
-        return _by_column("normalise", x, (x, shift, y), (mean, scale), args, cuts)
+        return _by_column("normalise", x, (x, shift, y), (mean, scale), args, then)
 
     return loop
 
@@ -213,7 +215,8 @@ NAMED_LOOPS: list[Callable[..., Any]] = [
 ]
 KERNELS: dict[str, Callable[..., Any]] = {
     **{loop.__name__: loop for loop in NAMED_LOOPS},
-    "normalise_loop": _normalise(cuts=False),
-    "normalise_relu_loop": _normalise(cuts=True),
+    "normalise_loop": _normalise(0),
+    "normalise_relu_loop": _normalise(1),
+    "normalise_silu_loop": _normalise(2),
 }
 """The CUDA kernels of this file by their names in the table."""

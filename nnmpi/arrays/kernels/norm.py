@@ -11,7 +11,12 @@ from typing import Any
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import column_sum
-from nnmpi.arrays.kernels.activations import relu_loop
+from nnmpi.arrays.kernels.activations import (
+    floats_like,
+    relu_loop,
+    silu_gradient_loop,
+    silu_loop,
+)
 from nnmpi.arrays.kernels.epilogue import relu_gradient_loop
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
@@ -73,6 +78,14 @@ def normalise_relu_loop(x: Array, mean: Array, scale: Array, shift: Array | None
 
 
 @partial(kernel, composed=True)
+def normalise_silu_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
+    """Writes y = z sigmoid(z), with z = (x - mean) * scale + shift, and shift (C) or None."""
+    z, slope = floats_like(x), floats_like(x)
+    normalise_loop(x, mean, scale, shift, z)
+    silu_loop(z, slope, y)
+
+
+@partial(kernel, composed=True)
 def norm_relu_sums_loop(
     g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
 ) -> None:
@@ -113,6 +126,80 @@ def batch_norm_gradient_loop(
     of_g, of_x = sums
     e, b = of_g * scale / n, of_x * r * scale / n * r
     norm_gradient_loop(g, x, mean, scale[None], b[None], e[None], dx)
+
+
+def _of_groups(a: Array, groups: int) -> Array:
+    """The mean of a (N, C) over each group of channels, repeated for each channel of the group."""
+    each = a.shape[1] // groups
+    shared = a.reshape(len(a), groups, each).mean(axis=2)
+    return xp_of(a).repeat(shared, each, axis=1)
+
+
+def _scaled(r: Array, w: Array | None) -> Array:
+    return r if w is None else r * w
+
+
+@partial(kernel, composed=True)
+def group_norm_loop(
+    x: Array,
+    w: Array | None,
+    b: Array | None,
+    groups: int,
+    eps: float,
+    silu: bool,
+    mean: Out,
+    r: Out,
+    y: Out,
+) -> None:
+    """Writes y = (x - mean) r w + b for GroupNorm, then SiLU of it if `silu`, and mean and
+    r = 1 / sqrt(var + eps) of each group (N, C), repeated for its channels.
+
+    The variance of a group is the mean of its channels' variances plus that of their squared
+    offsets: sums of squares of x would cancel.
+    """
+    xp = xp_of(x)
+    means, m2 = xp.empty_like(mean), xp.empty_like(r)
+    moments_loop(x, means, m2)
+    mean[...] = _of_groups(means, groups)
+    offset = means - mean
+    r[...] = 1 / xp.sqrt(_of_groups(m2 / max(x.shape[1], 1) + offset * offset, groups) + eps)
+    if silu:
+        normalise_silu_loop(x, mean, _scaled(r, w), b, y)
+    else:
+        normalise_loop(x, mean, _scaled(r, w), b, y)
+
+
+@partial(kernel, composed=True)
+def group_norm_gradient_loop(
+    g: Array,
+    x: Array,
+    y: Array | None,
+    w: Array | None,
+    b: Array | None,
+    mean: Array,
+    r: Array,
+    groups: int,
+    total: Out,
+    dot: Out,
+    dx: Out | None,
+) -> None:
+    """Writes the gradient of x for GroupNorm, unless dx is None, and for each sample and channel
+    the sums over positions that the gradients of w and b need.
+
+    y      the value of SiLU, if it follows: then g is the gradient of y
+    total  the sum of the gradient g of the normalised values
+    dot    the sum of g (x - mean)
+    """
+    scale = _scaled(r, w)
+    if y is not None:
+        z, g_of_y, g = floats_like(x), g, floats_like(x)
+        normalise_loop(x, mean, scale, b, z)
+        silu_gradient_loop(g_of_y, z, y, g)
+    norm_sums_loop(g, x, mean, total, dot)
+    if dx is not None:
+        n = max(x.shape[1], 1)
+        shift, slope = (_of_groups(_scaled(sums, w), groups) / n for sums in (total, dot))
+        norm_gradient_loop(g, x, mean, scale, slope * r * r * r, shift * r, dx)
 
 
 @kernel

@@ -7,19 +7,31 @@
    norm_sums_loop(g, x, mean, total, dot)    total = sum(g), dot = sum(g (x - mean))
    norm_gradient_loop(g, x, mean, a, b, e, dx)         dx = g a - (x - mean) b - e
 
+   GroupNorm as a whole, with SiLU behind it if `silu`. A sample stays in the cache from one pass
+   over it to the next, and the value y of SiLU tells its slope.
+   group_norm_loop(x, w or None, b or None, groups, eps, silu, mean, r, y)
+   group_norm_gradient_loop(g, x, y or None, w or None, b or None, mean, r, groups, total, dot,
+                            dx or None)    y: the value of SiLU
+
    Sums over positions: positions form lines of up to 128 elements, which are added element by
    element, 64 lines at a time in float32, and these blocks in float64. */
+#include "elementary.h"
 #include "halves.h"
+#include <math.h>
 
 #define MOST_ARRAYS 7
 #define LINE 128
 #define BLOCK 64
+#define NEAR_0 0x1p-10f /* below it the sigmoid of z is 1/2 + z/4, to 2e-11 */
 
 /* The sizes and arrays of one sample. */
 typedef struct {
     npy_intp P, C;
     float *at[MOST_ARRAYS];
     Numbers from[2], to; /* the first arrays and the last one, which may have 16 bits */
+    int silu;            /* whether SiLU follows */
+    Numbers y;           /* the value of SiLU, if g is its gradient */
+    float *h;            /* gets the gradient of the normalised values, which SiLU takes */
 } Norm;
 
 /* The lines of a sample, with `per` positions and thus `stride` elements each; `rest` positions are
@@ -92,19 +104,45 @@ static void moments(const Norm *q) {
     }
 }
 
+/* Values of each channel, repeated for each position of a line. */
+typedef struct {
+    const float *mean, *scale, *shift;
+} OfChannels;
+
+static OfChannels from_channel(OfChannels v, npy_intp c) {
+    return (OfChannels){v.mean + c, v.scale ? v.scale + c : NULL, v.shift ? v.shift + c : NULL};
+}
+
+/* Returns n elements of the gradient of the normalised values z. With SiLU it is g times the slope
+   there: its value y = z s tells s, the sigmoid of z, except near 0. */
+ALWAYS_INLINE const float *gradient_of(const Norm *q, npy_intp at, npy_intp n, const float *x,
+                                       OfChannels v, float *room) {
+    const float *g = floats_of(q->from[0], at, n, room);
+    if (!q->h) return g;
+    float values[LINE], *h = q->h + at;
+    const float *y = floats_of(q->y, at, n, values);
+#pragma GCC ivdep
+    for (npy_intp k = 0; k < n; k++) {
+        float z = (x[k] - v.mean[k]) * v.scale[k] + (v.shift ? v.shift[k] : 0);
+        float s = with_sign_of(z, 1) < NEAR_0 ? 0.5f + 0.25f * z : y[k] / z;
+        h[k] = g[k] * (s + y[k] * (1 - s));
+    }
+    return h;
+}
+
 /* The sums of g and of g (x - mean), for elements w < width of all lines. */
-static void line_sums(const Norm *q, npy_intp at, const float *mean, npy_intp lines,
-                      npy_intp stride, npy_intp width, double *total, double *dot) {
+static void line_sums(const Norm *q, npy_intp at, OfChannels v, npy_intp lines, npy_intp stride,
+                      npy_intp width, double *total, double *dot) {
     float room[2][LINE];
     for (npy_intp w = 0; w < width; w++) total[w] = dot[w] = 0;
     for (npy_intp first = 0; first < lines; first += BLOCK) {
         npy_intp n = lines - first < BLOCK ? lines - first : BLOCK;
         float sum[LINE] = {0}, products[LINE] = {0};
         for (npy_intp i = 0; i < n; i++, at += stride) {
-            const float *g = floats_of(q->from[0], at, width, room[0]);
             const float *x = floats_of(q->from[1], at, width, room[1]);
+            const float *g = gradient_of(q, at, width, x, v, room[0]);
             for (npy_intp w = 0; w < width; w++)
-                sum[w] += g[w], products[w] += g[w] * (x[w] - mean[w]);
+                sum[w] += g[w], products[w] += g[w] * (x[w] - v.mean[w]);
         }
         for (npy_intp w = 0; w < width; w++) total[w] += sum[w], dot[w] += products[w];
     }
@@ -113,19 +151,23 @@ static void line_sums(const Norm *q, npy_intp at, const float *mean, npy_intp li
 static void norm_sums(const Norm *q) {
     Lines v = lines_of(q);
     double totals[LINE], dots[LINE];
-    float line[LINE];
+    float line[3][LINE];
+    OfChannels all = {repeated(q->at[2], q, v, line[0]), NULL, NULL};
+    if (q->h)
+        all.scale = repeated(q->at[5], q, v, line[1]), all.shift = repeated(q->at[6], q, v, line[2]);
     for (npy_intp c = 0; c < q->C; c += LINE) {
         npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
         npy_intp end = v.lines * v.stride;
         float last[2];
-        const float *mean = repeated(q->at[2], q, v, line) + c;
-        line_sums(q, c, mean, v.lines, v.stride, width, totals, dots);
+        OfChannels here = from_channel(all, c);
+        line_sums(q, c, here, v.lines, v.stride, width, totals, dots);
         for (npy_intp k = 0; k < channels; k++) {
             double total = 0, dot = 0;
             for (npy_intp w = k; w < width; w += q->C) total += totals[w], dot += dots[w];
             for (npy_intp i = end + c + k; i < q->P * q->C; i += q->C) {
-                float g = *floats_of(q->from[0], i, 1, last);
-                total += g, dot += g * (*floats_of(q->from[1], i, 1, last + 1) - mean[k]);
+                float x = *floats_of(q->from[1], i, 1, last);
+                float g = *gradient_of(q, i, 1, &x, from_channel(here, k), last + 1);
+                total += g, dot += g * (x - here.mean[k]);
             }
             q->at[3][c + k] = total, q->at[4][c + k] = dot;
         }
@@ -136,6 +178,13 @@ static void norm_sums(const Norm *q) {
 static npy_intp some_of(const Norm *q, Lines v, npy_intp i, npy_intp w) {
     npy_intp n = v.stride - w < LINE ? v.stride - w : LINE, rest = q->P * q->C - i;
     return n < rest ? n : rest;
+}
+
+#define AHEAD 512 /* floats to be written a few lines later: exponentials leave the memory idle */
+
+static inline void with_silu(float *y, npy_intp n) {
+    for (npy_intp k = 0; k < n; k += 16) __builtin_prefetch(y + k + AHEAD, 1);
+    for (npy_intp k = 0; k < n; k++) y[k] *= sigmoid_of(y[k]);
 }
 
 static void normalise(const Norm *q) {
@@ -149,6 +198,7 @@ static void normalise(const Norm *q) {
         float *restrict y = floats_for(q->to, i, room[1]);
         if (b) for (npy_intp k = 0; k < n; k++) y[k] = (x[k] - m[w + k]) * s[w + k] + b[w + k];
         else for (npy_intp k = 0; k < n; k++) y[k] = (x[k] - m[w + k]) * s[w + k];
+        if (q->silu) with_silu(y, n);
         stored(q->to, i, n, y);
     }
 }
@@ -162,7 +212,7 @@ static void norm_gradient(const Norm *q) {
         n = some_of(q, v, i, w);
         const float *g = floats_of(q->from[0], i, n, room[0]);
         const float *x = floats_of(q->from[1], i, n, room[1]);
-        float *restrict dx = floats_for(q->to, i, room[2]);
+        float *dx = floats_for(q->to, i, room[2]); /* may be g */
 #pragma GCC ivdep
         for (npy_intp k = 0; k < n; k++)
             dx[k] = g[k] * a[w + k] - (x[k] - m[w + k]) * b[w + k] - e[w + k];
@@ -198,10 +248,103 @@ NORM(normalise_loop, normalise)
 NORM(norm_sums_loop, norm_sums)
 NORM(norm_gradient_loop, norm_gradient)
 
+/* The mean of the values of a group's channels, each times w, if there are weights. */
+static double mean_of_group(const float *x, const float *w, npy_intp channels) {
+    double sum = 0;
+    for (npy_intp c = 0; c < channels; c++) sum += x[c] * (w ? w[c] : 1.0);
+    return sum / channels;
+}
+
+/* Replaces the means and sums of squared deviations of channels by the mean of their group, and
+   r = 1 / sqrt(its variance + eps). */
+static void join_channels(const Norm *q, npy_intp channels, double eps) {
+    for (npy_intp first = 0; first < q->C; first += channels) {
+        float *means = q->at[1] + first, *m2 = q->at[2] + first;
+        double mean = mean_of_group(means, NULL, channels), squares = 0;
+        for (npy_intp c = 0; c < channels; c++)
+            squares += m2[c] / (double)q->P + (means[c] - mean) * (means[c] - mean);
+        double r = 1 / sqrt(squares / channels + eps);
+        for (npy_intp c = 0; c < channels; c++) means[c] = mean, m2[c] = r;
+    }
+}
+
+static void scaled_by(const float *w, const float *r, npy_intp C, float *scale) {
+    for (npy_intp c = 0; c < C; c++) scale[c] = w ? r[c] * w[c] : r[c];
+}
+
+/* Sample n of an array whose samples have `each` elements. */
+static Numbers sample_of(Numbers x, npy_intp n, npy_intp each) {
+    npy_intp bytes = x.half ? sizeof(npy_uint16) : sizeof(float);
+    return (Numbers){x.at ? (char *)x.at + n * each * bytes : NULL, x.half};
+}
+
+static int group_norm_loop(Arguments *a) {
+    npy_intp P = SIZE(a, 'P'), C = SIZE(a, 'C'), groups = (npy_intp)a->number[0];
+    if (groups < 1 || C % groups) return NOT_MADE_FOR;
+    float *scale = malloc(C * sizeof *scale);
+    if (!scale) return NO_MEMORY;
+    for (npy_intp n = 0; n < SIZE(a, 'N'); n++) {
+        float *mean = (float *)a->at[3] + n * C, *r = (float *)a->at[4] + n * C;
+        Norm q = {P, C, {NULL, mean, r}, {sample_of(numbers_of(a, 0), n, P * C)}};
+        moments(&q);
+        join_channels(&q, C / groups, a->number[1]);
+        scaled_by(a->at[1], r, C, scale);
+        q.at[2] = scale, q.at[3] = a->at[2];
+        q.to = sample_of(numbers_of(a, 5), n, P * C), q.silu = (int)a->number[2];
+        normalise(&q);
+    }
+    free(scale);
+    return DONE;
+}
+
+/* dx = g r w - (x - mean) r^3 m(dot w) - r m(total w), with m the mean over a group's elements. */
+static void group_gradient(Norm *q, const float *w, const float *r, npy_intp channels, float *room) {
+    float *b = room, *e = room + q->C;
+    for (npy_intp first = 0; first < q->C; first += channels) {
+        const float *of = w ? w + first : NULL;
+        float shift = mean_of_group(q->at[3] + first, of, channels) / q->P * r[first];
+        float slope = mean_of_group(q->at[4] + first, of, channels) / q->P * r[first] * r[first] *
+                      r[first];
+        for (npy_intp c = first; c < first + channels; c++) b[c] = slope, e[c] = shift;
+    }
+    q->at[4] = b, q->at[5] = e;
+}
+
+static int group_norm_gradient_loop(Arguments *a) {
+    npy_intp P = SIZE(a, 'P'), C = SIZE(a, 'C'), groups = (npy_intp)a->number[0];
+    if (groups < 1 || C % groups) return NOT_MADE_FOR;
+    const float *w = a->at[3];
+    Numbers of_x = numbers_of(a, 9);
+    int needs_h = a->at[2] && (!of_x.at || of_x.half); /* else dx has room for it */
+    float *scale = malloc((3 * C + (needs_h ? P * C : 0)) * sizeof *scale), *room = scale + C;
+    if (!scale) return NO_MEMORY;
+    for (npy_intp n = 0; n < SIZE(a, 'N'); n++) {
+        float *mean = (float *)a->at[5] + n * C, *r = (float *)a->at[6] + n * C;
+        Numbers g = sample_of(numbers_of(a, 0), n, P * C), x = sample_of(numbers_of(a, 1), n, P * C);
+        Norm q = {P, C, {NULL, NULL, mean}, {g, x}, sample_of(of_x, n, P * C)};
+        scaled_by(w, r, C, scale);
+        q.at[3] = (float *)a->at[7] + n * C, q.at[4] = (float *)a->at[8] + n * C;
+        if (a->at[2]) {
+            q.at[5] = scale, q.at[6] = a->at[4], q.y = sample_of(numbers_of(a, 2), n, P * C);
+            q.h = needs_h ? room + 2 * C : q.to.at;
+        }
+        norm_sums(&q);
+        if (!of_x.at) continue;
+        group_gradient(&q, w, r, C / groups, room);
+        q.at[3] = scale;
+        if (q.h) q.from[0] = (Numbers){q.h, 0};
+        norm_gradient(&q);
+    }
+    free(scale);
+    return DONE;
+}
+
 Kernel norm_kernels[] = {
     KERNEL(moments_loop, "hNPC ~fNC ~fNC"),
     KERNEL(normalise_loop, "hNPC fNC fNC ?fC ~hNPC"),
     KERNEL(norm_sums_loop, "hNPC hNPC fNC ~fNC ~fNC"),
     KERNEL(norm_gradient_loop, "hNPC hNPC fNC fNC fNC fNC ~hNPC"),
+    KERNEL(group_norm_loop, "hNPC ?fC ?fC % # ! ~fNC ~fNC ~hNPC"),
+    KERNEL(group_norm_gradient_loop, "hNPC hNPC ?hNPC ?fC ?fC fNC fNC % ~fNC ~fNC ~?hNPC"),
     END_OF_KERNELS,
 };

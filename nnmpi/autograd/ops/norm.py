@@ -50,10 +50,6 @@ def _by_sample(x: Array) -> Array:
     return _rows(x).reshape(len(x), prod(x.shape[2:]), x.shape[1])
 
 
-def _scaled(r: Array, w: Array | None) -> Array:
-    return r if w is None else r * w
-
-
 def moments(x: Array) -> Moments:
     """The moments of each channel of x: count, mean and sum of squared deviations."""
     rows = _rows(x)
@@ -196,46 +192,35 @@ def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> 
     return Result(y.reshape(x_shape), (vjp_x, vjp_w))
 
 
-def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:
-    """x (N, C, ...) normalised within each sample and group of C / groups channels, times w plus b.
+def group_norm(
+    x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float, silu: bool = False
+) -> Result:
+    """x (N, C, ...) normalised within each sample and group of C / groups channels, times w plus b,
+    then SiLU if `silu`.
 
-    Everything except the passes over x and g works on one value per sample and channel, (N, C).
+    For the gradient x is kept, and with SiLU its value, which other ops keep, too.
     """
     xp, rows, shape = xp_of(x), _by_sample(x), x.shape
     N, C = shape[:2]
-    positions = rows.shape[1]
-
-    def of_groups(a: Array) -> Array:
-        """The mean of a (N, C) over each group, repeated for each channel of the group."""
-        shared = a.reshape(N, groups, C // groups).mean(axis=2)
-        return xp.repeat(shared, C // groups, axis=1)
-
-    means, m2 = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
-    kernels.moments_loop(rows, means, m2)
-    # the variance of a group is the mean of its channels' variances plus that of their squared
-    # offsets: sums of squares of x would cancel
-    mean = of_groups(means)
-    offset = means - mean
-    r = 1 / xp.sqrt(of_groups(m2 / max(positions, 1) + offset * offset) + eps)
+    mean, r = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
     y = xp.empty_like(rows)
-    kernels.normalise_loop(rows, mean, _scaled(r, w), b, y)
+    kernels.group_norm_loop(rows, w, b, groups, eps, silu, mean, r, y)
 
-    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns g by sample, and the sums over positions of g and of g (x - mean)."""
-        g = _by_sample(g)
+    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array | None, Array, Array]:
+        """Returns the gradient of x, if it is needed, and the sums over positions of the gradient
+        of normalised values, and of that times (x - mean)."""
         total, dot = (xp.empty((N, C), types_of(g.dtype).sums) for _ in range(2))
-        kernels.norm_sums_loop(g, rows, mean, total, dot)
-        return g, total, dot
-
-    def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
-        g, total, dot = s
-        e, ed = (of_groups(_scaled(sums, w)) / max(positions, 1) for sums in (total, dot))
-        dx = xp.empty_like(rows)
-        kernels.norm_gradient_loop(g, rows, mean, _scaled(r, w), ed * r * r * r, e * r, dx)
-        return _unrows(dx.reshape(-1, C), shape)
+        dx = xp.empty_like(rows) if needs[0] else None
+        given = _by_sample(g), rows, y if silu else None, w, b, mean, r, groups
+        kernels.group_norm_gradient_loop(*given, total, dot, dx)
+        return dx, total, dot
 
     return Result(
         _unrows(y.reshape(-1, C), shape),
-        (vjp_x, lambda s, out: (s[2] * r).sum(axis=0), lambda s, out: s[1].sum(axis=0)),
+        (
+            lambda s, out: _unrows(s[0].reshape(-1, C), shape),
+            lambda s, out: (s[2] * r).sum(axis=0),
+            lambda s, out: s[1].sum(axis=0),
+        ),
         prepare,
     )

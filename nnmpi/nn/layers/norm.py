@@ -163,7 +163,7 @@ class GroupNorm(Module):
         self.channels = num_channels  # on this rank, in whole groups
         self.weight, self.bias = _scale_and_shift((num_channels,), affine, affine)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, silu: bool = False) -> Tensor:
         x = as_tensor(x)
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ValueError(
@@ -171,7 +171,8 @@ class GroupNorm(Module):
                 f"C = {self.channels}"
             )
         groups = self.num_groups * self.channels // self.num_channels
-        return apply(norm.group_norm, x, self.weight, self.bias, groups=groups, eps=self.eps)
+        options = {"groups": groups, "eps": self.eps, "silu": silu}
+        return apply(norm.group_norm, x, self.weight, self.bias, **options)
 
     def extra_repr(self) -> str:
         affine = self.weight is not None
@@ -200,14 +201,14 @@ class InstanceNorm2d(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
         self.num_features, self.momentum = num_features, momentum
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, silu: bool = False) -> Tensor:
         x = as_tensor(x)
         if x.ndim != 4 or (self.training and x.shape[2] * x.shape[3] == 1):
             raise ValueError(
                 f"InstanceNorm2d: input of shape {x.shape}; it must be (N, C, H, W), and have more "
                 "than one pixel in training, since one pixel has no variance"
             )
-        return super().forward(x)
+        return super().forward(x, silu)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, affine={self.weight is not None}"

@@ -7,6 +7,7 @@ import numpy as np
 from helpers.kernels.numbers import Rng, numbers, one_of, windows
 
 from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import activations, norm
 from nnmpi.arrays.kernels.softmax import like_scores
 
 CLOSE = 2e-6  # relative to the largest number: other orders of sums, other polynomials
@@ -115,6 +116,32 @@ def norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
     (N, P, C), of_channels = shapes(rng), 4
     g, x, *rest = normal(rng, dtype, (N, P, C), (N, P, C), *[(N, C)] * of_channels, (N, P, C))
     return [g, x, *rest]
+
+
+def group_norm(rng: Rng, dtype: Any) -> list[Any]:
+    N, P, _ = shapes(rng)
+    groups, each = one_of(rng, 1, 2, 8), one_of(rng, 1, 4, 32) if P > 1 else 4
+    C = groups * each
+    x, w, b, mean, r, y = normal(rng, dtype, (N, P, C), C, C, (N, C), (N, C), (N, P, C))
+    x += 30 * rng.random(C).astype(dtype)
+    with_silu = bool(rng.integers(2))
+    return [x, one_of(rng, None, w), one_of(rng, None, b), groups, 0.1, with_silu, mean, r, y]
+
+
+def group_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    x, w, b, groups, eps, with_silu, mean, r, y = group_norm(rng, dtype)
+    x -= x.mean(axis=(0, 1))  # else the sums cancel
+    norm.group_norm_loop.reference(x, w, b, groups, eps, with_silu, mean, r, y)
+    g, dx, total, dot = normal(rng, dtype, x.shape, x.shape, mean.shape, mean.shape)
+    dx = one_of(rng, None, dx)
+    return [g, x, y if with_silu else None, w, b, mean, r, groups, total, dot, dx]
+
+
+def silu_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    g, x, y, dx = of_images(4)(rng, dtype)
+    with np.errstate(all="ignore"):
+        activations.silu_loop.reference(x, dx, y)
+    return [g, x, y, dx]
 
 
 def layers(rng: Rng) -> tuple[int, int]:
@@ -249,6 +276,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "sigmoid_loop": (of_images(2), CLOSE, False),
     "sigmoid_gradient_loop": (of_images(3), 0, False),
     "silu_loop": (of_images(3), CLOSE, False),
+    "silu_gradient_loop": (silu_gradient, CLOSE, False),
     "gelu_loop": (of_images(3), CLOSE, False),
     "gelu_tanh_loop": (of_images(3), CLOSE, False),
     "softmax_loop": (along(2), CLOSE, False),
@@ -264,9 +292,12 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "moments_loop": (moments, CLOSE, False),
     "normalise_loop": (normalise, 0, False),
     "normalise_relu_loop": (normalise, 0, False),
+    "normalise_silu_loop": (normalise, CLOSE, False),
     "norm_sums_loop": (norm_sums, CLOSE, False),
     "norm_relu_sums_loop": (norm_relu_sums, CLOSE, False),
     "norm_gradient_loop": (norm_gradient, 0, False),
+    "group_norm_loop": (group_norm, CLOSE, False),
+    "group_norm_gradient_loop": (group_norm_gradient, CLOSE, False),
     "layer_norm_loop": (layer_norm, CLOSE, False),
     "layer_norm_gradient_loop": (layer_norm_gradient, CLOSE, False),
     "layer_norm_sums_loop": (layer_norm_sums, CLOSE, False),

@@ -56,8 +56,9 @@ def _norms() -> dict[str, Case]:
     def root(t: Any, x: Any, w: Any, shape: Any, eps: float) -> Any:
         return t.nn.functional.rms_norm(x, shape, w, eps)
 
-    def group(t: Any, x: Any, w: Any, b: Any, groups: int, eps: float) -> Any:
-        return t.nn.functional.group_norm(x, groups, w, b, eps)
+    def group(t: Any, x: Any, w: Any, b: Any, groups: int, eps: float, silu: bool = False) -> Any:
+        y = t.nn.functional.group_norm(x, groups, w, b, eps)
+        return t.nn.functional.silu(y) if silu else y
 
     cases = {}
     known = {"mean": np.array([0.1, -0.2, 0.3]), "var": np.array([0.5, 1.0, 2.0]), "n": 0}
@@ -83,6 +84,8 @@ def _norms() -> dict[str, Case]:
         for w, b in (((6,), (6,)), ((6,), None), (None, None)):
             name = f"group_norm {label(x)} in {groups}{' * w' if w else ''}{' + b' if b else ''}"
             cases[name] = Case(norm.group_norm, (x, w, b), group, {"groups": groups, "eps": EPS})
+            options = {"groups": groups, "eps": EPS, "silu": True}
+            cases[f"{name}, SiLU"] = Case(norm.group_norm, (x, w, b), group, options)
     images = (channels_last(2, 4, 3, 5), (4,), (4,))
     cases["group_norm, channels last"] = Case(
         norm.group_norm, images, group, {"groups": 2, "eps": EPS}
