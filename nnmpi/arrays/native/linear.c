@@ -13,11 +13,13 @@
 #include "epilogue.h"
 #include "few_rows.h"
 #include "half_products.h"
+#include "near_products.h"
 
 #ifdef FUSED
 #define LARGEST (1 << 18) /* n K O */
 #define SHORT 64          /* with FEW_ROWS rows w is not packed, from this K on, */
 #define MOST (1 << 20)    /* and up to this K O: threads of BLAS would divide more */
+#define TURNED 512        /* weights that are turned element by element */
 #define SOME 512          /* columns that are summed at a time */
 
 typedef struct {
@@ -35,10 +37,21 @@ static int has_few_rows(const Layer *q) {
            q->K * q->O <= MOST;
 }
 
+/* y for a layer with so few weights that it takes no time to turn them. */
+static int near_forward(const Layer *q, float *y) {
+    float turned[TURNED];
+    if (q->K * q->O > TURNED) return 0;
+    for (npy_intp o = 0; o < q->O; o++)
+        for (npy_intp k = 0; k < q->K; k++) turned[k * q->O + o] = q->w[o * q->K + k];
+    Sizes s = {q->n, q->O, q->K, q->K, 1, q->O, 1, q->O, 1};
+    return near_product(&s, q->x, turned, y, (Ending){q->b, q->cuts});
+}
+
 /* y = x w^T; if O > n by its transpose, w x^T, which copies less. */
 static int forward(const Layer *q, float *y) {
     Sizes s = {q->n, q->O, q->K, q->K, 1, 1, q->K, q->O, 1};
     Sizes turned = {q->O, q->n, q->K, q->K, 1, 1, q->K, 1, q->O};
+    if (near_forward(q, y)) return 1;
     int done = has_few_rows(q) && few_outputs(q->n, q->K, q->O, q->x, q->w, y);
     if (!done && q->O > q->n) done = product(&turned, q->w, q->x, y, 0);
     else if (!done) done = product(&s, q->x, q->w, y, 0);
@@ -50,12 +63,14 @@ static int forward(const Layer *q, float *y) {
 static int backward(const Layer *q, const float *g, float *dx, float *dw, float *db) {
     Sizes of_x = {q->n, q->K, q->O, q->O, 1, q->K, 1, q->K, 1};
     Sizes of_w = {q->O, q->K, q->n, 1, q->O, q->K, 1, q->K, 1};
+    Sizes turned = {q->K, q->O, q->n, 1, q->K, q->O, 1, 1, q->K}; /* dw^T = x^T g */
     if (has_few_rows(q)) {
         if (dx) few_inputs(q->n, q->K, q->O, g, q->w, dx);
         if (dw) few_weights(q->n, q->K, q->O, g, q->x, dw);
     } else {
         if (dx && !product(&of_x, g, q->w, dx, 0)) return 0;
-        if (dw && !product(&of_w, g, q->x, dw, 0)) return 0;
+        int done = dw && q->K < PER_VECTOR && near_product(&turned, q->x, g, dw, (Ending){NULL});
+        if (dw && !done && !product(&of_w, g, q->x, dw, 0)) return 0;
     }
     if (db) {
         memcpy(db, g, q->O * sizeof *db);

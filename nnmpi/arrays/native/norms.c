@@ -154,7 +154,8 @@ static void norm_sums(const Norm *q) {
     float line[3][LINE];
     OfChannels all = {repeated(q->at[2], q, v, line[0]), NULL, NULL};
     if (q->h)
-        all.scale = repeated(q->at[5], q, v, line[1]), all.shift = repeated(q->at[6], q, v, line[2]);
+        all = (OfChannels){all.mean, repeated(q->at[5], q, v, line[1]),
+                           repeated(q->at[6], q, v, line[2])};
     for (npy_intp c = 0; c < q->C; c += LINE) {
         npy_intp width = v.stride - c < LINE ? v.stride - c : LINE, channels = width / v.per;
         npy_intp end = v.lines * v.stride;
@@ -297,8 +298,9 @@ static int group_norm_loop(Arguments *a) {
     return DONE;
 }
 
-/* dx = g r w - (x - mean) r^3 m(dot w) - r m(total w), with m the mean over a group's elements. */
-static void group_gradient(Norm *q, const float *w, const float *r, npy_intp channels, float *room) {
+/* Prepares dx = g r w - (x - mean) r^3 m(dot w) - r m(total w), with m the mean over a group. */
+static void group_gradient(Norm *q, const float *w, const float *r, npy_intp channels,
+                           float *room) {
     float *b = room, *e = room + q->C;
     for (npy_intp first = 0; first < q->C; first += channels) {
         const float *of = w ? w + first : NULL;
@@ -320,7 +322,8 @@ static int group_norm_gradient_loop(Arguments *a) {
     if (!scale) return NO_MEMORY;
     for (npy_intp n = 0; n < SIZE(a, 'N'); n++) {
         float *mean = (float *)a->at[5] + n * C, *r = (float *)a->at[6] + n * C;
-        Numbers g = sample_of(numbers_of(a, 0), n, P * C), x = sample_of(numbers_of(a, 1), n, P * C);
+        Numbers g = sample_of(numbers_of(a, 0), n, P * C);
+        Numbers x = sample_of(numbers_of(a, 1), n, P * C);
         Norm q = {P, C, {NULL, NULL, mean}, {g, x}, sample_of(of_x, n, P * C)};
         scaled_by(w, r, C, scale);
         q.at[3] = (float *)a->at[7] + n * C, q.at[4] = (float *)a->at[8] + n * C;

@@ -12,9 +12,12 @@
        A  | 0 0 0 |            ─►    0 1 0 1 0 1
           | 1 1 1 |
 
+   A small B with contiguous rows is read where it is (near_products.h).
+
    TERMS_AT_ONCE terms are added up in their order, and their sum is added to C, whatever the other
    sizes are. */
 #include "half_products.h"
+#include "near_products.h"
 
 #ifdef FUSED
 #define GROUP 128      /* columns at a time: their strips stay in the L2 cache, */
@@ -158,7 +161,25 @@ void packed_product(const Sizes *s, const float *A, const float *panels, const f
         }
 }
 
+int near_product(const Sizes *s, const float *A, const float *B, float *C, Ending e) {
+    if (s->b_column != 1 || s->k > TERMS_AT_ONCE || s->k * s->n > NEAREST) return 0;
+    float block[ROWS * WIDTH];
+    int is_plain = s->c_column == 1;
+    for (npy_intp i = 0; i < s->m; i += ROWS)
+        for (npy_intp j = 0; j < s->n; j += WIDTH) {
+            npy_intp rows = s->m - i < ROWS ? s->m - i : ROWS;
+            npy_intp columns = s->n - j < WIDTH ? s->n - j : WIDTH;
+            float *at = C + i * s->c_row + j * s->c_column;
+            Ending here = {e.bias ? e.bias + j : NULL, e.cuts};
+            near_tile(s, rows, columns, A + i * s->a_row, B + j, is_plain ? at : block,
+                      is_plain ? s->c_row : WIDTH, here);
+            if (!is_plain) write_block(s, block, rows, columns, 0, at);
+        }
+    return 1;
+}
+
 int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
+    if (!adds && near_product(s, A, B, C, (Ending){NULL})) return 1;
     npy_intp depth = s->k < TERMS_AT_ONCE ? s->k : TERMS_AT_ONCE;
     npy_intp rows = s->m, columns = whole_of(s->n, WIDTH);
     int packs = s->n >= MANY;
