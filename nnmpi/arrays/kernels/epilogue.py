@@ -61,7 +61,11 @@ def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConsta
     """Makes the arrays for `bias_relu`; whole rows on the host, where single pixels are slow."""
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
-    return RowConstants(b if b is None or w == 1 else xp.tile(b, w), zero)
+    if b is None or w == 1:
+        return RowConstants(b, zero)
+    row = xp.empty((w, len(b)), b.dtype)  # np.tile takes as long as a small convolution
+    row[...] = b
+    return RowConstants(row.reshape(-1), zero)
 
 
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
