@@ -78,7 +78,7 @@ class Storage:
 
     A node has a Storage as its parent in place of a tensor that gets no gradient.
 
-    is_copy: True for a view that had to be copied, so that a write would not reach the tensor
+    is_copy: True for a copy where PyTorch has a view, so that a write would not reach the tensor
     is_lent: True if a view of the tensor was made, or a function holds it for its backward pass
     """
 

@@ -235,9 +235,9 @@ class Tensor(TorchNames):
             )
         if self.storage.is_copy:
             raise RuntimeError(
-                f"writing in place to this view of shape {self.shape} would not reach the tensor: "
-                "its elements are in another memory order, so the view is a copy; write to the "
-                "tensor itself, or to view.copy()"
+                f"writing in place to this copy of shape {self.shape} would not reach the tensor: "
+                "it is of a state dict, or a view with elements in another memory order; write to "
+                "the tensor itself, or to copy.clone()"
             )
         return constant(value, (self,))
 

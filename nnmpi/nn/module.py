@@ -22,6 +22,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, on_host
+from nnmpi.autograd.recording import Storage
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
@@ -207,8 +208,12 @@ class Module(Hooked, Registries):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns copies of all parameters and buffers as tensors on the host, with PyTorch's names
-        and shapes."""
-        return {p.path: Tensor(np.array(on_host(value), order="C")) for p, value in self.tensors()}
+        and shapes.
+
+        In PyTorch a write to one of them reaches the model, so writing in place raises
+        RuntimeError.
+        """
+        return {place.path: _copy(value) for place, value in self.tensors()}
 
     def state_arrays(self) -> Iterable[StateArray]:
         """Returns what else of this module a step depends on and changes, such as the state of a
@@ -232,3 +237,10 @@ class Module(Hooked, Registries):
     def extra_repr(self) -> str:
         """Returns the options that `repr` shows in parentheses."""
         return ""
+
+
+def _copy(value: Parameter | Array) -> Tensor:
+    """Returns a copy on the host, which is marked as one."""
+    t = Tensor(np.array(on_host(value), order="C"))
+    t.storage = Storage(is_copy=True)
+    return t

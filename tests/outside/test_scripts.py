@@ -32,6 +32,7 @@ pytestmark = [
 FOLDER = Path(__file__).with_name("scripts")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 SAMPLE = {"checkpoint_resume", "cifar_resnet", "mnist_convnet", "style_transfer"}
+SAMPLE |= {"actor_critic", "char_gpt", "ddp_training", "packed_lstm"}
 """The scripts that run without --all."""
 
 REFUSED = {
@@ -42,9 +43,11 @@ REFUSED = {
 
 TOLERANCE = 1e-4
 WIDER: dict[str, float] = {"fgsm": 5e-3, "style_transfer": 2e-3, "unet_dice": 5e-3}
+WIDER |= {"mixture_density": 1e-3, "reinforce": 1e-3}
 """The tolerance of scripts in which differences of roundings grow: by signs of gradients that are
 nearly 0, by L-BFGS, which divides by small differences, and in a max-pool, which may take another
-one of two elements that are nearly equal."""
+one of two elements that are nearly equal. Losses of `mixture_density` and `reinforce` are sums of
+terms of both signs, and some are nearly 0."""
 
 IMPORT = re.compile(r"^(\s*(?:import|from)\s+)torch\b(.*)$", re.MULTILINE)
 DTYPE = re.compile(r"\btorch\.(?=u?int\d|float\d|bfloat16|bool)")

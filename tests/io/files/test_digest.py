@@ -91,6 +91,7 @@ def test_weights_that_are_not_finite_are_refused(
 ) -> None:
     m = build().to("float64")
     state = m.state_dict()
+    state["0.weight"] = state["0.weight"].clone()
     state["0.weight"][1, 2] = number
     nnmpi.save(state, tmp_path / "m")
     with refused(f"--load {tmp_path / 'm'}: {words}; load another file"):
