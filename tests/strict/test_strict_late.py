@@ -78,7 +78,8 @@ def run(*callbacks: object, **options: Any) -> Run:
             nnmpi.Config(**given), model, (*data(), *data()), comm_self(), callbacks=callbacks
         )
         done = trainer.fit(losses)
-    state = {**trainer.model.state_dict(), **trainer.optimizer_state_dict()}
+    state = {name: t.numpy() for name, t in trainer.model.state_dict().items()}
+    state |= {**trainer.optimizer_state_dict()}
     return Run(losses.found, done["skipped_steps"], state, machine.waits(calls))
 
 

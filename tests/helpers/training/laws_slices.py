@@ -50,7 +50,7 @@ def trained(comm: Comm, name: str, slices: int, **options: Any) -> Trained:
     result = trainer.fit(losses)
     digest = hashlib.sha256()
     for value in trainer.model.state_dict().values():
-        digest.update(value.tobytes())
+        digest.update(value.numpy().tobytes())
     assert len(losses.found) == result["steps"] == config["steps"]
     bits = [loss.hex() for loss in losses.found]
     test = [result[name].hex() for name in ("test_loss", "accuracy")]

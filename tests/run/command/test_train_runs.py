@@ -81,7 +81,7 @@ def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
     assert 2 * 403 * 4 <= kind["optimizer_bytes"] <= 2 * (403 + 4 * 16) * 4  # flat, and aligned
     assert event["data_bytes"] == 150 * (4 * 4 + 8)
     assert (event["steps"], event["steps_per_epoch"], event["epochs"]) == (300, 2, 150)
-    assert "Linear(4, 50" in event["layers"]
+    assert "Linear(in_features=4, out_features=50" in event["layers"]
     assert 64 * 50 * 4 < kind["activation_bytes"] < 100 * 64 * 50 * 4
     more = "--dry-run", "--quiet", "--dtype=float64", "--optimizer=sgd"
     (other,) = command(*IRIS, *more).events[0]["kinds"]
