@@ -559,11 +559,13 @@ ADD_ONS = {
         modules=(
             "nnmpi.utils",
             *("nnmpi.optim.lr_scheduler", "nnmpi.optim.scheduler", "nnmpi.optim.cycles"),
+            "nnmpi.optim.swa_utils",
         ),
         rows={
             "names": {
                 "utils": "nnmpi.utils",
                 "optim.lr_scheduler": "nnmpi.optim.lr_scheduler",
+                "optim.swa_utils": "nnmpi.optim.swa_utils",
             }
         },
     ),

@@ -51,6 +51,7 @@ __all__ += list(addons.names_of(__name__))
 
 if TYPE_CHECKING:
     from nnmpi.optim import lr_scheduler as lr_scheduler
+    from nnmpi.optim import swa_utils as swa_utils
     from nnmpi.optim.adaptive import Adadelta as Adadelta
     from nnmpi.optim.adaptive import Adagrad as Adagrad
     from nnmpi.optim.adaptive import NAdam as NAdam

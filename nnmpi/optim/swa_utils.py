@@ -1,0 +1,172 @@
+"""PyTorch's averages of weights: means over steps and exponential moving averages; the schedule
+and running statistics that go with them.
+
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    ...                                # after each step:
+    averaged.update_parameters(model)
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd import Tensor, no_grad
+from nnmpi.nn.layers.norm import BatchNorm1d, BatchNorm2d
+from nnmpi.nn.module import Module
+from nnmpi.optim.optimizer import Optimizer
+from nnmpi.optim.scheduler import LRScheduler, for_each
+
+Average = Callable[[Tensor, Tensor, Any], Any]
+"""`average(averaged, current, count)` returns the next average, after `count` earlier models."""
+
+Averages = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
+"""The same for lists of tensors; it writes into the first ones."""
+
+
+def get_ema_avg_fn(decay: float = 0.999) -> Average:
+    """Returns the average decay * averaged + (1 - decay) * current."""
+    _check_decay(decay)
+    return lambda averaged, current, count: decay * averaged + (1 - decay) * current
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
+    """Returns the same for lists of tensors."""
+    return _of_each(get_ema_avg_fn(decay))
+
+
+def get_swa_avg_fn() -> Average:
+    """Returns the mean of all models."""
+    return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
+
+
+def get_swa_multi_avg_fn() -> Averages:
+    """Returns the same for lists of tensors."""
+    return _of_each(get_swa_avg_fn())
+
+
+def _check_decay(decay: float) -> None:
+    if not 0 <= decay <= 1:
+        raise ValueError(f"get_ema_avg_fn: decay={decay} must be from 0 to 1")
+
+
+def _of_each(average: Average) -> Averages:
+    def averages(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
+        for a, c in zip(averaged, current, strict=True):
+            a[...] = average(a, c, count)
+
+    return averages
+
+
+class AveragedModel(Module):
+    """A copy of a model, `module`, whose parameters are averages over the models that
+    `update_parameters` was called with: means, or what `avg_fn` or `multi_avg_fn` says.
+
+    Buffers are copied from the last model; with `use_buffers` those of floating-point type are
+    averages too.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        device: Any = None,
+        avg_fn: Average | None = None,
+        multi_avg_fn: Averages | None = None,
+        use_buffers: bool = False,
+    ) -> None:
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise ValueError("AveragedModel: give avg_fn or multi_avg_fn, not both")
+        self.module = copy.deepcopy(model)
+        if device is not None:
+            self.module.to(device)
+        self.register_buffer("n_averaged", np.array(0))
+        self.use_buffers = use_buffers
+        self._averages = multi_avg_fn or _of_each(avg_fn or get_swa_avg_fn())
+
+    n_averaged: Any
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Calls the averaged model."""
+        return self.module(*args, **options)
+
+    def update_parameters(self, model: Module) -> None:
+        """Takes the parameters of a model into the averages."""
+        count = int(self.n_averaged)
+        averaged = [p.data for p in self.module.parameters()]
+        current = [
+            p.detach().to(a.device) for p, a in zip(model.parameters(), averaged, strict=True)
+        ]
+        for (_, old), (_, new) in zip(
+            self.module.named_buffers(), model.named_buffers(), strict=True
+        ):
+            if self.use_buffers and old.dtype.kind == "f":
+                averaged.append(Tensor(old))
+                current.append(Tensor(new))
+            else:
+                old[...] = new
+        with no_grad():
+            if count:
+                self._averages(averaged, current, count)
+            else:
+                for a, c in zip(averaged, current, strict=True):
+                    a[...] = c
+        self.n_averaged += 1
+
+
+class SWALR(LRScheduler):
+    """Goes from the rates of the optimizer to `swa_lr` in `anneal_epochs` steps, by a cosine or in
+    equal steps, and stays there."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        swa_lr: float | Sequence[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        last_epoch: int = -1,
+    ) -> None:
+        if anneal_strategy not in ("cos", "linear") or anneal_epochs < 0:
+            raise ValueError(
+                f"SWALR: anneal_strategy={anneal_strategy!r}, anneal_epochs={anneal_epochs}: give "
+                "'cos' or 'linear', and at least 0"
+            )
+        self._ends = for_each("SWALR", "swa_lr", swa_lr, optimizer.param_groups)
+        self.anneal_epochs, self._is_cosine = anneal_epochs, anneal_strategy == "cos"
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        step = self.last_epoch if self.anneal_epochs else max(1, self.last_epoch)
+        before, after = self._share(step - 1), self._share(step)
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return [
+            end if before == 1 else end * after + (rate - end * before) / (1 - before) * (1 - after)
+            for rate, end in zip(rates, self._ends, strict=True)
+        ]
+
+    def _share(self, step: int) -> float:
+        """Returns the share of the way that is done after so many steps."""
+        t = min(max(step / max(1, self.anneal_epochs), 0.0), 1.0)
+        return (1 - math.cos(math.pi * t)) / 2 if self._is_cosine else t
+
+
+def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+    """Computes the running statistics of all batch norms anew, as means over the batches of a
+    loader, of which each is an input or begins with it."""
+    norms = [m for m in model.modules() if isinstance(m, BatchNorm1d | BatchNorm2d)]
+    momenta, was_training = [m.momentum for m in norms], model.training
+    if not norms:
+        return
+    for m in norms:
+        m.running_mean[...], m.running_var[...] = 0.0, 1.0
+        m.num_batches_tracked[...] = 0
+        m.momentum = None
+    model.train()
+    with no_grad():
+        for batch in loader:
+            x = batch[0] if isinstance(batch, list | tuple) else batch
+            model(x if device is None else x.to(device))
+    for m, momentum in zip(norms, momenta, strict=True):
+        m.momentum = momentum
+    model.train(was_training)
