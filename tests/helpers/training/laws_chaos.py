@@ -85,7 +85,7 @@ def has_the_bits_of_threads(comm: Comm, name: str) -> None:
 def digest(left: Left) -> str:
     """A hash of the model; a spare rank has none."""
     state: Mapping[str, Any] = left.state or {}
-    text = b"".join(name.encode() + array.tobytes() for name, array in sorted(state.items()))
+    text = b"".join(name.encode() + np.asarray(a).tobytes() for name, a in sorted(state.items()))
     return hashlib.sha256(text).hexdigest()
 
 
