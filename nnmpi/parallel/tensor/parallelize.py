@@ -71,7 +71,11 @@ def parallelize(
     samples, each rank gets the gradient of its samples: sum it over the ranks before the update.
 
     Every rank calls it on an equal model. If the model cannot be divided, it raises ValueError and
-    leaves the model unchanged.
+    leaves the model unchanged. In your own loop, with the same x and y on all ranks:
+
+        sharding = parallelize(model, comm, x)
+        loss_of = ShardedCrossEntropyLoss(comm, sharding.output)  # if None: nn.CrossEntropyLoss
+        loss = loss_of(model(nnmpi.tensor(x)), y)
     """
     refuse_parts(model)
     sample = as_tensor(x)
