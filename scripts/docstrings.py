@@ -28,7 +28,10 @@ class Docstrings(griffe.Extension):  # type: ignore[misc]
 
 def docstring_at_run_time(attribute: griffe.Attribute) -> str:
     """The docstring of a class attribute that is a method or a property; otherwise empty."""
-    found: Any = importlib.import_module(attribute.module.path)
+    try:
+        found: Any = importlib.import_module(attribute.module.path)
+    except ModuleNotFoundError:  # nnmpi.torch without PyTorch, of which no page is made
+        return ""
     for name in attribute.path.removeprefix(f"{attribute.module.path}.").split("."):
         found = inspect.getattr_static(found, name, None)
     return inspect.getdoc(found) or "" if isinstance(found, FunctionType | property) else ""
