@@ -22,6 +22,11 @@ forms of --subjects; names have the version, as in "T+ 2.15.0".
 16 bits is to the faster of autocast and nnmpi in float32. A Trainer's step has what a loop of a few
 lines has not: batches in a new order, the norm of the gradient, events.
 
+GF/s are operations a second, in 10^9, and "of peak" is their share of what the core computes in
+registers in float32, which is measured first if there is a C compiler. Operations are those of
+linear layers and convolutions in their plain form, so that fewer of them, by Winograd, count as
+more speed: lib/operations.py.
+
 With --device cuda the subjects are nnmpi, T, T* and compile, and in 16 bits, where asked for, T*
 with torch.autocast in bfloat16 (autocast), and all in bfloat16 but the loss, without masters
 (pure), each eager and by torch.compile; what cannot run is left out. There are larger cases, and
@@ -41,6 +46,8 @@ from lib import jobs, timing
 from lib.jobs import Job, Task
 from lib.libraries import SUBJECTS, Device, processes, versions, versions_of
 from lib.models import CASES, LARGE, WORKLOADS
+from lib.operations import operations
+from lib.peak import peak_text, rates
 from lib.rounds import interleaved
 from lib.tables import Column, table
 from lib.timing import Row, Sample
@@ -107,6 +114,8 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
             "samples_per_second": batch / mid.wall,
             **about,
         }
+        if not on_gpu and case in WORKLOADS:
+            row |= rates(operations(case) * batch / WORKLOADS[case].shape[0], mid.cpu)
         known = NARROW_PEERS if subject in NARROW else PEERS
         peers = [other for other in samples_of if {other, other.rpartition(" ")[0]} & {*known}]
         best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
@@ -125,11 +134,12 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
 def show(rows: Sequence[Row]) -> None:
     """Print the table, one line per case and subject."""
     times = Column("cpu ms", "cpu_seconds", factor=1e3), Column("wall ms", "seconds", factor=1e3)
+    speeds = Column("GF/s", "gflops", "{:.0f}"), Column("of peak", "of_peak", "{:.0%}")
     to = partial(Column, form="{:.2f}")
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("ratio to "))
     ratios = [to(key[6:], key) for key in keys if not key.endswith(("_low", "_high"))]
     facts = Column("goal", "goal", "{:.2f}"), Column("best", "best", "{}")
-    columns = [c for c in (*times, *ratios, *facts) if any(c.key in row for row in rows)]
+    columns = [c for c in (*times, *speeds, *ratios, *facts) if any(c.key in row for row in rows)]
     print(table("", columns, rows, lambda row: f"{row['case']} {row['subject']}"))
 
 
@@ -175,7 +185,8 @@ def measure(a: argparse.Namespace, cases: list[str], subjects: list[str]) -> Non
     about: dict[str, Any] = {**timing.machine(), "device": a.device, **versions(packages)}
     about |= {"tf32": a.tf32, "batch": a.batch} if a.device == "cuda" or a.batch else {}
     timing.warn_if_busy(about)
-    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    peak = peak_text() if a.device == "cpu" else ""
+    print(", ".join(f"{key} {value}" for key, value in about.items()) + peak)
     rows: list[Row] = []
     first = first_task(cases[0], a.batch)
     pythons = {s: sys.executable for s in subjects if has(s, about)}

@@ -64,3 +64,27 @@ def test_the_library_of_another_python_is_timed_and_named_by_its_version(tmp_pat
     subjects = ["nnmpi", "T", f"T {torch.__version__}"]
     assert [row["subject"] for row in measured] == subjects
     assert [f"ratio to {name}" in measured[0] for name in subjects] == [False, True, True]
+
+
+COUNTS = f"""
+import json, sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from lib.models import WORKLOADS
+from lib.operations import operations
+
+print(json.dumps({{case: operations(case) for case in WORKLOADS}}))
+"""
+
+
+def test_operations_of_a_step_are_counted() -> None:
+    """Multiply-adds of forward passes, and of W2's and W7's first layers, which need no dx."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS], check=True, stdout=subprocess.PIPE, env=environment({})
+    )
+    found = json.loads(done.stdout)
+    first, others = 128 * 784 * 1024, 128 * (1024 * 1024 + 1024 * 10)
+    assert found["W2"] == 2 * (2 * first + 3 * others)
+    down = 64 * 14 * 14 * 32 * 9, 64 * 7 * 7 * 64 * 32 * 9
+    up = 64 * 7 * 7 * 64 * 32 * 16, 64 * 14 * 14 * 32 * 16
+    assert found["W7"] == 2 * (2 * down[0] + 3 * (down[1] + sum(up)))
+    assert all(count > 0 for count in found.values())
