@@ -157,14 +157,14 @@ class ClassLoss(Loss):
                 f"{name}: weights of {len(self.weight)} classes, but scores of {classes}: "
                 "give a weight for each class"
             )
+        if type(labels) is np.ndarray:
+            return labels, self._may_ignore(labels, classes)
         # where calls are logged, checks are made later, and the usual case is assumed
-        if is_meta(labels) or (call_log.get() is not None and not isinstance(labels, np.ndarray)):
+        if is_meta(labels) or call_log.get() is not None:
             may_ignore = 0 <= self.ignore_index < classes
             log_check(self._check_ignored, labels, classes, may_ignore)
             return labels, may_ignore
-        if not isinstance(labels, np.ndarray):
-            return labels, True
-        return labels, self._may_ignore(labels, classes)
+        return labels, True
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
         """Raises UnlikeError if labels are ignored where this was assumed not to be so."""
