@@ -24,7 +24,7 @@ from lib.workloads import endless
 
 from nnmpi import Config, Trainer
 from nnmpi.arrays import blas
-from nnmpi.parallel.swapping.residence import residences_of
+from nnmpi.parallel.swapping.placement import placements_of
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 
@@ -76,7 +76,7 @@ def grown(case: str, limit: float | None, steps: int) -> dict[str, Any]:
     """By how much this process is larger at its peak than before its steps; the digest behind."""
     trainer = trainer_of(case, limit)
     a, batch = trainer.arrangement, trainer.config.batch_size
-    plan = residences_of(a)
+    plan = placements_of(a)
     on_disk = plan.state if plan else 0
     before = status("VmRSS") - memory(a, 0, batch).total + on_disk
     Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
@@ -122,7 +122,7 @@ def rows_of(case: str, rounds: int, steps: int, facts: Row) -> Iterator[Row]:
             "ratio_high": high,
             **facts,
         }
-        if (plan := residences_of(t.arrangement)) is not None:
+        if (plan := placements_of(t.arrangement)) is not None:
             kinds = [how.value for how in plan.choice]
             row["predicted_ratio"] = plan.seconds / plan.seconds_kept
             row["disk_write"], row["disk_read"] = plan.disk.write, plan.disk.read

@@ -18,10 +18,10 @@ from lib import timing
 from lib.timing import Row
 
 from nnmpi import Config, Trainer
-from nnmpi.collectives.compressed import SENT, Shape
+from nnmpi.collectives.compressed import BYTES_OF, Shape
 from nnmpi.comm import Comm, comm_self, world
 from nnmpi.options.parts.compression import compression
-from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression.codecs import CODECS, CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
 
 CODED = ("topk:0.01", "sign", "powersgd:1", "powersgd:4", "int8")
@@ -44,7 +44,7 @@ def coded(comm: Comm, spec: str, shapes: Sequence[Shape], row: np.ndarray) -> No
     """Sums a copy of the gradients, compressed."""
     name, number = compression(spec)
     sizes, factors = [*map(prod, shapes)], row.copy() if CODECS[name].has_factors else None
-    bucket = Bucket(row.copy(), shapes, sizes, row.dtype, comm, "ring", factors)
+    bucket = CodecInput(row.copy(), shapes, sizes, row.dtype, comm, "ring", factors)
     Exchange(CODECS[name].sum(bucket, number)).wait()
 
 
@@ -69,7 +69,7 @@ def measured(comm: Comm, shapes: Sequence[Shape], rounds: int) -> list[Row]:
         nbytes = {"ring": ring, "shared": 0.0}.get(name)
         if nbytes is None:
             codec, number = compression(name)
-            nbytes = SENT[codec](shapes, number, 4, comm.size).nbytes
+            nbytes = BYTES_OF[codec](shapes, number, 4, comm.size).nbytes
             alone = partial(coded, comm_self(), name, shapes, row)
             coding = min(timing.measure(alone, 1).cpu for _ in range(rounds))
             about |= {"coding": coding, "gbit": (ring - nbytes) / coding / GBIT}

@@ -131,9 +131,9 @@ ADD_ONS = {
         uses=("planning",),
         rows={
             "options": {"swapping": "nnmpi.options.parts.swapping:PART"},
-            "start_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
+            "start_fields": {"memory": "nnmpi.parallel.swapping.placement:residence_fields"},
             "start_lines": {"residences": "nnmpi.io.output.residences:beyond_memory"},
-            "layout_fields": {"memory": "nnmpi.parallel.swapping.residence:residence_fields"},
+            "layout_fields": {"memory": "nnmpi.parallel.swapping.placement:residence_fields"},
             "layout_texts": {"residences": "nnmpi.io.output.residences:units"},
             "arrangements": {"memory": "nnmpi.run.within_memory:within_memory"},
             "memory_limits": {"memory": "nnmpi.options.parts.swapping:limit"},
@@ -379,8 +379,8 @@ ADD_ONS = {
             "layout_texts": {"backup": "nnmpi.run.recovery.text:backups"},
             "sim_options": {"backup": "nnmpi.options.parts.recovery:add_backup"},
             "undos": {
-                "step": "nnmpi.parallel.recovery.last_step:LastStep",
-                "round": "nnmpi.parallel.recovery.last_round:LastRound",
+                "step": "nnmpi.parallel.recovery.step_undo:StepUndo",
+                "round": "nnmpi.parallel.recovery.round_undo:RoundUndo",
             },
         },
         files=(

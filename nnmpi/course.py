@@ -27,7 +27,7 @@ COURSE = PACKED if PACKED.is_dir() else Path(__file__).parents[1] / "course"
 """The folder of assignments and their grader: of an installation, or of a checkout."""
 
 HANDED_OUT, RECORD = ("README.md", "adapters.py"), "course.json"
-MOST = 1_000_000  # bytes in adapters.py
+MOST_BYTES = 1_000_000  # bytes in adapters.py
 
 
 def parser() -> cli.Parser:
@@ -115,7 +115,9 @@ def check(given: argparse.Namespace) -> int:
     """Grades a folder, and prints points and faults."""
     assignment, student = _record(given.folder / RECORD)
     adapters = (given.folder / "adapters.py").resolve()
-    content(adapters, shown(str(adapters)), MOST, "nnmpi course new makes one", "hand in your own")
+    content(
+        adapters, shown(str(adapters)), MOST_BYTES, "nnmpi course new makes one", "hand in your own"
+    )
     for option in ("deadline", "limit"):
         if not getattr(given, option) > 0:
             raise ValueError(f"--{option} is {getattr(given, option)}: give seconds above 0")

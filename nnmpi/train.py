@@ -183,7 +183,7 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     restarts = None if trainer.resumed else addons.chosen("restarts", trainer.config)
     try:
         if not trainer.is_spare:
-            blas.default_threads(threads.on_all_ranks(trainer.arrangement, trainer.comm))
+            blas.default_threads(threads.agreed_threads(trainer.arrangement, trainer.comm))
         report = open_report(trainer.config, comm, appends=restarts is not None, mark=mark)
     except RankLost:
         return None

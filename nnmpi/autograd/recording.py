@@ -108,7 +108,7 @@ class TapeNode:
     storage, dtype and shape are copied from the tensor
     """
 
-    __slots__ = ("dtype", "made", "needs", "parents", "prepare", "shape", "storage", "vjps")
+    __slots__ = ("dtype", "needs", "parents", "prepare", "shape", "storage", "tick", "vjps")
     is_refreshed = runs_again = False
     size = 0
 
@@ -122,7 +122,7 @@ class TapeNode:
     ) -> None:
         array = y.operand
         self.dtype, self.shape, self.storage = array.dtype, array.shape, y.storage
-        self.parents, self.needs, self.made = parents, needs, tick()
+        self.parents, self.needs, self.tick = parents, needs, tick()
         self.vjps: Sequence[Any] | None = vjps
         self.prepare = prepare
 
@@ -135,7 +135,7 @@ class TapeNode:
         """Moves the contents of this node to a new node, and clears this one."""
         other = type(self).__new__(type(self))
         other.dtype, other.shape, other.storage = self.dtype, self.shape, self.storage
-        other.parents, other.needs, other.made = self.parents, self.needs, self.made
+        other.parents, other.needs, other.tick = self.parents, self.needs, self.tick
         other.vjps, other.prepare = self.vjps, self.prepare
         self.clear()
         return other

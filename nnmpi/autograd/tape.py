@@ -113,7 +113,7 @@ def _first_half(
         return UnfinishedBackward([], {}, retain_graph)
     if node.vjps is None:
         _refuse_used()
-    visits: list[Visit] = [(-node.made, node, node.needs)]
+    visits: list[Visit] = [(-node.tick, node, node.needs)]
     # a copy: the caller may reuse the seed's memory before `finish`
     rest = _walk_path(visits, {node: seed.copy(order="K")}, ends, path, retain_graph)
     for end in ends.values():
@@ -131,7 +131,7 @@ def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "Unfinish
         return UnfinishedBackward([], {}, retain_graph)
     if node.vjps is None:
         _refuse_used()
-    return UnfinishedBackward([(-node.made, node, node.needs)], {node: seed}, retain_graph)
+    return UnfinishedBackward([(-node.tick, node, node.needs)], {node: seed}, retain_graph)
 
 
 @dataclass(slots=True, eq=False)
@@ -270,7 +270,7 @@ def _pass_on(
     """Runs the vjps of a node with its gradient g, and adds the results to the gradients of its
     parents."""
     _, node, needs = visit
-    parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.made
+    parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.tick
     if vjps is None:
         _refuse_used()
     vjps = [*vjps]
@@ -304,7 +304,7 @@ def _pass_on(
             grads[parent] = precision.added(grads[parent], vjp(g, None))
         else:
             grads[parent] = vjp(g, None)
-            heappush(visits, (-parent.made, parent, parent.needs))
+            heappush(visits, (-parent.tick, parent, parent.needs))
 
 
 def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
@@ -312,11 +312,11 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
     the visits; returns that node."""
     if node.vjps is None:
         _refuse_used()
-    if any(parent.storage.written > node.made for parent in node.parents):
+    if any(parent.storage.written > node.tick for parent in node.parents):
         _refuse_written(node)
     again: TapeNode = node.vjps[0](node)
     grads[again] = g
-    heappush(visits, (-again.made, again, again.needs))
+    heappush(visits, (-again.tick, again, again.needs))
     return again
 
 
@@ -336,7 +336,7 @@ def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
                 seen.add(parent)
                 stack.append(parent)
     path = seen & ends.keys()
-    for node in sorted(inner, key=lambda node: node.made):  # parents are decided before children
+    for node in sorted(inner, key=lambda node: node.tick):  # parents are decided before children
         if any(need and p in path for p, need in zip(node.parents, node.needs, strict=True)):
             path.add(node)
     return path
@@ -365,7 +365,7 @@ def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
                 uses[parent] = uses.get(parent, 0) + 1
             elif need and parent not in seen:
                 seen.add(parent)
-                stack.append((-parent.made, parent, parent.needs))
+                stack.append((-parent.tick, parent, parent.needs))
     return uses
 
 

@@ -64,7 +64,7 @@ def _int8(shapes: Sequence[Shape], _: float, itemsize: int, p: int) -> Compresse
     return Compressed(2 * (p - 1), 2 * (p - 1) / p * blocks * WIDTHS["int8"])
 
 
-SENT: Mapping[str, Callable[[Sequence[Shape], float, int, int], Compressed]] = {
+BYTES_OF: Mapping[str, Callable[[Sequence[Shape], float, int, int], Compressed]] = {
     "topk": _topk,
     "sign": _sign,
     "powersgd": _powersgd,
@@ -80,5 +80,5 @@ def sent(
     """Returns the name of a codec, given as --compress has it, and the traffic of a bucket with
     it; None for a codec of users."""
     name, number = compression(spec)
-    traffic = SENT.get(name)
+    traffic = BYTES_OF.get(name)
     return name, traffic(shapes, number, itemsize, ranks) if traffic else None

@@ -18,7 +18,7 @@ from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
-MOST = 1 << 12
+MOST_ROUNDS = 1 << 12
 """Most rounds or chunks, in addition to 4 a rank: to prove more would take too long."""
 
 
@@ -101,7 +101,7 @@ def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
         n = f(p)
     except Exception as error:
         raise PlanError(f"{name}(p) ends with {user_code.reason_of(error)}") from error
-    most = MOST + 4 * p
+    most = MOST_ROUNDS + 4 * p
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or not least <= n <= most:
         raise PlanError(f"{name}(p) is {quoted(n)}, not a whole number from {least} to {most:,}")
     return int(n)

@@ -74,7 +74,7 @@ class CallRunner:
         assert self.comparison is not None
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
-    def add_up(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
+    def try_short_sum(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
         """Sums a small array in one compiled call and returns True, or returns False if it cannot.
 
         It can for a contiguous array whose prepared sum has a `short` form, while this rank has no
@@ -113,7 +113,7 @@ class CallRunner:
             steps = self.compared(steps, call, blocks=False)
         return Work(steps, self.transport, self.progress, call, copies)
 
-    def planned(
+    def steps_of(
         self,
         interpreter: Interpreter,
         operation: str,
@@ -149,7 +149,7 @@ class CallRunner:
         texts[rank] = text.encode(errors="replace")
         row, gather = texts.view(np.uint8), ALL_GATHERS["halving"]
         try:
-            self.finish(*self.planned(interpreter, "agree", "halving", row, plan=gather))
+            self.finish(*self.steps_of(interpreter, "agree", "halving", row, plan=gather))
         except AbortedError as aborted:  # a rank that had all texts earlier has raised and aborted
             if error is not None:
                 raise error  # noqa: B904

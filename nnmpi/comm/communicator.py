@@ -73,7 +73,7 @@ class Comm:
         self._prepared: PreparedSums = {}
         self._splits, self._groups = 0, Counter[tuple[int, ...]]()
         self._calls = CallRunner(name, self._transport, self._progress)
-        self._steps = partial(self._calls.planned, self._interpreter)
+        self._steps = partial(self._calls.steps_of, self._interpreter)
         self.attributes: dict[str, Any] = {}  # set by layers above, like MPI_Comm_set_attr
         self.comms_of_rank = self._progress.comms  # all Comms of this rank
         self.comms_of_rank.add(self)
@@ -85,7 +85,7 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
-        if not self._calls.add_up(array, algorithm, self._prepared):
+        if not self._calls.try_short_sum(array, algorithm, self._prepared):
             steps = self._all_reduce(array, algorithm, starts=False)
             self._progress.finish(*steps, self._transport)
 

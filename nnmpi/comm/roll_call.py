@@ -15,7 +15,7 @@ from nnmpi.comm.stderr import print_error
 from nnmpi.comm.transport.base import TAGS, Transport
 
 PATIENCE = 1.0  # seconds until a rank prints whom it waits for
-PAUSE = 5e-5  # seconds between two polls
+POLL_SECONDS = 5e-5  # seconds between two polls
 LONGEST_NAME = 32  # bytes of a method's name
 TAG = TAGS - 1
 
@@ -36,7 +36,7 @@ def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
         work = Work(iter([posted]), transport, calls.progress, call)
     until = time.monotonic() + PATIENCE
     while not work.poll() and time.monotonic() < until:
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
     missing = [numbers[r] for r in ranks if not names[r]]
     if missing and rank == np.flatnonzero(names)[0]:  # only the first waiting rank prints
         print_error(

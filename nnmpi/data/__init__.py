@@ -23,9 +23,9 @@ from nnmpi.data.dataset import samples_like as samples_like
 from nnmpi.data.files import default_directory
 from nnmpi.data.inputs import Inputs as Inputs
 from nnmpi.data.loader import Batch as Batch
-from nnmpi.data.loader import Fields as Fields
-from nnmpi.data.loader import Load as Load
 from nnmpi.data.loader import Loader as Loader
+from nnmpi.data.loader import StepBatch as StepBatch
+from nnmpi.data.loader import WantedFields as WantedFields
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.options.quoting import quoted
 

@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     positions: np.ndarray | None = None
 
 
-class Fields(NamedTuple):
+class WantedFields(NamedTuple):
     """The parts of a batch to gather: a pipeline needs x on its first rank and y on its last, and a
     context-parallel rank needs only some positions of the sequences."""
 
@@ -56,10 +56,10 @@ class Fields(NamedTuple):
     positions: np.ndarray | None = None
 
 
-X_AND_Y = Fields()
+X_AND_Y = WantedFields()
 
 
-class Load(NamedTuple):
+class StepBatch(NamedTuple):
     """The work of one step: the rows of the global batch, and this rank's part of each micro-batch.
 
     divisor: by which the summed loss is divided: each rank sums over its own samples
@@ -156,20 +156,22 @@ class Loader:
             return iter(by_length(order, self.lengths, self.batch_size, self.seed, epoch))
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
-    def gather(self, rows: np.ndarray, want: Fields = X_AND_Y, epoch: int | None = None) -> Batch:
+    def gather(
+        self, rows: np.ndarray, fields: WantedFields = X_AND_Y, epoch: int | None = None
+    ) -> Batch:
         """The batch of the given rows, in new arrays; augmented if an epoch is given."""
-        wanted = rows if want.x else rows[:0]
+        wanted = rows if fields.x else rows[:0]
         if self.standardised is not None:
             x = take(self.standardised, wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
         if self.augment and epoch is not None and isinstance(x, np.ndarray):
             x = augmented(x, self.augment, self.seed, epoch, wanted)
-        y = self.split.y.take(rows if want.y else rows[:0], axis=0)
-        if want.positions is not None:
-            x = each(lambda array: array.take(want.positions, axis=1), x)
-            y = y.take(want.positions, axis=1) if y.ndim > 1 else y
-        return Batch(x, y, rows, want.positions)
+        y = self.split.y.take(rows if fields.y else rows[:0], axis=0)
+        if fields.positions is not None:
+            x = each(lambda array: array.take(fields.positions, axis=1), x)
+            y = y.take(fields.positions, axis=1) if y.ndim > 1 else y
+        return Batch(x, y, rows, fields.positions)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
         """Yields the batches of an epoch; to stop early, close the generator or drop it."""
@@ -177,19 +179,19 @@ class Loader:
         return prefetch(batches, self.prefetch) if self.prefetch else batches
 
     def loads(
-        self, epoch: int, cut: BatchCut, first: int = 0, want: Fields = X_AND_Y
-    ) -> Generator[Load, None, None]:
+        self, epoch: int, cut: BatchCut, first: int = 0, fields: WantedFields = X_AND_Y
+    ) -> Generator[StepBatch, None, None]:
         """Yields the steps of an epoch from `first` on; only the micro-batches that `cut` chooses
         are gathered."""
-        loads = self._loads(epoch, cut, first, want)
+        loads = self._loads(epoch, cut, first, fields)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
     def _loads(
-        self, epoch: int, cut: BatchCut, first: int, want: Fields
-    ) -> Generator[Load, None, None]:
+        self, epoch: int, cut: BatchCut, first: int, fields: WantedFields
+    ) -> Generator[StepBatch, None, None]:
         for rows in islice(self.batches(epoch), first, None):
-            micro = [*map(partial(self.gather, want=want, epoch=epoch), cut(rows))]
-            yield Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
+            micro = [*map(partial(self.gather, fields=fields, epoch=epoch), cut(rows))]
+            yield StepBatch(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:

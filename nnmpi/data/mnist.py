@@ -23,7 +23,7 @@ CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 GZIP = b"\x1f\x8b"
-KINDS = {2049: "labels", 2051: "images"}
+CONTENT_OF_MAGIC = {2049: "labels", 2051: "images"}
 
 
 TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
@@ -112,10 +112,10 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
         header = data[: 4 * (1 + ndim)]
         expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
         if len(header) < 4 * (1 + ndim) or magic != expected:
-            content = KINDS.get(magic, "neither images nor labels")
+            content = CONTENT_OF_MAGIC.get(magic, "neither images nor labels")
             raise ValueError(
                 f"it begins with {len(header):,} bytes and magic number {magic} ({content}), "
-                f"expected {expected} ({KINDS[expected]})"
+                f"expected {expected} ({CONTENT_OF_MAGIC[expected]})"
             )
         shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))
         length, count = len(data) - len(header), math.prod(shape)

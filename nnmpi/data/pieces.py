@@ -25,13 +25,13 @@ BEFORE_SPACE = re.compile(
 """The places between a character that is not white space and one that is. No token of byte-level
 BPE crosses them: BPE first splits a text into words, and white space can only begin a word."""
 
-PIECE = 1 << 18
+PIECE_BYTES = 1 << 18
 LONGEST = 64 << 20
 LOOKBEHIND = 4  # bytes before a place that decide if it is a cut: the longest UTF-8 character
 
 
 def pieces(
-    stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE, length: int | None = None
+    stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE_BYTES, length: int | None = None
 ) -> Iterator[bytes]:
     """Yields the next `length` bytes of a stream (default: the rest) in pieces of about `size`
     bytes that end at cuts."""
@@ -53,7 +53,9 @@ def pieces(
         yield b"".join(held)
 
 
-def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE) -> int:
+def next_cut(
+    stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE_BYTES
+) -> int:
     """The first place from `place` on where the bytes of a file may be cut, or the end of the file.
 
     Each rank calls this for the start and the end of its part, so that parts fit together without

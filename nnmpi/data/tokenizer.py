@@ -143,7 +143,7 @@ def tokenizer_of(description: str) -> Tokenizer:
     """Makes a tokenizer from the JSON that its `describe` returned; raises ValueError if that
     fails."""
     kind, values = _described(description)
-    tokenizer: Tokenizer = KINDS[kind].make(**values)
+    tokenizer: Tokenizer = TOKENIZERS[kind].make(**values)
     return tokenizer
 
 
@@ -178,14 +178,14 @@ def vocabulary_of(description: str) -> tuple[object, ...]:
 def in_words(description: str) -> str:
     """A tokenizer's description in words, for messages."""
     kind, values = _described(description)
-    return shown(KINDS[kind].words.format(**values))
+    return shown(TOKENIZERS[kind].words.format(**values))
 
 
 def _described(description: str) -> tuple[str, dict[str, Any]]:
     """The kind of a tokenizer, and the values that make it, from its JSON description."""
     try:
         fields = parsed(json.loads, description)
-        types = KINDS[fields["kind"]].types
+        types = TOKENIZERS[fields["kind"]].types
         values = {name: fields[name] for name in types}
         if any(type(values[name]) is not wanted for name, wanted in types.items()):
             raise TypeError
@@ -218,7 +218,7 @@ class TokenizerKind(NamedTuple):
 
 
 BPE = {"path": str, "size": int, "sha256": str}
-KINDS = {
+TOKENIZERS = {
     "bytes": TokenizerKind(ByteTokenizer, {}, "bytes"),
     "characters": TokenizerKind(
         CharTokenizer, {"characters": str}, "the characters {characters!r}"

@@ -177,8 +177,8 @@ class LastNode(TapeNode):
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.parents, self.needs, self.vjps = (), (), ()
-        self.made, self.storage = -tick(), Storage()
-        self.storage.written = self.made
+        self.tick, self.storage = -tick(), Storage()
+        self.storage.written = self.tick
         self.dtype, self.shape = np.dtype(np.float32), ()
 
         def prepare(g: Array, needs: Sequence[bool]) -> Array:

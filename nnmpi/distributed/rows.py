@@ -24,7 +24,7 @@ from nnmpi.parallel.wire import Transfer, wire_for
 OWN_TAG = TAGS - 2
 """The tag of messages of collectives; users' tags are below it."""
 
-SHORT = 1 << 16
+DOUBLING_BYTES = 1 << 16
 """Bytes up to which a sum that is not measured takes `doubling`, which sends the fewest messages;
 longer ones take the ring, which sends the fewest bytes."""
 
@@ -100,7 +100,7 @@ class Rows:
         """The algorithm of a sum of so many bytes."""
         if self.measures or self.algorithm != "auto":
             return self.algorithm
-        return "doubling" if nbytes <= SHORT else "ring"
+        return "doubling" if nbytes <= DOUBLING_BYTES else "ring"
 
     @property
     def half(self) -> str:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from nnmpi.distributed.rows import Handle
 
-PAUSE = 5e-5  # seconds between two polls
+POLL_SECONDS = 5e-5  # seconds between two polls
 
 Ended: TypeAlias = Callable[[BaseException | None], None]
 """Called when a handle is complete, with the error that has ended it, if any."""
@@ -39,7 +39,7 @@ class Waiter:
                 for pair in [*self._waiting]:
                     if _has_ended(*pair):
                         self._waiting.remove(pair)
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
 
 
 def _has_ended(handle: Handle, ended: Ended) -> bool:

@@ -32,10 +32,10 @@ from nnmpi.planning import layout_svg
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAUSE = 10.0
+WRITE_SECONDS = 10.0
 """Seconds between two writes of what steps report; a write may be a message to a server."""
 
-MOST = 2000
+MOST_EVENTS = 2000
 """Events of which the drawing of the run is made; of more of them, every second one is dropped."""
 
 
@@ -57,7 +57,7 @@ class Logger:
     def on_log(self, trainer: Any, event: Event) -> None:
         """Writes the figures of a step, together with others."""
         self._note(trainer, event, event["step"], "")
-        if time.monotonic() - self._written >= PAUSE:
+        if time.monotonic() - self._written >= WRITE_SECONDS:
             self._write()
 
     def on_evaluate(self, trainer: Any, event: Event) -> None:
@@ -85,7 +85,7 @@ class Logger:
     def _note(self, trainer: Any, event: Event, step: int, prefix: str) -> None:
         if trainer.is_first:
             self._begin(trainer)
-            if len(self._events) == MOST:
+            if len(self._events) == MOST_EVENTS:
                 del self._events[::2]
             self._events.append(event)
             self._rows.setdefault(step, {}).update(numbers(event, prefix))
@@ -247,7 +247,7 @@ class WandB(Trackio):
     quiet: Mapping[str, Any] = {}
 
 
-KINDS: dict[str, type[Logger]] = dict(
+LOGGER_TYPES: dict[str, type[Logger]] = dict(
     zip(LOGGERS, (TensorBoard, MLflow, WandB, Trackio), strict=True)
 )
 """The loggers by their names in --logger."""
@@ -257,4 +257,4 @@ def loggers_of(config: Config) -> list[Logger]:
     """The loggers that --logger asks for."""
     assert config.logger is not None
     name, where = logger(config.logger)
-    return [KINDS[name](where)]
+    return [LOGGER_TYPES[name](where)]

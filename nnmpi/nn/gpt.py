@@ -78,7 +78,7 @@ class GPT(Module):
         self.ln_f = LayerNorm(width)
         self.head = Linear(width, vocabulary, bias=False)
         self.wte.weight, self.wpe.weight = (
-            Parameter.drawn(m.weight.shape, init.normal(DEVIATION)) for m in (self.wte, self.wpe)
+            Parameter.lazy(m.weight.shape, init.normal(DEVIATION)) for m in (self.wte, self.wpe)
         )
         self.head.weight = self.wte.weight
         self.scores = ChannelsFirst()
@@ -145,6 +145,6 @@ def _linear(width: int, out: int, deviation: float) -> Linear:
     is 0."""
     layer, weight = Linear(width, out), init.normal(deviation)
     zeros: Init = init.constant(0.0)
-    layer.weight = Parameter.drawn((out, width), weight)
-    layer.bias = Parameter.drawn((out,), zeros)
+    layer.weight = Parameter.lazy((out, width), weight)
+    layer.bias = Parameter.lazy((out,), zeros)
     return layer

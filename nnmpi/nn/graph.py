@@ -77,14 +77,14 @@ class Edge(NamedTuple):
         return tuple(axis.size for axis in self.axes[1:])
 
     @property
-    def numbers(self) -> int:
+    def elements(self) -> int:
         """The number of elements for one sample; all elements if no axis counts samples."""
         return prod(axis.size for axis in self.axes)
 
     @property
     def nbytes(self) -> int:
         """The size in bytes of the elements for one sample."""
-        return self.numbers * np.dtype(self.dtype).itemsize
+        return self.elements * np.dtype(self.dtype).itemsize
 
     def shape(self, samples: int) -> tuple[int, ...]:
         """Returns the shape for this number of samples."""

@@ -15,11 +15,11 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
-MOST = 2**31 - 1
+MOST_ROWS = 2**31 - 1
 """The most rows or columns of a tensor."""
 
 RANGES: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("heads", "positions", "kv_heads", "intermediate"), (1, MOST)),
+    **dict.fromkeys(("heads", "positions", "kv_heads", "intermediate"), (1, MOST_ROWS)),
     "rope_theta": (1.0, 1e12),
     "norm_eps": (1e-20, 1.0),
 }
@@ -98,7 +98,7 @@ class Llama(Module):
         self.lm_head = Linear(sizes.width, sizes.vocabulary, bias=False)
         for layer in self.modules():
             if isinstance(layer, Embedding | Linear):
-                layer.weight = Parameter.drawn(layer.weight.shape, init.normal(DEVIATION))
+                layer.weight = Parameter.lazy(layer.weight.shape, init.normal(DEVIATION))
         if sizes.is_tied:
             self.lm_head.weight = self.embed_tokens.weight
         self.scores = ChannelsFirst()

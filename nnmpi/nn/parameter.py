@@ -10,7 +10,7 @@ Rules:
   fills the memory.
 - `seed` is None as soon as the values are no longer the initial ones. Code that writes values
   has to reset it, or a seed that is set too late would be accepted and change nothing.
-- A new attribute needs a slot, a line in `_declare` (since `drawn` does not call `__init__`), and a
+- A new attribute needs a slot, a line in `_declare` (since `lazy` does not call `__init__`), and a
   place in `__getstate__` and `__setstate__` if copies are to have it.
 """
 
@@ -69,12 +69,12 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
 class Parameter(Tensor):
     """A tensor that is trained.
 
-    `Parameter(array)` copies the array. `Parameter.drawn`, which layers use, draws the values when
+    `Parameter(array)` copies the array. `Parameter.lazy`, which layers use, draws the values when
     they are first needed, from the seed, the path and the index in the whole tensor: they depend
     neither on the order of construction nor on the layout of ranks.
 
     memory_axes  the order of the axes in memory
-    room         the number of elements that a flat buffer reserves for this parameter: the size of
+    padded_size  the number of elements that a flat buffer reserves for this parameter: the size of
                  the largest part on any rank, so that the buffers of all ranks have equal lengths
     has_grad     whether `grad` is not None
     seed         the seed of the initial values; None if they were given, loaded or trained
@@ -92,7 +92,7 @@ class Parameter(Tensor):
         "index",
         "init",
         "memory_axes",
-        "room",
+        "padded_size",
         "seed",
         "seed_state",
         "store",
@@ -110,7 +110,7 @@ class Parameter(Tensor):
         self.move(SingleStore(array), 0)
 
     @classmethod
-    def drawn(
+    def lazy(
         cls,
         where: tuple[int, ...] | Place,
         init: Init | None,
@@ -127,15 +127,15 @@ class Parameter(Tensor):
         p._declare(place, init, memory_axes)
         return p
 
-    def undrawn(self) -> Parameter:
+    def lazy_copy(self) -> Parameter:
         """Returns a parameter with the same place and options, whose values are not drawn yet."""
-        twin = Parameter.drawn(self._place, self.init, self.memory_axes)
-        twin.requires_grad, twin.room = self.requires_grad, self.room
+        twin = Parameter.lazy(self._place, self.init, self.memory_axes)
+        twin.requires_grad, twin.padded_size = self.requires_grad, self.padded_size
         return twin
 
     def copied(self, values: Array) -> Parameter:
         """Returns a parameter of no module, at the same place, with these values."""
-        copy = Parameter.drawn(self._place, None, self.memory_axes)
+        copy = Parameter.lazy(self._place, None, self.memory_axes)
         copy._name = self.place.path
         copy.move(SingleStore(values), 0)
         return copy
@@ -146,7 +146,7 @@ class Parameter(Tensor):
         self.node, self.storage, self.requires_grad = None, Storage(), True
         self._place, self._shape, self.init = place, place.local_shape, init
         self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
-        self.room = place.size
+        self.padded_size = place.size
         self._parent: Any = None  # a Module, whose file imports this one
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
@@ -161,14 +161,14 @@ class Parameter(Tensor):
         """
         return (
             (self._place, self.init, self.memory_axes),
-            (self.requires_grad, self.seed, self.room),
+            (self.requires_grad, self.seed, self.padded_size),
             (self.array.transpose(self.memory_axes), self.grad_array),
         )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         declared, trained, (memory, grad) = state
         self._declare(*declared)
-        self.requires_grad, self.seed, self.room = trained
+        self.requires_grad, self.seed, self.padded_size = trained
         self.move(SingleStore(memory.transpose(inverse(self.memory_axes))), 0)
         self.grad_array = grad
 

@@ -63,7 +63,7 @@ def checkpoint(
             f"checkpoint: the function returned a {type(y).__name__}, and what runs again returns "
             "one tensor: let it return that, or call it without checkpoint"
         )
-    if y.node is not None and y.node.made > began:
+    if y.node is not None and y.node.tick > began:
         y.node = repeat.node_of(y, y.node, began, call)
     return y
 
@@ -117,7 +117,7 @@ class _Repeat:
         if uses != (node.size, len(node.parents)):
             module = getattr(getattr(call, "func", None), "__self__", None)
             raise ValueError(f"{getattr(module, 'path', 'checkpoint')}: {DIFFERS}")
-        _renumber(nodes, node.made - 2 * node.size, parents, began)
+        _renumber(nodes, node.tick - 2 * node.size, parents, began)
         return nodes[-1]
 
 
@@ -136,26 +136,26 @@ def _made_after(
     nodes, seen = [last], {last}
     for node in nodes:  # which grow
         for parent, need in zip(node.parents, node.needs, strict=True):
-            if not isinstance(parent, TapeNode) or parent.made < began:
+            if not isinstance(parent, TapeNode) or parent.tick < began:
                 parents += [] if parent is None else [parent]
                 needs += [] if parent is None else [need]
             elif parent not in seen:
                 seen.add(parent)
                 nodes.append(parent)
-    return sorted(nodes, key=lambda node: node.made), parents, needs
+    return sorted(nodes, key=lambda node: node.tick), parents, needs
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
     """Gives nodes the numbers from `number` + 1 on, by twos, with gaps for what they stand for;
     writes after `began` to their memory, or to that of others, stay between the same nodes."""
-    made = [number, *(node.made for node in nodes)]
+    made = [number, *(node.tick for node in nodes)]
     for node in nodes:
-        node.made = number + 1 + 2 * node.size
-        number = node.made + 1
+        node.tick = number + 1 + 2 * node.size
+        number = node.tick + 1
     for storage in {part.storage for part in (*nodes, *others)}:
         if storage.written > began:
             k = bisect(made, storage.written) - 1
-            storage.written = nodes[k - 1].made + 1 if k else made[0]
+            storage.written = nodes[k - 1].tick + 1 if k else made[0]
 
 
 # ---- which modules run again

@@ -7,8 +7,8 @@ Rules:
 - Only `spans_of` decides where a parameter starts. The arrangement calls it too, so that buckets
   are known before there is a store. Another ALIGN moves the edges of chunks, and so changes the
   last bits of sums.
-- A parameter takes its `room`, not its size: ranks with parts of unequal sizes need buffers of one
-  length, which they sum together.
+- A parameter takes its `padded_size`, not its size: ranks with parts of unequal sizes need buffers
+  of one length, which they sum together.
 - The optimizer and Update see memory through `owned` and `updates` only. A store that keeps less
   memory, elsewhere or in another type, overrides the methods that these call; nobody asks which
   store it is.
@@ -44,12 +44,12 @@ class Shard(NamedTuple):
 
     start: int
     stop: int
-    at: int
+    offset: int
 
     @property
     def packed(self) -> slice:
         """The slice of this shard in a buffer that holds shards only."""
-        return slice(self.at, self.at + self.stop - self.start)
+        return slice(self.offset, self.offset + self.stop - self.start)
 
 
 class Operands(NamedTuple):
@@ -58,13 +58,13 @@ class Operands(NamedTuple):
 
     values: Array
     grads: Array
-    sums: dict[str, Array]
+    state: dict[str, Array]
     t: int
     mixed: MixedStep = PLAIN
 
     def part(self, part: slice) -> "Operands":
         """Returns the operands of a slice of the elements."""
-        state = {name: array[part] for name, array in self.sums.items()}
+        state = {name: array[part] for name, array in self.state.items()}
         mixed = self.mixed.part(part)
         return Operands(self.values[part], self.grads[part], state, self.t, mixed)
 
@@ -88,20 +88,20 @@ class Operands(NamedTuple):
                 grads = grads * block.mixed.factor
             if values is not None:
                 merge_loop(block.values, values)
-            yield Operands(block.values, grads, block.sums, block.t)
+            yield Operands(block.values, grads, block.state, block.t)
             if values is not None:
                 cast_loop(block.values, values)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
         """Returns the optimizer state `name`, which is needed if `option` is on; raises ValueError
         if there is none."""
-        if name not in self.sums:
+        if name not in self.state:
             raise ValueError(
                 f"{option}={group[option]} needs a state array, which this optimizer was created "
                 f"without: create it with {option}={group[option]}, which may then change between "
                 "steps"
             )
-        return self.sums[name]
+        return self.state[name]
 
 
 class FlatStore(Store):
@@ -120,14 +120,14 @@ class FlatStore(Store):
     ) -> None:
         self.parameters, self.dtype, self.on = tuple(parameters), np.dtype(dtype), on
         self.updated_dtype = self.dtype
-        self.spans = spans_of([p.room for p in self.parameters], reserved)
+        self.spans = spans_of([p.padded_size for p in self.parameters], reserved)
         self.length = max((end for _, end in self.spans), default=_padded(reserved))
         self.shards = shards_of([(0, self.length)])
         self.allocate()
         for i, p in enumerate(self.parameters):
-            if not p.is_drawn:  # `take` would have them drawn as float32 on the CPU
+            if not p.is_drawn:  # `copy_from` would have them drawn as float32 on the CPU
                 p.draw(self.dtype, self.on)
-            self.take(i, p)
+            self.copy_from(i, p)
             p.move(self, i)
 
     def allocate(self) -> None:
@@ -137,7 +137,7 @@ class FlatStore(Store):
         self.flat_grad = self.on.xp.zeros(self.length, self.dtype)
         self.grad_memories = self.views(self.flat_grad)
 
-    def take(self, i: int, p: Parameter) -> None:
+    def copy_from(self, i: int, p: Parameter) -> None:
         """Copies the values of p and its gradient, if any, from its present store."""
         self.values[i][...] = self.on.asarray(p.array)
         if p.grad_array is not None:
@@ -194,7 +194,7 @@ class FlatStore(Store):
         least one, maybe empty."""
         return [(0, self.parameters[i].size)]
 
-    def numbers(self, i: int, lo: int, hi: int) -> Array:
+    def elements(self, i: int, lo: int, hi: int) -> Array:
         """Returns values lo..hi-1 of parameter i, in the order of its memory, from its `readable`
         ranges."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]

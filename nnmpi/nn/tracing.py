@@ -97,7 +97,7 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
     instance has its own `forward`, which may be bound to that module."""
     if build and any("forward" in vars(m) for m in model.modules()):
         return build
-    return partial(undrawn_copy, undrawn_copy(model))
+    return partial(lazy_model, lazy_model(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
@@ -175,11 +175,11 @@ def _without_numbers(value: Any) -> Any:
 # ---- a model that is tried out
 
 
-def undrawn_copy(model: Module) -> Module:
+def lazy_model(model: Module) -> Module:
     """Returns a copy of a tree of modules whose parameters are not drawn; buffers and other
     attributes are shared with the model."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
-    twins |= {p: p.undrawn() for p in dict.fromkeys(model.parameters())}
+    twins |= {p: p.lazy_copy() for p in dict.fromkeys(model.parameters())}
     # children and parents become the copies, so that no copy leads back to the model
     for part, twin in twins.items():
         parent = twins.get(part._parent)

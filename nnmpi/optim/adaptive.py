@@ -38,12 +38,12 @@ class Adadelta(Optimizer):
         check_eps(group["eps"])
         non_negative("weight_decay", group["weight_decay"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("square_avg", "acc_delta")
 
     def _update(self, x: Operands, group: Group) -> None:
         g, rho, eps = _decayed(x, group), group["rho"], group["eps"]
-        squares, changes, sqrt = x.sums["square_avg"], x.sums["acc_delta"], xp_of(g).sqrt
+        squares, changes, sqrt = x.state["square_avg"], x.state["acc_delta"], xp_of(g).sqrt
         squares *= rho
         squares += (1 - rho) * g * g
         change = sqrt(changes + eps) / sqrt(squares + eps) * g
@@ -85,11 +85,11 @@ class Adagrad(Optimizer):
             non_negative(name, group[name])
         check_eps(group["eps"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("sum",)
 
     def _update(self, x: Operands, group: Group) -> None:
-        g, squares = _decayed(x, group), x.sums["sum"]
+        g, squares = _decayed(x, group), x.state["sum"]
         squares += g * g
         root = xp_of(g).sqrt(squares + group["initial_accumulator_value"])
         x.values[...] -= (
@@ -107,7 +107,7 @@ class _Moments(Optimizer):
         check_eps(group["eps"])
         non_negative("weight_decay", group["weight_decay"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
     def _moments(self, x: Operands, group: Group) -> tuple[Array, Array, Array]:
@@ -118,7 +118,7 @@ class _Moments(Optimizer):
             g = x.grads
         else:
             g = _decayed(x, group)
-        (beta1, beta2), m, v = group["betas"], x.sums["exp_avg"], x.sums["exp_avg_sq"]
+        (beta1, beta2), m, v = group["betas"], x.state["exp_avg"], x.state["exp_avg_sq"]
         m += (1 - beta1) * (g - m)
         v *= beta2
         v += (1 - beta2) * g * g

@@ -153,6 +153,6 @@ class OneCycleLR(LRScheduler):
 
 def _add_missing_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
     """Adds the state that options need which were off when the optimizer was made."""
-    for name in optimizer._sums(group):
-        if name not in optimizer.sums:
+    for name in optimizer._state_names(group):
+        if name not in optimizer.state_names:
             optimizer.add_state(name)

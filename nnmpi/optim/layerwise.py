@@ -87,13 +87,13 @@ class LAMB(Layerwise):
         check_eps(group["eps"])
         non_negative("weight_decay", group["weight_decay"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
     def _moments(self, x: Operands, group: Group) -> Sequence[Array]:
         (beta1, beta2), g = group["betas"], x.grads
-        m = beta1 * x.sums["exp_avg"] + (1 - beta1) * g
-        return m, beta2 * x.sums["exp_avg_sq"] + (1 - beta2) * g * g
+        m = beta1 * x.state["exp_avg"] + (1 - beta1) * g
+        return m, beta2 * x.state["exp_avg_sq"] + (1 - beta2) * g * g
 
     def _change(self, x: Operands, group: Group, m: Array, v: Array) -> Array:
         beta1, beta2 = group["betas"]
@@ -106,7 +106,7 @@ class LAMB(Layerwise):
 
     def _update(self, x: Operands, group: Group) -> None:
         m, v = self._moments(x, group)
-        x.sums["exp_avg"][...], x.sums["exp_avg_sq"][...] = m, v
+        x.state["exp_avg"][...], x.state["exp_avg_sq"][...] = m, v
         x.values[...] -= group["lr"] * self._change(x, group, m, v)
 
 
@@ -133,7 +133,7 @@ class LARS(Layerwise):
         for name in ("momentum", "weight_decay", "trust"):
             non_negative(name, group[name])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",)
 
     def _direction(self, x: Operands, group: Group) -> Array:
@@ -144,7 +144,7 @@ class LARS(Layerwise):
         return ratio
 
     def _update(self, x: Operands, group: Group) -> None:
-        velocity = x.sums["momentum_buffer"]
+        velocity = x.state["momentum_buffer"]
         velocity *= group["momentum"]
         velocity += group["lr"] * (x.grads + group["weight_decay"] * x.values)
         x.values[...] -= velocity

@@ -52,7 +52,7 @@ class LBFGS(Optimizer):
         self._gradient: Any = None
         self._change: Any = None
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ()
 
     def _check(self, group: Group) -> None:

@@ -127,7 +127,7 @@ class Muon(Optimizer):
                     "--optimizer muon"
                 )
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer", "exp_avg_sq") if group["adamw"] else ("momentum_buffer",)
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
@@ -142,7 +142,7 @@ class Muon(Optimizer):
     def _adamw(self, x: Operands, group: Group) -> Array:
         """Returns the change of a parameter by AdamW, without weight decay."""
         (beta1, beta2), g = group["betas"], x.grads
-        m, v = x.sums["momentum_buffer"], x.sums["exp_avg_sq"]
+        m, v = x.state["momentum_buffer"], x.state["exp_avg_sq"]
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
         root = xp_of(v).sqrt(v / (1 - beta2**x.t)) + group["eps"]
@@ -156,7 +156,7 @@ class Muon(Optimizer):
                 f"Muon needs whole matrices, and this update is of {len(g)} of {p.size} elements "
                 f"of {p.place.path}: leave out --memory"
             )
-        m = x.sums["momentum_buffer"]
+        m = x.state["momentum_buffer"]
         m += (1 - momentum) * (g - m)
         flat = g + momentum * (m - g) if group["nesterov"] else m
         matrix = in_shape(flat[: p.size], p.shape, p.memory_axes)  # without the padding

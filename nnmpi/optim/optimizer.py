@@ -66,10 +66,10 @@ class Optimizer:
     """The base of all optimizers: finds ranges of flat memory, and counts steps by parameter.
 
     A parameter without a gradient is not updated, and its step is not counted. Subclasses define
-    `_sums(group)`, which returns the names of the state arrays, and `_update(x, group)`, which
-    updates `x.values` and `x.sums[name]` in place with the gradients `x.grads` at step `x.t`. These
-    are flat arrays of any length, with a part of the parameters, so the new value of an element may
-    depend only on elements at the same index.
+    `_state_names(group)`, which returns the names of the state arrays, and `_update(x, group)`,
+    which updates `x.values` and `x.state[name]` in place with the gradients `x.grads` at step
+    `x.t`. These are flat arrays of any length, with a part of the parameters, so the new value of
+    an element may depend only on elements at the same index.
 
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
@@ -132,9 +132,9 @@ class Optimizer:
         self._share()
         self.param_groups, self.parameters = groups, parameters
         self._groups = [number for number, group in enumerate(groups) for _ in group["params"]]
-        self.sums = (*dict.fromkeys(n for g in groups for n in self._sums(g)),)
+        self.state_names = (*dict.fromkeys(n for g in groups for n in self._state_names(g)),)
         self.steps = [0] * len(parameters)
-        self._flat_state = FlatState(self.sums, parameters)
+        self._flat_state = FlatState(self.state_names, parameters)
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
 
@@ -217,7 +217,7 @@ class Optimizer:
 
     def add_state(self, name: str) -> Array:
         """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
-        self.sums = (*self.sums, name)
+        self.state_names = (*self.state_names, name)
         array = self._flat_state.add(name)
         self._ranges_of = []
         return array
@@ -243,7 +243,7 @@ class Optimizer:
 
     def _state_arrays(self, places: Sequence[Place]) -> Iterator[StateArray]:
         updates_any = any(True for i in range(len(self.parameters)) for _ in self.owned(i))
-        dtypes = {name: str(self.state[name].dtype) for name in self.sums}
+        dtypes = {name: str(self.state[name].dtype) for name in self.state_names}
         for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
             axes = p.memory_axes
             for lo, hi, at in self._flat_state.ranges(i):
@@ -263,7 +263,7 @@ class Optimizer:
         The state of a parameter has a copy on the host for each name in `sums`, in its shape, and
         `step`, the number of its updates.
         """
-        states.check_whole(self.parameters, self.owned, bool(self.sums))
+        states.check_whole(self.parameters, self.owned, bool(self.state_names))
         values = states.whole(self._state_arrays(states.numbered(self.parameters)))
         groups = states.saved_groups(self.param_groups)
         return {"state": states.by_number(values), "param_groups": groups}
@@ -272,7 +272,7 @@ class Optimizer:
         """Returns the same state without options, by the paths of parameters: `PATH.NAME` and
         `PATH.step`."""
         states.check_paths([p.place for p in self.parameters])
-        states.check_whole(self.parameters, self.owned, bool(self.sums))
+        states.check_whole(self.parameters, self.owned, bool(self.state_names))
         return states.whole(self.state_arrays())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -337,7 +337,7 @@ class Optimizer:
     def _check_slices(self) -> None:
         """Raises ValueError if this rank updates other slices of the parameters than the state is
         for."""
-        if self.sums and not self._flat_state.fits:
+        if self.state_names and not self._flat_state.fits:
             raise ValueError(
                 "this optimizer has state for only a part of the parameters, since it was used on "
                 "one of several ranks; create another optimizer over model.parameters()"
@@ -346,7 +346,7 @@ class Optimizer:
     def _check(self, group: Group) -> None:
         """Raises ValueError for bad options of a group; subclasses define it."""
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         """Returns the names of the state arrays that a group with these options needs."""
         return ()
 

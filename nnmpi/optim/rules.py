@@ -42,7 +42,7 @@ class SGD(Optimizer):
         non_negative("momentum", group["momentum"])
         non_negative("weight_decay", group["weight_decay"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
     def _update(self, x: Operands, group: Group) -> None:
@@ -90,7 +90,7 @@ class Adam(Optimizer):
         check_eps(group["eps"])
         non_negative("weight_decay", group["weight_decay"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         amsgrad_state = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
         return ("gradient_sum", "squared_gradient_sum", *amsgrad_state)
 
@@ -122,7 +122,7 @@ class Adam(Optimizer):
     def _ratio(self, name: str, k: int) -> float:
         """Returns (1 - old beta) / (1 - new beta) for a state array of group k: state arrays are
         stored divided by 1 - beta, so a changed beta rescales them."""
-        if name not in self._sums(self.param_groups[k]):  # added by `add_state`
+        if name not in self._state_names(self.param_groups[k]):  # added by `add_state`
             return 1.0
         i = 0 if name == "gradient_sum" else 1
         new: float = self.param_groups[k]["betas"][i]
@@ -131,7 +131,7 @@ class Adam(Optimizer):
     def _update(self, x: Operands, group: Group) -> None:
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
         c = steps.AdamStep(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
-        M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
+        M, V = x.state["gradient_sum"], x.state["squared_gradient_sum"]
         largest = None
         if group["amsgrad"]:
             largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
@@ -195,7 +195,7 @@ class RMSprop(Optimizer):
         non_negative("momentum", group["momentum"])
         non_negative("weight_decay", group["weight_decay"])
 
-    def _sums(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         velocity = ("momentum_buffer",) if group["momentum"] else ()
         mean = ("grad_avg",) if group["centered"] else ()
         return ("square_avg", *velocity, *mean)
@@ -206,7 +206,7 @@ class RMSprop(Optimizer):
         c = steps.RmsPropStep(
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
-        steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.mixed)
+        steps.rmsprop(x.values, x.grads, x.state["square_avg"], velocity, mean, c, x.mixed)
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

@@ -34,8 +34,21 @@ UNSEEN = {
 }  # fmt: skip
 """Attributes by which a step would read or change what is not noticed."""
 
-KINDS = Tensor, Module, np.ndarray, np.ufunc, str, complex, tuple, list, dict, set, slice, range
-PUBLIC = {name for kind in KINDS for name in dir(kind) if name[0] != "_"} - UNSEEN
+NAMED_TYPES = (
+    Tensor,
+    Module,
+    np.ndarray,
+    np.ufunc,
+    str,
+    complex,
+    tuple,
+    list,
+    dict,
+    set,
+    slice,
+    range,
+)
+PUBLIC = {name for kind in NAMED_TYPES for name in dir(kind) if name[0] != "_"} - UNSEEN
 PUBLIC |= {*METHODS_ON_USE}
 """Attributes that a step may read of any value."""
 

@@ -19,7 +19,7 @@ from nnmpi.options.quoting import nearest, quoted, shown
 from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import content, parsed
 
-MOST, MOST_OF_WORD = 4000, 400  # characters in a line on stderr, and in a word of it
+MOST_CHARACTERS, MOST_OF_WORD = 4000, 400  # characters in a line on stderr, and in a word of it
 LONGEST_FILE = 1_000_000  # bytes in a file of options
 
 T = TypeVar("T")
@@ -257,7 +257,7 @@ def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
 def fail(program: str, message: object, status: int) -> int:
     """Prints a message as one line on stderr, with long words cut; returns the status."""
     line = " ".join(shown(word, MOST_OF_WORD) for word in str(message).split())
-    print(f"{program}:", shown(line, MOST), file=sys.stderr)
+    print(f"{program}:", shown(line, MOST_CHARACTERS), file=sys.stderr)
     return status
 
 

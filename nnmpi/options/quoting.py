@@ -6,7 +6,7 @@ An escape code in a file name or a TOML value would otherwise reach the terminal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MOST = 300  # characters of a text in a message
+MOST_CHARACTERS = 300  # characters of a text in a message
 
 
 def printable(text: str) -> str:
@@ -14,7 +14,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def shown(text: object, most: int = MOST) -> str:
+def shown(text: object, most: int = MOST_CHARACTERS) -> str:
     """A path, a name or a message for use in a message, unquoted, shortened to about `most`
     characters."""
     return printable(_cut(str(text), most))
@@ -24,7 +24,7 @@ def quoted(value: object) -> str:
     """The repr of a value for use in a message; for lists and tables, which may be endless, only
     the type."""
     if isinstance(value, str):
-        return repr(_cut(value, MOST))
+        return repr(_cut(value, MOST_CHARACTERS))
     if isinstance(value, list | dict):
         return f"of type {type(value).__name__}"
     return shown(repr(value))

@@ -21,7 +21,7 @@ class StagingMemory:
         self._copies, self._nbytes = copies, nbytes
         self._free: list[np.ndarray] = []
 
-    def take(self) -> np.ndarray:
+    def acquire(self) -> np.ndarray:
         """Returns a buffer; copies that were started earlier may still use it."""
         if self._free:
             return self._free.pop()
@@ -54,7 +54,7 @@ class Staging:
     ) -> None:
         self._copies, self._memory, self._before, self._goes = copies, memory, before, goes
         self._piece = piece  # keeps the device memory alive during the copies
-        self.host = memory.take().view(piece.dtype)
+        self.host = memory.acquire().view(piece.dtype)
         copies.follow()
         if piece[comes].size:
             copies.fetch(piece[comes], self.host[comes])

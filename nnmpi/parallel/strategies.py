@@ -12,7 +12,7 @@ from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
 from nnmpi.parallel.strategy import (
-    RankStep,
+    StepRunner,
     Strategy,
     StrategyParts,
     TrainSpec,
@@ -22,11 +22,11 @@ from nnmpi.parallel.strategy import (
 )
 
 
-def rank_step_of(layout: Layout, spec: TrainSpec) -> RankStep:
+def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
     """Returns the step of one rank, built without asking other ranks."""
     kind = spec.arrangement.strategy
     if kind.rank_step:
-        made: RankStep = addons.loaded(kind.rank_step)(layout, spec)
+        made: StepRunner = addons.loaded(kind.rank_step)(layout, spec)
         return made
     return rank_step(addons.loaded(kind.parts)(layout, spec), layout, spec)
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from nnmpi import addons
 from nnmpi.arrays.backend import META
 from nnmpi.comm import Comm
-from nnmpi.data import Load, Loader
+from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.parameter import Parameter
@@ -105,26 +105,26 @@ class Undo(Protocol):
     """The record of a rank's last step, or last round of local steps, by which it finishes or
     undoes that if another rank is lost.
 
-    version    the number of steps after which this rank has values and optimizer state now, or
-               after `restore`
-    may_make   the version that `make` would lead to; None if there is none
-    decision   the number of steps, and the values that all ranks agreed on in the last of them;
-               None if this rank does not know them
+    version          the number of steps after which this rank has values and optimizer state now,
+                     or after `restore`
+    pending_version  the version that `finish` would lead to; None if there is none
+    decision         the number of steps, and the values that all ranks agreed on in the last of
+                     them; None if this rank does not know them
     """
 
     @property
     def version(self) -> int: ...
 
     @property
-    def may_make(self) -> int | None: ...
+    def pending_version(self) -> int | None: ...
 
     @property
     def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
 
-    def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
+    def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
         """Yields the batches, from step number `step` on, and keeps what each step changes."""
 
-    def make(self, decision: Sequence[float]) -> None:
+    def finish(self, decision: Sequence[float]) -> None:
         """Finishes what all ranks have agreed on; sends no message."""
 
     def restore(self) -> None:
@@ -171,11 +171,13 @@ class Strategy(Protocol):
         """Ends what belongs to this rank alone, after another rank was lost."""
 
 
-MakeSteps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
+MakeSteps: TypeAlias = Callable[
+    [Iterable[StepBatch], StepState, int], Generator[StepResult, None, None]
+]
 """A function that makes a step for each batch, from a state on, in an epoch of so many batches; see
 `Executor.steps`."""
 
-Evaluate: TypeAlias = Callable[[Generator[Load, None, None], int, Outputs], None]
+Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs], None]
 """A function that makes forward passes over batches; see `Executor.evaluate`."""
 
 
@@ -238,7 +240,7 @@ class ExecutorStrategy:
         for check in self._checks:
             check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
-        each = self.last.kept(loads, start.step) if self.last else loads
+        each = self.last.saving_buffers(loads, start.step) if self.last else loads
         steps = self._steps(each, start, len(loader))
         with parts.progress(), closing(loads), closing(steps):
             yield from self.traffic.counted(steps, loader)
@@ -246,7 +248,7 @@ class ExecutorStrategy:
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation
-        loads = loader.loads(0, how.cut, want=self._fields)
+        loads = loader.loads(0, how.cut, fields=self._fields)
         with self._parts.store.reading():
             self._evaluate(loads, step, outputs)
         if not how.counts:
@@ -307,7 +309,7 @@ def slowed(
     return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 
-class RankStep(NamedTuple):
+class StepRunner(NamedTuple):
     """The objects with which a rank makes steps, without those that need other ranks or the disk.
 
     run   makes the step of a batch, given the state and the number of batches in the epoch
@@ -315,16 +317,16 @@ class RankStep(NamedTuple):
 
     store: LocalStore
     optimizer: Optimizer
-    run: Callable[[Load, StepState, int], object]
+    run: Callable[[StepBatch, StepState, int], object]
 
 
-def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep:
+def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunner:
     """Returns the step of a rank that makes every step together with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     ends = update_of(parts.store, optimizer, layout, spec).ends
     executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats)
-    return RankStep(parts.store, optimizer, executor.run)
+    return StepRunner(parts.store, optimizer, executor.run)
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:

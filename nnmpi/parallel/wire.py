@@ -23,7 +23,7 @@ from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm, NoRoomError, Parts, Work
 from nnmpi.parallel.staging import ALL, NOTHING, Staging, StagingMemory
 
-PIECE = 1 << 22
+PIECE_BYTES = 1 << 22
 """The bytes of a piece: copying that much takes much longer than starting the copy."""
 
 MOST_BUFFERS = 1024
@@ -296,7 +296,7 @@ def one_row(array: Array, call: str) -> Array:
 def _spans(row: Array) -> Iterator[slice]:
     """Yields the slices of a row's pieces; an empty row has one piece, because other ranks wait for
     it."""
-    numbers = PIECE // row.itemsize
+    numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
 

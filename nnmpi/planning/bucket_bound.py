@@ -77,7 +77,7 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
         sums=a.sums_dtype,
     )
     for numbers, scatters in Counter(lengths).items():
-        yield of_bucket._replace(numbers=numbers, times=scatters)
+        yield of_bucket._replace(elements=numbers, times=scatters)
     if a.store.zero < 3 or a.graph.may_differ:
         return
     chain = chain_of(a, rank)
@@ -91,4 +91,4 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
             gathers.update(of[b] for b in order if kept[slots[b]] != b)
     of_bucket = of_bucket._replace(operation=Collective.ALL_GATHER, sums=None)
     for numbers, passes in gathers.items():
-        yield of_bucket._replace(numbers=numbers, times=passes)
+        yield of_bucket._replace(elements=numbers, times=passes)

@@ -53,7 +53,7 @@ class ExchangeTimes:
             _measured_as(exchange),
             *of_links,
             exchange.nbytes,
-            exchange.travelling,
+            exchange.wire_bytes,
         )
         if key not in self._found:
             self._found[key] = self._price(exchange, links)
@@ -88,7 +88,7 @@ class ExchangeTimes:
     def _price(self, exchange: Exchange, links: Network) -> float:
         """The seconds of an exchange that happens once, by a measured curve or by simulating its
         links."""
-        p, nbytes = len(links.nodes), exchange.travelling
+        p, nbytes = len(links.nodes), exchange.wire_bytes
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
             return curve.at(exchange.nbytes if exchange.algorithm in THROUGH_MEMORY else nbytes)

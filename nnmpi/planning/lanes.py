@@ -29,7 +29,7 @@ DRAWN_AS = {
 }
 """The kind of span as which an operation is drawn, if it is another one."""
 
-MOST = 20_000
+MOST_OPERATIONS = 20_000
 """The most operations that are drawn."""
 
 
@@ -38,10 +38,10 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
     too much to draw."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
     lists = [whole_list(step_list(a, rank, len(model.micro))) for rank in ranks]
-    if (count := sum(map(len, lists))) > MOST:
+    if (count := sum(map(len, lists))) > MOST_OPERATIONS:
         raise ValueError(
-            f"--list --svg draws at most {MOST:,} operations, and this step has {count:,}: give "
-            "fewer --micro-batches, or a larger --bucket-mb"
+            f"--list --svg draws at most {MOST_OPERATIONS:,} operations, and this step has "
+            f"{count:,}: give fewer --micro-batches, or a larger --bucket-mb"
         )
     messages = Arrivals(dict)
     timings = [

@@ -14,7 +14,7 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.tensor.halo import Halo, window_of_rows
-from nnmpi.parallel.tensor.ops import SHORT
+from nnmpi.parallel.tensor.ops import DOUBLING_BYTES
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.parallel.tensor.ways import HALO, LayerMessage
 from nnmpi.schedules.op import Kind
@@ -32,7 +32,7 @@ def in_passes(
     alike = defaultdict[Hashable, list[ShardedLayer]](list)  # the layers of blocks
     for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
         if a.runs(layer.node, rank):
-            has_rows = any(message.row.by is Collective.MESSAGE for message in layer.sends)
+            has_rows = any(message.message.by is Collective.MESSAGE for message in layer.sends)
             alike[has_rows and layer.node, repr(layer.sends)].append(layer)
     for layers in alike.values():
         nodes = [layer.node for layer in layers]
@@ -52,13 +52,13 @@ def of_layer(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterable[Exchange]:
     """The exchanges for one message of a layer in a pass."""
-    make = EXCHANGES.get(message.row.by)
+    make = EXCHANGES.get(message.message.by)
     return () if make is None else make(a, rank, layer, message, samples)
 
 
 def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
     """The all-reduce of n activations among ranks along tp."""
-    name = "doubling" if n * a.dtype.itemsize <= SHORT else a.sums_by(group)
+    name = "doubling" if n * a.dtype.itemsize <= DOUBLING_BYTES else a.sums_by(group)
     how = "activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F
     return Exchange(*how, sums=a.sums_dtype)
 
@@ -66,7 +66,7 @@ def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
     """The number of elements in a message, of all ranks along tp together."""
     cp = a.mesh.coordinates(rank)["cp"]
-    return a.sharding.sequences.share(message.numbers, cp) * samples
+    return a.sharding.sequences.share(message.elements, cp) * samples
 
 
 def _by_sum(
@@ -83,8 +83,8 @@ def _by_ring(
     numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
-    how = "activations", message.row.by, "ring", group, numbers, a.dtype, Kind.F
-    sums = a.sums_dtype if True in message.row.by.passes else None
+    how = "activations", message.message.by, "ring", group, numbers, a.dtype, Kind.F
+    sums = a.sums_dtype if True in message.message.by.passes else None
     yield Exchange(*how, edges=edges, sums=sums)
 
 
@@ -97,7 +97,7 @@ def _of_halo(
     height = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].sample[1]
     at = a.mesh.coordinates(rank)["tp"]
     halo = Halo.of(window_of_rows(a.graph, layer.node), height, a.sharding.ranks, at)
-    for rows in halo.sent() if message.row is HALO else halo.received():
+    for rows in halo.sent() if message.message is HALO else halo.received():
         if rows * row:
             yield Exchange("rows", Collective.MESSAGE, "", ends, rows * row, a.dtype, Kind.F)
 

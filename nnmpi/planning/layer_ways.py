@@ -24,7 +24,7 @@ from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import follows, possible
 from nnmpi.parallel.tensor.sharding import describe
-from nnmpi.parallel.tensor.ways import OF_SAMPLES, POSITIONS, SPATIAL, TERMS
+from nnmpi.parallel.tensor.ways import PARTIAL_GRADIENT, POSITIONS, SAMPLE_CUT, SPATIAL
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.layer_messages import of_layer, passes_of, summed
@@ -114,7 +114,7 @@ class _Prices:
         how = choice.way.pattern.how
         if how == SPATIAL.how:
             return self._whole[k] * _largest_part(choice.bounds)
-        follows_samples = choice.output is OF_SAMPLES and not choice.way.rebuilds
+        follows_samples = choice.output is SAMPLE_CUT and not choice.way.rebuilds
         if follows_samples or how == "samples":
             return self._few[k]
         is_cut = choice.bounds or choice.output is not None
@@ -137,7 +137,9 @@ class _Prices:
         for v, cut in choice.variables:
             if variables[v].is_trained:
                 of_number = self._of_number * (1.0 if cut is None else _largest_part(cut.bounds))
-                seconds += variables[v].size * (of_number + self._of_term * (cut is TERMS))
+                seconds += variables[v].size * (
+                    of_number + self._of_term * (cut is PARTIAL_GRADIENT)
+                )
         return seconds
 
 

@@ -16,7 +16,7 @@ from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import programs
 from nnmpi.sim import pipeline as sim
 
-LONG = 256
+MOST_BATCHES = 256
 """At most this many batches of an epoch are simulated: more would change little."""
 
 
@@ -36,7 +36,7 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
     graph, itemsize = times.graph, np.dtype(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
-    kept = (samples * sum(graph.edges[e].numbers for e in edges) for edges in made)
+    kept = (samples * sum(graph.edges[e].elements for e in edges) for edges in made)
     enters = (samples * n for n in times.crossing)
     rows = zip(times.whole(samples).tolist(), parameters, kept, enters, strict=True)
     return [UnitCost(*seconds, *(n * itemsize for n in numbers)) for seconds, *numbers in rows]
@@ -60,7 +60,7 @@ def _simulated(a: Arrangement, batches: int) -> sim.Simulation:
     cut = tuple(k for k, first in enumerate(units.begins) if first in a.division.begins)
     stages = stage_costs(units.costs, cut)
     # the bubble counts from an empty pipeline to an empty one: a step, or with PipeDream an epoch
-    steps = min(batches, LONG) if schedule.update_each else 1
+    steps = min(batches, MOST_BATCHES) if schedule.update_each else 1
     micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
     virtual = len(stages) // config.pp
     return sim.simulate(

@@ -61,7 +61,7 @@ PHASES = {
     **dict.fromkeys((Kind.SUM, Kind.NOTE, Kind.FINISH), "sums"),
     **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
 }
-"""The key in `RankStep.exchanges` of an exchange, by the operation that starts it."""
+"""The key in `RankCosts.exchanges` of an exchange, by the operation that starts it."""
 
 
 class StepTime(NamedTuple):
@@ -90,7 +90,7 @@ class CostModel(NamedTuple):
     exchanges: ExchangeTimes
 
 
-class RankStep(NamedTuple):
+class RankCosts(NamedTuple):
     """The step of one rank: its program, the seconds of its units, and its logged exchanges.
 
     compute    seconds of each pass of a micro-batch, by stage
@@ -109,8 +109,8 @@ class RankStep(NamedTuple):
     program: Sequence[Op]
     compute: Mapping[int, Mapping[Kind, float]]
     exchanges: Mapping[str, Sequence[Exchange]]
-    numbers: int
-    touched: float
+    elements: int
+    bytes_copied: float
     waits: Waits = Waits()
 
     def within_passes(
@@ -128,13 +128,13 @@ class RankStep(NamedTuple):
 
     def optimizer(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer."""
-        return self.numbers * costs.machine.updates[a.config.optimizer]
+        return self.elements * costs.machine.updates[a.config.optimizer]
 
     def packing(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the array functions that make what is sent, and use what is received."""
         _, codec = codec_of(a.config)
-        coding = costs.machine.coding.get(codec, 0.0) if self.touched else 0.0
-        return self.touched * costs.machine.moving + self.numbers * coding
+        coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
+        return self.bytes_copied * costs.machine.moving + self.elements * coding
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer, of the exchanges around it, and of gathers behind it that
@@ -158,12 +158,12 @@ class StepModel(NamedTuple):
     """
 
     time: StepTime
-    ranks: Sequence[RankStep]
+    ranks: Sequence[RankCosts]
     micro: Sequence[int]
-    busiest: RankStep
-    last: RankStep
-    updated: RankStep
-    averaged: RankStep
+    busiest: RankCosts
+    last: RankCosts
+    updated: RankCosts
+    averaged: RankCosts
     lists: Sequence[ListTimes | None]
     messages: Mapping[tuple[Kind, int], float]
 
@@ -232,7 +232,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
 
 
 def _message_seconds(
-    ranks: Sequence[RankStep], micro: int, times: ExchangeTimes
+    ranks: Sequence[RankCosts], micro: int, times: ExchangeTimes
 ) -> Mapping[tuple[Kind, int], float]:
     """The seconds of a message of a micro-batch, by its kind and the stage that sends it."""
     seconds = defaultdict[tuple[Kind, int], float](float)
@@ -278,7 +278,7 @@ def passes_of_stages(
     return [stage_passes(part, is_first=s == 0) for s, part in enumerate(parts)]
 
 
-def exposed_in_passes(item: RankStep, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
+def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
     """The seconds of exchanges within passes that computing does not hide, by stage and pass."""
     within = item.within_passes(costs.exchanges.seconds)
     if not hides(costs.machine, "tp"):
@@ -290,7 +290,7 @@ def exposed_in_passes(item: RankStep, costs: CostModel) -> Mapping[tuple[int, Ki
 def _list_times(
     a: Arrangement,
     rank: int,
-    item: RankStep,
+    item: RankCosts,
     passes: Mapping[tuple[int, Kind], float],
     of_units: np.ndarray,
     costs: CostModel,
@@ -310,7 +310,7 @@ def _rank_step(
     micro: int,
     compute_of: Sequence[Mapping[Kind, float]],
     costs: CostModel,
-) -> RankStep:
+) -> RankCosts:
     """The step of a rank: its program, the seconds of its units, and its log on paper."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
@@ -326,13 +326,13 @@ def _rank_step(
         if is_averaged and axis == "dp" and phase != "sums":
             phase = "averages"
         if divides and phase == "messages":  # ranks along tp send a part each
-            exchange = exchange._replace(numbers=-(-exchange.numbers // a.config.tp))
+            exchange = exchange._replace(elements=-(-exchange.elements // a.config.tp))
         by_phase[phase].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    return RankStep(ops(a, rank, micro), compute, by_phase, numbers, on_paper.touched)
+    return RankCosts(ops(a, rank, micro), compute, by_phase, numbers, on_paper.bytes_copied)
 
 
-def _exposed_averages(rank: RankStep, a: Arrangement, costs: CostModel, alone: float) -> float:
+def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:
     """The seconds in a step of exchanges of replicas that no step hides; a step takes `alone`
     seconds besides.
 

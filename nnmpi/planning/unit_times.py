@@ -16,7 +16,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.parallel.tensor.ways import IMAGE_ROWS, OF_SAMPLES, SPATIAL
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLE_CUT, SPATIAL
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import Curve, Machine, MeasuredModel
 
@@ -72,7 +72,7 @@ class ModelTimes:
         """For each unit, how many elements per sample stages would exchange if one began there."""
         crossings = self.graph.crossings()
         firsts = (crossings[unit.nodes.start] for unit in self.units)
-        return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
+        return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
         """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
@@ -209,7 +209,7 @@ def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool
     """True if each rank along tp computes a node on some of the samples."""
     if node.name in ways:
         return ways[node.name] == "samples"
-    return OF_SAMPLES in [sharding.edges.get(e) for e in node.outputs[:1]]
+    return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]
 
 
 def _is_by_rows(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:

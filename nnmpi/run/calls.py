@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nnmpi.io.output import Event
-from nnmpi.run.reported import event_position
+from nnmpi.run.reported_events import event_position
 from nnmpi.run.training import Training
 
 

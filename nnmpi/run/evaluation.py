@@ -5,7 +5,7 @@ import numpy as np
 
 from nnmpi.io.output import Event
 from nnmpi.io.output.pace import tested
-from nnmpi.run import ends
+from nnmpi.run import end
 from nnmpi.run.calls import call, compare_settings
 from nnmpi.run.training import Training
 
@@ -14,7 +14,7 @@ def evaluate(trainer: Training) -> Event:
     """The loss and metrics on the test split; every rank calls it. Raises DivergedError if the loss
     is not finite."""
     setup, test = trainer.setup, trainer.session.evaluate()
-    ends.check_finite(trainer.session, "test loss", test.mean_loss, trainer.run.state.step)
+    end.check_finite(trainer.session, "test loss", test.mean_loss, trainer.run.state.step)
     return tested(setup.dataset, setup.loss, test)
 
 

@@ -1,6 +1,6 @@
 """The training loop: epochs, their steps and evaluation, and the end of a run.
 
-    epoch ─► step ─► what follows it (`following.py`) ─► step ... ─► evaluation ─► epoch ... ─► end
+    epoch ─► step ─► what follows it (`after_step.py`) ─► step ... ─► evaluation ─► epoch ... ─► end
 
 It reads `trainer.session` each time, because a callback may end the session and open another.
 """
@@ -14,10 +14,10 @@ from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run import ends
+from nnmpi.run import end
+from nnmpi.run.after_step import after_step
 from nnmpi.run.calls import call, compare_settings
 from nnmpi.run.evaluation import evaluate, evaluation_event, requests
-from nnmpi.run.following import after_step
 from nnmpi.run.run_state import StepPhase
 from nnmpi.run.training import StepHook, Training
 
@@ -30,7 +30,7 @@ def train(trainer: Training) -> Event:
     except (AgreedError, RankLost):
         raise
     except Exception as error:  # not KeyboardInterrupt: it may come in the midst of an update
-        ends.rescue(trainer.session, error)
+        end.rescue(trainer.session, error)
         raise
     return _end(trainer)
 
@@ -60,8 +60,8 @@ def _epoch(trainer: Training) -> None:
     else:
         run.pace.start()
     try:
-        if run.last is not None:  # a loss interrupted the work after this step
-            _follow(trainer, after_step(trainer), run.last)
+        if run.unfollowed is not None:  # a loss interrupted the work after this step
+            _follow(trainer, after_step(trainer), run.unfollowed)
         while sessions != run.sessions and not run.epoch_is_over:
             sessions = run.sessions
             _steps(trainer, after_step(trainer))
@@ -83,7 +83,7 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
         for result in steps:
             run.phase = StepPhase.BETWEEN_STEPS
             _follow(trainer, following, result)
-            if run.is_over and not result.is_followed:
+            if run.is_over and not result.next_is_computed:
                 break
             run.phase = StepPhase.COMPUTING
     run.phase = StepPhase.BETWEEN_STEPS
@@ -92,8 +92,8 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
 def _follow(trainer: Training, following: Iterable[StepHook], result: StepResult) -> None:
     """Counts a step that was made, and does the work that follows it."""
     run, loss = trainer.run, mean(result.loss, result.divisor)
-    ends.check_finite(trainer.session, "loss", loss, result.state.step)
-    if result is not run.last:  # otherwise it is counted already
+    end.check_finite(trainer.session, "loss", loss, result.state.step)
+    if result is not run.unfollowed:  # otherwise it is counted already
         run.count_step(result)
     for follow in following:
         follow(result, loss)
@@ -145,9 +145,9 @@ def _end(trainer: Training) -> Event:
     is_suspended = "checkpoint" in trainer.run.metrics
     if not is_suspended:
         trainer.session.check_copies()
-        ends.save(trainer.session)
+        end.save(trainer.session)
         trainer.session.check_copies(buffers=True)  # after saving: a difference loses nothing
-    result = ends.result(trainer, trainer.checkpoints.finish(), is_suspended)
+    result = end.result(trainer, trainer.checkpoints.finish(), is_suspended)
     trainer.run.report_event("result", result)
     call(trainer, "on_end", result)
     if not is_suspended:

@@ -15,7 +15,7 @@ from nnmpi.io.output.pace import PaceCounts
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.run import consistency
+from nnmpi.run import rank_agreement
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
 
@@ -50,7 +50,7 @@ class ResumePoint(NamedTuple):
 def facts_of(setup: Setup) -> dict[str, Any]:
     """Facts besides options that are compared when a run is resumed; equal on all ranks."""
     return {
-        "the data set": consistency.digest_of(setup.dataset),
+        "the data set": rank_agreement.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
         "functions for options": dict(setup.user_functions),
         "the loss": described(setup.loss),

@@ -17,7 +17,7 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run.reported import ReportedEvents
+from nnmpi.run.reported_events import ReportedEvents
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
 
@@ -50,18 +50,18 @@ class RunPlan(NamedTuple):
 class RunState:
     """The counters of a run, and the requests and reports of this rank.
 
-    span        the first step and the end of a run by fit(epochs=N); None: the options say them
+    step_range  the first step and the end of a run by fit(epochs=N); None: the options say them
     state       how far training is: step, epoch and batch
     skipped     the number of steps whose update was left out because a value was not finite
     sums        of losses, over the steps of the epoch so far
-    first       the step that `fit` begins with
-    runs        how often `fit` was called
+    first_step  the step that `fit` begins with
+    fit_calls   how often `fit` was called
     restored    the steps that `restore` has taken the run to, in order
     stop_at     the step after which all ranks have agreed to stop, if they have
     metrics     of the last epoch of the run that was evaluated, or how the run was suspended
     measured    losses and metrics of the evaluation after the last step, if there was one
     changed     settings that callbacks have changed, by step and occasion
-    last        the last step, until the work that follows it is done; only where ranks may be lost
+    unfollowed  the last step, until the work that follows it is done; only where ranks may be lost
     is_running  True from the beginning of a run to its end
     sessions    how many sessions the run has had
     reached     the newest step before the last loss, which may take the run back; 0: none, or a
@@ -77,7 +77,7 @@ class RunState:
     pace        times and rates; `fit` begins another one
     """
 
-    span: tuple[int, int] | None
+    step_range: tuple[int, int] | None
     total_steps: int
     lr_factor: LRSchedule
     log_every: int
@@ -87,15 +87,15 @@ class RunState:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
         self._log_every = setup.config.log_every
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
-        self.first = self.runs = self.sessions = self.reached = 0
+        self.first_step = self.fit_calls = self.sessions = self.reached = 0
         self.restored: tuple[int, ...] = ()
         self.stop_at, self.in_epoch = None, False
         self.metrics: Event = {}
         self.measured: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
-        self.last: StepResult | None = None
+        self.unfollowed: StepResult | None = None
         self.reported, self.phase = ReportedEvents(), StepPhase.BETWEEN_STEPS
-        self.set_span(None)
+        self.set_step_range(None)
         self.read_every: tuple[int, ...] = (1,)
         self.loaded: Loaded | None = None
         self.resumed: ResumePoint | None = None
@@ -105,10 +105,10 @@ class RunState:
         self.pace = Pace(counts_tokens(setup.dataset, setup.loss))
         self.end()
 
-    def set_span(self, span: tuple[int, int] | None) -> None:
+    def set_step_range(self, step_range: tuple[int, int] | None) -> None:
         """Sets the first step and the end of the run, over which the schedule of the learning rate
         extends."""
-        self.span, (start, self.total_steps) = span, span or (0, self._steps)
+        self.step_range, (start, self.total_steps) = step_range, step_range or (0, self._steps)
         given, steps = self._log_every, self.total_steps - start
         self.log_every = max(1, steps // STEP_EVENTS) if given is None else given
         factor = self._schedule(self.total_steps - start)
@@ -116,14 +116,14 @@ class RunState:
 
     def begin(self, epochs: int | None) -> None:
         """Begins a run: of `epochs` more epochs, or of the steps that are left by the options."""
-        self.runs, self.first, self.is_running = self.runs + 1, self.state.step, True
+        self.fit_calls, self.first_step, self.is_running = self.fit_calls + 1, self.state.step, True
         self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
         self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
-        resumed = self.resumed if self.runs == 1 else None
+        resumed = self.resumed if self.fit_calls == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
-            self.set_span((self.first, self.first + epochs * self._batches))
-            self.state = StepState(self.first, self.epochs, 0)
+            self.set_step_range((self.first_step, self.first_step + epochs * self._batches))
+            self.state = StepState(self.first_step, self.epochs, 0)
             self.sums = Sums()
 
     def count_step(self, result: StepResult) -> None:
@@ -143,14 +143,14 @@ class RunState:
 
     def end(self) -> None:
         """Clears the requests of this rank, because the run is over or has failed."""
-        self.stop_at, self.last, self.opened, self.is_running = None, None, None, False
+        self.stop_at, self.unfollowed, self.opened, self.is_running = None, None, None, False
         self.stop_requested = False  # to end the run
         self.suspend_requested = False  # to end it with a checkpoint, to be resumed
         self.save_requested = False  # to write a checkpoint; set by the clock of rank 0
 
     def report_event(self, kind: str, event: Event) -> None:
         """Reports an event, unless it was reported before a rank was lost."""
-        if self.reported.once(self.state.step, kind):
+        if self.reported.claim(self.state.step, kind):
             self.report.event(event)
 
     # ---- what other ranks, or another session, go on from
@@ -158,12 +158,12 @@ class RunState:
     def go_on_from(self, snapshot: Snapshot) -> None:
         """Sets the counters to those of a snapshot."""
         if snapshot.state != self.state:
-            self.last, self.measured = None, {}
+            self.unfollowed, self.measured = None, {}
             self.pace.go_back(snapshot.norms)
-        self.first, self.state = snapshot.state.step, snapshot.state
-        self.restored, self.reached = (*self.restored, self.first), 0
+        self.first_step, self.state = snapshot.state.step, snapshot.state
+        self.restored, self.reached = (*self.restored, self.first_step), 0
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
-        self.set_span(snapshot.run)
+        self.set_step_range(snapshot.run)
         if self.stop_at is not None:
             self.stop_at = min(self.stop_at, self.state.step)  # it stops here, whatever was made
         self.reported.go_back(self.state.step)
@@ -258,7 +258,7 @@ class RunState:
     def _is_read(self, step: int) -> bool:
         """True if after this step something reads the model, or takes the time of the first
         step."""
-        known = self.first + 1, self.total_steps
+        known = self.first_step + 1, self.total_steps
         return step in known or any(step % n == 0 for n in self.read_every)
 
     def _end_update(self) -> None:

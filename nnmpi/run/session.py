@@ -48,9 +48,9 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.run import consistency
+from nnmpi.run import rank_agreement
 from nnmpi.run.callbacks import Settings
-from nnmpi.run.dropped import release, watch
+from nnmpi.run.dropped_sessions import release, watch
 from nnmpi.run.footprint import Footprint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.setup import models, objectives, probe
@@ -91,7 +91,7 @@ class Session:
         model = all_or_none(comm, self._build_model)
         if snapshot:
             check_batch_norm(snapshot.config, config, model)
-        consistency.check_model(comm, model)
+        rank_agreement.check_model(comm, model)
 
         def traced() -> Graph:
             return known or objectives.model_graph(
@@ -99,7 +99,7 @@ class Session:
             )
 
         graph = all_or_none(comm, traced)
-        consistency.check_graph(comm, graph)
+        rank_agreement.check_graph(comm, graph)
         layout = Layout.of(config, comm)
         try:
             self._open(layout, model, graph, snapshot)
@@ -132,7 +132,7 @@ class Session:
             move(of_model, [*value_arrays(part)], comm)
         alone = addons.chosen("twins", config)
         twin = self._twin(model, partial(alone, arrangement)) if alone else None
-        consistency.check_values(comm, part)
+        rank_agreement.check_values(comm, part)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
@@ -219,7 +219,7 @@ class Session:
     def predict(self, x: Any) -> np.ndarray:
         """The scores of samples like those of training, whole and on every rank."""
         given = all_or_none(self.comm, lambda: samples_like(x, self.setup.dataset.train))
-        consistency.check_samples(self.comm, given)
+        rank_agreement.check_samples(self.comm, given)
         graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
         edge = graph.edges[graph.outputs[0]]
         scores = AllScores(self.task.objective, n, edge.shape(n), edge.dtype)
@@ -285,7 +285,7 @@ class Session:
         ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            consistency.check_copies(self.part, self.comm, self.run.state.step, buffers)
+            rank_agreement.check_copies(self.part, self.comm, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
         """All that this rank needs to go on from this step; no message is sent. With `copies=False`
@@ -313,7 +313,7 @@ class Session:
             self.config,
             self.comm.size,
             self.arrangement.measured,
-            run.span,
+            run.step_range,
             run.state,
             run.skipped,
             run.sums._replace(metrics={}),  # steps measure none, and they would be sent

@@ -96,9 +96,13 @@ def environment(session: Session) -> Event:
     """Everything a run depends on besides data and model: options, versions, the BLAS of rank 0,
     and hosts; with advice on what would make it faster. Every rank calls it."""
     comm, a = session.comm, session.arrangement
-    pay, number = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
+    useful, number = threads.agreed_threads(a, comm), blas.cores(len(comm.node()))
     halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""
-    facts = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, number)}
+    facts = {
+        "kernels": blas.core(),
+        "threads": blas.threads(),
+        "why": threads.reason(a, useful, number),
+    }
     ranks = gather_objects(comm, cores.cores_here())
     return {
         "options": {o.name: getattr(session.config, o.name) for o in options()},
@@ -107,7 +111,7 @@ def environment(session: Session) -> Event:
         "native": native.INSTRUCTIONS,
         "hosts": hosts(ranks),
         "advice": [
-            *filter(None, (native.missing(), halves, threads.advice(a, pay))),
+            *filter(None, (native.missing(), halves, threads.advice(a, useful))),
             *cores.advice(ranks),
         ],
     }

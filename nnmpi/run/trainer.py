@@ -22,7 +22,7 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.whole import load_state, whole_optimizer
-from nnmpi.run import consistency, ends, loop
+from nnmpi.run import end, loop, rank_agreement, start
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -145,7 +145,7 @@ class Trainer:
                     self, lambda lost: self._go_on(outputs, report, epochs, lost)
                 )
             except BaseException as error:
-                ends.fail(self, error)
+                end.fail(self, error)
                 raise
             finally:
                 self.run.end()
@@ -155,12 +155,12 @@ class Trainer:
     ) -> Event:
         """Runs training from where it is: from its start, or from where a Supervisor has set it."""
         if not self.run.is_running:
-            ends.check_ready(self.run, self.session, epochs)
+            start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self.session.reshard()
             self.run.begin(epochs)
             self.checkpoints.go_back(-1)  # this run has reported no checkpoint yet
-        ends.open_reports(self, lost, outputs, report)
+        start.open_reports(self, lost, outputs, report)
         self.checkpoints.begin(self.comm)
         result = loop.train(self)
         self.checkpoints.close()
@@ -299,7 +299,9 @@ class Trainer:
         self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
-        consistency.check_snapshot(self.comm, config, snapshot.state, snapshot.known(config, ranks))
+        rank_agreement.check_snapshot(
+            self.comm, config, snapshot.state, snapshot.known(config, ranks)
+        )
         with self.supervisor.restoring(self, snapshot):
             self.session.end()
             replace_session(self)

@@ -30,7 +30,7 @@ from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.dropped import close_dropped
+from nnmpi.run.dropped_sessions import close_dropped
 from nnmpi.run.resume import ResumePoint, facts_of, resume_point, try_resume
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session

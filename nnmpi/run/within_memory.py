@@ -22,10 +22,10 @@ from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.swapping import arena
-from nnmpi.parallel.swapping.residence import (
+from nnmpi.parallel.swapping.placement import (
     Disk,
-    Residences,
-    UnitLoad,
+    Placements,
+    UnitDemand,
     choose,
     least_memory,
 )
@@ -114,8 +114,8 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 
 
 def _choices(
-    units: Sequence[Unit], loads: tuple[UnitLoad, ...], memory: float, disk: Disk, state: float
-) -> Iterator[Residences]:
+    units: Sequence[Unit], loads: tuple[UnitDemand, ...], memory: float, disk: Disk, state: float
+) -> Iterator[Placements]:
     """Yields the best placements of activations: with the optimizer state in memory, and with it on
     disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
@@ -123,7 +123,7 @@ def _choices(
         room = memory + swapped
         if max(least_memory(loads), swapped) <= room:
             choice = choose(loads, room, disk, swapped)
-            yield Residences(names, choice, loads, room, disk, swapped)
+            yield Placements(names, choice, loads, room, disk, swapped)
 
 
 def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
@@ -148,7 +148,7 @@ def _measured(
     on: Backend,
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
-) -> tuple[tuple[UnitLoad, ...], Disk]:
+) -> tuple[tuple[UnitDemand, ...], Disk]:
     """The loads of units and the speed of the disk, measured on all ranks at the same time; the
     slowest rank counts."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
@@ -165,7 +165,7 @@ def _measured(
     write, read, paging, touch = zip(*disks, strict=True)
     slowest = np.max(times, axis=0).tolist()
     rows = zip(slowest, nbytes, strict=True)
-    loads = tuple(UnitLoad(f, b, kept, enters) for (f, b), (kept, enters) in rows)
+    loads = tuple(UnitDemand(f, b, kept, enters) for (f, b), (kept, enters) in rows)
     return loads, Disk(min(write), min(read), max(paging), max(touch))
 
 

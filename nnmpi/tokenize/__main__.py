@@ -41,7 +41,7 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import RefusedError, check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.run import consistency
+from nnmpi.run import rank_agreement
 from nnmpi.run.command import run_on_ranks
 
 BLOCK = 1 << 20  # bytes
@@ -109,11 +109,11 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
     """
     # every step that can fail on one rank alone is followed by an agreement, so that none hangs
     all_or_none(comm, lambda: check_target(out, "write"))
-    consistency.check_given(comm, {"tokenizer": tokenizer})
-    consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
+    rank_agreement.check_given(comm, {"tokenizer": tokenizer})
+    rank_agreement.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
     encoder = _tokenizer(text, tokenizer, comm)
     vocabulary = vocabulary_of(encoder.describe())
-    consistency.check_given(comm, {"the vocabulary": vocabulary}, consistency.FILES)
+    rank_agreement.check_given(comm, {"the vocabulary": vocabulary}, rank_agreement.FILES)
     dtype = small_type(encoder)
     with ExitStack() as stack:
 

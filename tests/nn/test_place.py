@@ -16,7 +16,7 @@ class Layer(nn.Module):
     """A weight (6, 4) and a buffer (6,), of which this rank may have a part."""
 
     def __init__(self, part: tuple[tuple[int, int], ...]) -> None:
-        self.weight = Parameter.drawn(Place("", (6, 4), part), normal(1.0), (1, 0))
+        self.weight = Parameter.lazy(Place("", (6, 4), part), normal(1.0), (1, 0))
         place = Place("", (6,), part[:1])
         self.register_buffer("scale", np.ones(place.local_shape), place)
 
@@ -67,7 +67,7 @@ OUTSIDE = [((4, 9),), ((-1, 2),), ((3, 2),), (), ((0, 6), (0, 1))]
 def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ...]) -> None:
     place = Place("", (6,), part)
     with refused("does not lie within a tensor of shape (6,)"):
-        Parameter.drawn(place, normal(1.0))
+        Parameter.lazy(place, normal(1.0))
     with refused("Module.scale: the part", "does not lie within a tensor of shape (6,)"):
         nn.Module().register_buffer("scale", np.ones(3), place)
 

@@ -47,7 +47,7 @@ def test_trajectories_are_pytorchs(
     others: dict[str, Any] = {"adjust_lr_fn": ratio, "ns_steps": 4, "eps": 1e-5}
     # also if the axes are in memory in the other order, as those of the weights of some layers are
     mine = [
-        nn.Parameter.drawn(shape, lambda key, index: start.reshape(-1)[index], order)
+        nn.Parameter.lazy(shape, lambda key, index: start.reshape(-1)[index], order)
         for order in ((0, 1), (1, 0))
     ]
     for p in mine:
@@ -143,7 +143,7 @@ def test_training_goes_on_from_a_state_with_the_same_bits(dtype: str) -> None:
 def test_matrices_alone_have_one_array_of_state() -> None:
     m = model()
     opt = optim.Muon([p for p in m.parameters() if p.ndim == 2])
-    assert opt.sums == ("momentum_buffer",)
+    assert opt.state_names == ("momentum_buffer",)
     assert list(opt.named_state()) == [
         f"{k}.weight.{name}" for k in (2, 4) for name in ("momentum_buffer", "step")
     ]

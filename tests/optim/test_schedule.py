@@ -9,7 +9,7 @@ from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.optim import schedule
-from nnmpi.run.ends import DivergedError
+from nnmpi.run.end import DivergedError
 
 NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
 STEPS = 20

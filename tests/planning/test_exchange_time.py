@@ -62,9 +62,9 @@ def test_partial_sums_of_16_bits_take_longer_where_they_travel_as_32() -> None:
     ):
         wide = exchange(operation, "ring", *ranks)
         one = wide._replace(dtype=half, sums=None if operation is Collective.ALL_GATHER else sums)
-        alike = wide._replace(numbers=round(NUMBERS * of_float32))
+        alike = wide._replace(elements=round(NUMBERS * of_float32))
         assert times.seconds(one) == pytest.approx(times.seconds(alike), rel=1e-12)
-        narrow, alike = one._replace(sums=None), wide._replace(numbers=NUMBERS // 2)
+        narrow, alike = one._replace(sums=None), wide._replace(elements=NUMBERS // 2)
         assert times.seconds(narrow) == pytest.approx(times.seconds(alike), rel=1e-12)
     near = ExchangeTimes(MACHINE, Cluster.on_paper(12))
     shared = exchange(Collective.ALL_REDUCE, "shared", *ranks)._replace(dtype=half)

@@ -81,7 +81,7 @@ def test_levels_are_those_of_the_prediction(layout: Candidate) -> None:
 
 
 def test_too_many_operations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST", 100)
+    monkeypatch.setattr(lanes, "MOST_OPERATIONS", 100)
     models = there(1)
     a = models.arranger.arranged(PIPELINES[0])
     with pytest.raises(ValueError, match=r"draws at most 100 operations, and this step has .*give"):

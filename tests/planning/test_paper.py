@@ -16,7 +16,7 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data.loader import Batch, Load
+from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Traffic
@@ -90,7 +90,7 @@ def test_all_batches_of_pipedream_send_the_same() -> None:
         micro = [Batch(np.empty((24, 0)), np.zeros(24), np.arange(24))]
         for step in range(5):
             one.state.log.clear()
-            one.run(Load(np.arange(24), micro, 24.0), StepState(step, 0, step), 1 << 30)
+            one.run(StepBatch(np.arange(24), micro, 24.0), StepState(step, 0, step), 1 << 30)
             said = one.state.log.exchanges()
             assert said == last or step < 2
             last = said
@@ -120,7 +120,7 @@ def test_tokens_that_all_experts_take_go_to_all_ranks() -> None:
     numbers = Counter[Kind]()
     for rank in range(4):
         for e in exchanges(a, rank, samples)["tp"]:
-            numbers[e.during] += e.numbers * e.times * (e.operation is Collective.MESSAGE)
+            numbers[e.during] += e.elements * e.times * (e.operation is Collective.MESSAGE)
     # to 3 other ranks a position takes its numbers and the gates of their experts, and comes back
     experts = [node.settings["num_experts"] for node in layers]
     trips = sum(POSITIONS * 6 * width + gates_sent(E) for E in experts)

@@ -210,7 +210,7 @@ def test_compressed_gradients_take_time_to_code_and_passes_hide_one_phase(spec: 
     model = step_model(there.arranger.arranged(Candidate(dp=4)), there.costs)
     (rank,), sums = model.ranks, model.last.exchanges["sums"]
     assert model.time.packing == pytest.approx(NUMBERS, rel=0.03)  # room between tensors
-    assert 4 * 8 * NUMBERS < rank.touched < 4 * 80 * NUMBERS
+    assert 4 * 8 * NUMBERS < rank.bytes_copied < 4 * 80 * NUMBERS
     phases = {
         word: there.costs.exchanges.total(e for e in sums if e.what == word)
         for word in ("gradients", "sums")

@@ -20,7 +20,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.run.ends import DivergedError
+from nnmpi.run.end import DivergedError
 
 COMMON: dict[str, Any] = {
     "model": "mlp:64-20-10", "batch_size": 24, "steps": 6, "seed": 3, "lr": 0.05,

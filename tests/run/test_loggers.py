@@ -17,7 +17,7 @@ from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
-from nnmpi.io.loggers import KINDS, Logger
+from nnmpi.io.loggers import LOGGER_TYPES, Logger
 from nnmpi.io.output import LostOutputError
 from nnmpi.train import main
 
@@ -176,10 +176,10 @@ def test_where_a_library_cannot_write_is_one_line(error: Exception, why: str) ->
         trained(Refuses("ht\x1btp"))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", LOGGER_TYPES)
 def test_a_library_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnmpi.io.loggers.find_spec", lambda library: None)
-    with refused(KINDS[name].library, "pip install 'nnmpi[loggers]'"):
+    with refused(LOGGER_TYPES[name].library, "pip install 'nnmpi[loggers]'"):
         trained(logger=f"{name}:x")
 
 

@@ -18,7 +18,7 @@ from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, a
 from nnmpi.run.recovery.reported_log import adopt_reported
 from nnmpi.run.recovery.run_counters import Counters, adopt, counters_now
 from nnmpi.run.recovery.versions import VersionFacts
-from nnmpi.run.reported import ReportedEvents, event_position
+from nnmpi.run.reported_events import ReportedEvents, event_position
 
 TENSORS = tuple(
     StateArray(Place.of_whole(path, (4,)), (0,), 0, 4, "float32") for path in ("first", "second")
@@ -27,7 +27,7 @@ DECISION = 8, (1.0, 0.0, 0.0, 1.0)
 
 
 def status(
-    stage: str, version: int, may_make: int | None = None, knows: bool = False
+    stage: str, version: int, pending_version: int | None = None, knows: bool = False
 ) -> RankStatus:
     """A rank with one of the two tensors, which has noted the step before the last one."""
     counters = Counters(None, StepState(7), 0, Sums(), 0, 1, (), None, {}, {}, NO_TIME, {})
@@ -39,7 +39,7 @@ def status(
         *(RunStage.RUNNING, 0, counters),
         holds=(held,),
         tensors=TENSORS,
-        may_make=may_make,
+        pending_version=pending_version,
         decision=decision,
     )
 
@@ -51,7 +51,7 @@ def version(plan: RecoveryPlan) -> int:
 
 def test_an_update_is_made_where_one_rank_knows_what_was_decided() -> None:
     knows = status("first", 8, knows=True)
-    assert version(agreed([knows, status("second", 7, may_make=8)])) == 8
+    assert version(agreed([knows, status("second", 7, pending_version=8)])) == 8
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -60,17 +60,17 @@ def test_it_is_not_made_where_the_part_of_the_lost_rank_is_of_the_version_before
 ) -> None:
     """Two stages of two ranks: the second one of a pipeline is lost when its own sums are complete,
     and its first one has updated; of the other pipeline the second stage lacks sums."""
-    first = status("first", 8, knows=True) if is_known else status("first", 7, may_make=8)
-    others = [status("first", 7, may_make=8), status("second", 7)]
+    first = status("first", 8, knows=True) if is_known else status("first", 7, pending_version=8)
+    others = [status("first", 7, pending_version=8), status("second", 7)]
     assert version(agreed([first, *others])) == 7
 
 
 def test_no_rank_makes_a_step_of_which_others_have_all() -> None:
     """It would give up the version before, which another loss may need."""
     has_all = [status("first", 8, knows=True), status("second", 8, knows=True)]
-    plan = agreed([*has_all, status("first", 7, may_make=8)])
+    plan = agreed([*has_all, status("first", 7, pending_version=8)])
     assert (version(plan), plan.makes_step) == (8, False)
-    assert agreed([has_all[0], status("second", 7, may_make=8)]).makes_step
+    assert agreed([has_all[0], status("second", 7, pending_version=8)]).makes_step
 
 
 def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:
@@ -91,7 +91,7 @@ def test_the_work_after_a_step_is_made_again_where_one_rank_has_not_done_it(orde
 
     def after(rank: RankStatus, sums: Sums, last: StepResult | None) -> RankStatus:
         assert rank.counters is not None
-        counters = rank.counters._replace(state=state, sums=sums, last=last)
+        counters = rank.counters._replace(state=state, sums=sums, unfollowed=last)
         facts = VersionFacts(rank.holds[0].about.head, counters)
         held = rank.holds[0]._replace(about=facts)
         return rank._replace(counters=counters, holds=(held,))
@@ -99,7 +99,7 @@ def test_the_work_after_a_step_is_made_again_where_one_rank_has_not_done_it(orde
     for done, last in (made, result), (Sums(), None):
         plan = agreed([after(first, done, None), after(second, made, last)][::order])
         assert plan.counters is not None
-        assert (plan.counters.last, plan.counters.sums) == (last, made)
+        assert (plan.counters.unfollowed, plan.counters.sums) == (last, made)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -107,7 +107,7 @@ def test_ranks_that_were_spare_tell_what_some_rank_has_not_told(order: int) -> N
     ranks = [status("first", 8), status("second", 8)]
     told = [ReportedEvents(), ReportedEvents()]
     for reported, step in zip(told, (8, 7), strict=True):
-        reported.once(step, "epoch")
+        reported.claim(step, "epoch")
     statuses = [rank._replace(reported=of) for rank, of in zip(ranks, told, strict=True)]
     assert agreed(statuses[::order]).reported is told[1]
 

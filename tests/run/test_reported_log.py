@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nnmpi.run.recovery.reported_log import adopt_reported, interrupted, read_log
-from nnmpi.run.reported import ReportedEvents, event_position
+from nnmpi.run.reported_events import ReportedEvents, event_position
 
 START = '{"event": "start"}\n'
 EPOCH = '{"event": "epoch", "epoch": 1, "steps": 5}\n'
@@ -14,19 +14,19 @@ def test_the_log_decides_what_was_told_after_the_last_step(tmp_path: Path) -> No
     for text, is_new in ((START, True), (START + EPOCH, False), (START + EPOCH[:-2], True)):
         log.write_text(text)
         reported = ReportedEvents()
-        assert reported.once(5, "epoch")
+        assert reported.claim(5, "epoch")
         read_log(reported, str(log), 0)
-        assert not reported.once(5, "progress")
-        assert reported.once(5, "epoch") == is_new
+        assert not reported.claim(5, "progress")
+        assert reported.claim(5, "epoch") == is_new
 
 
 def test_a_log_may_be_further_than_the_rank(tmp_path: Path) -> None:
     log, reported = tmp_path / "log", ReportedEvents()
     log.write_text(START + EPOCH)
     read_log(reported, str(log), 0)
-    assert not reported.once(5, "progress")
-    assert not reported.once(5, "epoch")
-    assert reported.once(6, "progress")
+    assert not reported.claim(5, "progress")
+    assert not reported.claim(5, "epoch")
+    assert reported.claim(6, "progress")
 
 
 def test_a_call_that_was_interrupted_is_made_again_on_all_ranks() -> None:

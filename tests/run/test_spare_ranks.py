@@ -16,8 +16,8 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.ends import NotReadyError
 from nnmpi.run.recovery.recovery import NothingLeftError
+from nnmpi.run.start import NotReadyError
 
 TENSORS = {**COMMON, **RING, "dp": 2, "tp": 2}
 

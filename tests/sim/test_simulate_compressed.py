@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from nnmpi.collectives.compressed import SENT
+from nnmpi.collectives.compressed import BYTES_OF
 
 KIND = "sync"
 
@@ -12,7 +12,7 @@ def test_compressed_gradients_send_what_their_codec_sends(simulator: Any) -> Non
     """10 layers of 100 x 100 float32 on 4 replicas."""
     words = "--parameters 1e5 --layers 10 --replicas 4 --dtype float32 --json"
     codecs = ("topk:0.01", "sign", "powersgd:2", "int8")
-    assert {codec.partition(":")[0] for codec in codecs} == {*SENT}
+    assert {codec.partition(":")[0] for codec in codecs} == {*BYTES_OF}
     words += "".join(f" --compress {codec}" for codec in codecs)
     rows = json.loads(simulator(words).out)[1:5]
     assert [(row["name"], row["bytes"], row["messages"], row["gap"]) for row in rows] == [

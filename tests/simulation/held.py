@@ -73,7 +73,7 @@ class Meeting(NamedTuple):
         for told in self.told:
             for key, ranges in told.holds.items():
                 parts.setdefault(key, []).extend(ranges)
-            if known is not None and told.status.may_make == known:
+            if known is not None and told.status.pending_version == known:
                 head = told.status.holds[0]
                 parts.setdefault((known, head.session, 0), []).extend(ranges_of(head))
         return max(

@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "one tag for all calls",
-        ("nnmpi.comm.calls", "CallRunner.planned"),
+        ("nnmpi.comm.calls", "CallRunner.steps_of"),
         "call[1] % TAGS",
         "0",
         ("zero 3, backups", "zero 1, checkpoints", "ring"),
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "decided step not made",
         ("nnmpi.run.recovery.recovery", "Recovery._leave"),
-        "last.make(plan.decision[1])",
+        "last.finish(plan.decision[1])",
         "pass",
         (*SIMPLE, *BACKUPS),
         killed_by=ONE_KNOWS,
@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "step not counted",
         ("nnmpi.run.recovery.recovery", "Recovery._take"),
-        "run.count_step(run.last)",
+        "run.count_step(run.unfollowed)",
         "pass",
         SIMPLE,
         killed_by=Case(
@@ -172,8 +172,8 @@ MUTANTS = (
     Mutant(
         "any decision fits",
         ("nnmpi.run.recovery.rank_status", "RankStatus.can_hold"),
-        "self.may_make != decision[0]",
-        "self.may_make is None",
+        "self.pending_version != decision[0]",
+        "self.pending_version is None",
         (*SIMPLE, "local", "local, plain mean"),
         equal=(
             "ranks that know the sums of a step know no later decision, and with the one "
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "reported twice",
-        ("nnmpi.run.reported", "ReportedEvents.once"),
+        ("nnmpi.run.reported_events", "ReportedEvents.once"),
         "return position > last",
         "return position >= last",
         SIMPLE,
@@ -247,14 +247,15 @@ MUTANTS = (
     Mutant(
         "double update",
         ("nnmpi.parallel.step.update", "Update.carry_out"),
-        "self._store.commit()",
-        "self._store.commit()\nself._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))",
+        "self._store.keep_residuals()",
+        "self._store.keep_residuals()\n"
+        "self._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))",
         ("ring",),
         killed_by=Case("ring", drawn=()),
     ),
     Mutant(
         "double update of a rank that knows",
-        ("nnmpi.parallel.recovery.last_step", "LastStep.may_make"),
+        ("nnmpi.parallel.recovery.step_undo", "StepUndo.pending_version"),
         "self._update.summed > self._update.version",
         "self._update.summed >= self._update.version and self._update.summed",
         SIMPLE,
@@ -262,7 +263,7 @@ MUTANTS = (
     ),
     Mutant(
         "restored after an update",
-        ("nnmpi.parallel.recovery.last_step", "LastStep.restore"),
+        ("nnmpi.parallel.recovery.step_undo", "StepUndo.restore"),
         "self._update.version <= self._begun",
         "True",
         ("servers", "ring", "pipelines", "batch norm"),
@@ -278,7 +279,7 @@ MUTANTS = (
     ),
     Mutant(
         "round: Adam's steps not undone",
-        ("nnmpi.parallel.recovery.last_round", "LastRound.restore"),
+        ("nnmpi.parallel.recovery.round_undo", "RoundUndo.restore"),
         "self._optimizer.steps[:] = self._steps",
         "pass",
         ("local", "fragments"),
@@ -328,7 +329,7 @@ MUTANTS = (
     ),
     Mutant(
         "stale residual",
-        ("nnmpi.parallel.compression.store", "CompressedStore.commit"),
+        ("nnmpi.parallel.compression.store", "CompressedStore.keep_residuals"),
         "state[RESIDUAL][self._places[i]] = bucket.row[part]",
         "pass",
         ("topk", "topk of all"),

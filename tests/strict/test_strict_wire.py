@@ -27,7 +27,7 @@ N = 37  # numbers: some pieces, the last of which is short
 
 @pytest.fixture
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "PIECE", 64)
+    monkeypatch.setattr(wire, "PIECE_BYTES", 64)
 
 
 # ---- results

@@ -196,11 +196,11 @@ def fit(comm: Comm) -> tuple[Network, list[float]]:
     """The fitted network, and the times of further ping-pongs relative to the fit."""
     network = network_fit.fitted_network(comm)
     off = []
-    for nbytes in network_fit.SIZES:
+    for nbytes in network_fit.MESSAGE_BYTES:
         line = network.link.alpha + nbytes * network.link.beta
         seconds = network_fit.ping_pong(comm, nbytes)
         off.append(seconds / line)
-        if seconds * network_fit.TURNS > network_fit.LONG:
+        if seconds * network_fit.TURNS > network_fit.MOST_SECONDS:
             break
     return network, off
 

@@ -16,9 +16,9 @@ from nnmpi.comm.arguments import Array
 from nnmpi.comm.transport.base import NoRoomError
 from nnmpi.comm.transport.system import System
 
-SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, up to 16 MiB
+SUM_BYTES = tuple(256 << 2 * k for k in range(9))  # bytes, up to 16 MiB
 SECONDS = 0.004  # spent on one algorithm at one size
-LONG = 0.02  # seconds: if one sum takes longer, larger sizes are not timed
+MOST_SECONDS = 0.02  # seconds: if one sum takes longer, larger sizes are not timed
 # From this size on bandwidth dominates and the order of the algorithms hardly changes: an algorithm
 # that takes twice as long as the fastest is not timed at larger sizes.
 LARGE = 1 << 16
@@ -46,7 +46,7 @@ class AlgorithmChoice(NamedTuple):
 
     def name(self, nbytes: int) -> str:
         """The fastest algorithm at the measured size that is nearest to `nbytes` on a log scale."""
-        nearest = (nbytes.bit_length() - SIZES[0].bit_length() + 1) // 2
+        nearest = (nbytes.bit_length() - SUM_BYTES[0].bit_length() + 1) // 2
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
@@ -75,7 +75,7 @@ def candidates(p: int) -> list[str]:
 def measure_choice(trial: TimedComm) -> AlgorithmChoice:
     """Times candidates on a trial Comm; collective, with the same result on all ranks."""
     names, fastest = candidates(trial.size), []
-    for nbytes in SIZES:
+    for nbytes in SUM_BYTES:
         array = np.zeros(nbytes // 4, np.float32)
         names = [name for name in names if fits(partial(trial.all_reduce, array, name))]
         if not names:  # only `shared` was left, and there is no memory for this size
@@ -84,7 +84,7 @@ def measure_choice(trial: TimedComm) -> AlgorithmChoice:
         calls = [partial(trial.all_reduce, array, name) for name in names]
         seconds = dict(zip(names, medians(trial, calls), strict=True))
         fastest.append(min(names, key=seconds.__getitem__))
-        if max(seconds.values()) > LONG:
+        if max(seconds.values()) > MOST_SECONDS:
             break
         if nbytes >= LARGE:
             names = [name for name in names if seconds[name] < 2 * seconds[fastest[-1]]]

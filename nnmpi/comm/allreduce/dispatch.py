@@ -18,7 +18,7 @@ from nnmpi.comm.transport.base import ShortSum, Transport
 NAMES = (*ALGORITHMS, "mpi", "shared")
 NEED_SETUP = ("hierarchical", "mpi", "shared")  # whose first calls wait for all ranks
 
-SHORT = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allreduce
+IALLREDUCE_BYTES = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allreduce
 
 
 class PreparedSum(NamedTuple):
@@ -130,7 +130,7 @@ class AllReduceDispatch:
         assert self._library is not None
         transport, dtype = self._library, _library_dtype(row.dtype)
         sums = row if dtype is row.dtype else row.astype(dtype)
-        blocks = sums.nbytes > SHORT
+        blocks = sums.nbytes > IALLREDUCE_BYTES
         if blocks:
             starting = np.array([starts], np.int32)
             yield transport.start_all_reduce(starting)

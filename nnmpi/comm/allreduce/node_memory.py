@@ -23,7 +23,7 @@ from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, ShortSum, Transport
 from nnmpi.comm.transport.node_barrier import sum_loop
 
-SHORT = 1 << 14  # bytes up to which each rank adds up the whole array
+WHOLE_SUM_BYTES = 1 << 14  # bytes up to which each rank adds up the whole array
 PAGE = 4096
 USABLE = 0.9  # share of the free shared memory that a sum may take
 
@@ -211,7 +211,7 @@ def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
 
 def _is_short(n: int, dtype: np.dtype[Any]) -> bool:
     """True if each rank adds up the whole array; its segment then has two halves, used in turns."""
-    return n * dtype.itemsize <= SHORT and accumulator(dtype) is dtype
+    return n * dtype.itemsize <= WHOLE_SUM_BYTES and accumulator(dtype) is dtype
 
 
 def memory_of_sums(n: int, dtype: np.dtype[Any], p: int) -> int:

@@ -24,7 +24,7 @@ from nnmpi.comm.transport.base import OtherRankError, RankLost
 
 TIME_TO_BE_ENDED = 3.0  # seconds to wait for the rank that failed first to end the job
 
-MOST = 1000  # characters of an error message that ranks compare
+MOST_CHARACTERS = 1000  # characters of an error message that ranks compare
 INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 
 
@@ -104,7 +104,9 @@ def install(
             _print(who, kind.__name__)
             ending.end_job(1)
         elif is_rank:
-            message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
+            message = "".join(traceback.format_exception_only(kind, error)).rstrip()[
+                :MOST_CHARACTERS
+            ]
             is_first, others, all_ended = failures(message, issubclass(kind, OtherRankError))
             if all_ended or not ending.fault_tolerant:  # the first rank prints, and ends the others
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)

@@ -65,7 +65,7 @@ class UlfmFamily(TransportFamily):
             number += 1
         return number
 
-    def take(self, number: int) -> int:
+    def reserve(self, number: int) -> int:
         """Takes a number for a transport; returns the first of its tags."""
         context = number % self._contexts
         self._taken.add(context)

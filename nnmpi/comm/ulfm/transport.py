@@ -47,7 +47,7 @@ class UlfmTransport(MPITransport):
         super().__init__(family.comm, ledger or Ledger(len(ranks)), family)
         self.rank, self.size = ranks.index(self.rank), len(ranks)
         self.members = [self.members[r] for r in ranks]
-        self._ranks, self._first_tag = ranks, family.take(number)
+        self._ranks, self._first_tag = ranks, family.reserve(number)
         first, isend, irecv = self._first_tag, self._isend, self._irecv
         self._isend = lambda data, to, tag: isend(data, ranks[to], first + tag)
         self._irecv = lambda data, source, tag: irecv(data, ranks[source], first + tag)

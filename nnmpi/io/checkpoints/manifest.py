@@ -50,7 +50,7 @@ T = TypeVar("T")
 FORMAT = 2
 """The version of the format, also of the headers of files; other versions are not read."""
 
-MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
+MOST_BYTES = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
 DIGEST = 64  # characters
 RUN, ABOUT = "manifest.run", "manifest.about"
@@ -216,7 +216,7 @@ def _check_step(folder: Path, step: int) -> None:
 
 def _content(folder: Path) -> bytes:
     with _readable():
-        check_regular(folder / NAME, MOST)
+        check_regular(folder / NAME, MOST_BYTES)
         return (folder / NAME).read_bytes()
 
 

@@ -54,7 +54,7 @@ from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 
 T = TypeVar("T")
-PAUSE = 1e-4  # seconds between two polls of a rank that waits
+POLL_SECONDS = 1e-4  # seconds between two polls of a rank that waits
 ALGORITHM = "halving"  # its messages need no set-up, so no rank waits when they begin
 
 
@@ -135,9 +135,9 @@ class Writer:
         arrays = *snapshot.arrays, *about_arrays(of_about)
         local, problem = [x.on_paper() for x in arrays], self._make_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (local, snapshot.positions, problem))
-        has, positions, problems = zip(*of_ranks, strict=True)
+        ranges_by_rank, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),), arrays=arrays)
-        content = WriteJob(of_all, divided(has), about_json, log)
+        content = WriteJob(of_all, divided(ranges_by_rank), about_json, log)
         # max: the same problem on all ranks, if any rank has one
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
@@ -162,7 +162,7 @@ class Writer:
         """Waits for the checkpoint that is under way, and returns its result."""
         began, result = self._system.clock(), None
         while self._writing is not None and (result := self.poll()) is None:
-            self._system.sleep(PAUSE)
+            self._system.sleep(POLL_SECONDS)
         self.waited += self._system.clock() - began
         return result
 

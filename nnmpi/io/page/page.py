@@ -98,7 +98,7 @@ def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[
 # ---- steps of a trace
 
 
-MOST = 200_000  # spans: about 6 MB
+MOST_SPANS = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def shown_steps(trace: TraceFile) -> range:
     """The consecutive steps of a trace that the page shows: the step of median duration, and as
     many on both sides of it as have at most MOST spans together with it."""
     first = last = middle = trace.median_step()
-    room = MOST - _span_count(trace, middle)
+    room = MOST_SPANS - _span_count(trace, middle)
     while near := [k for k in (last + 1, first - 1) if k in trace.steps]:
         nearest = min(near, key=lambda k: abs(k - middle))
         room -= _span_count(trace, nearest)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.io.files.atomic import replaced
-from nnmpi.io.trace.recording import KINDS, WAITS, RankEntries, which
+from nnmpi.io.trace.recording import EVENT_KINDS, WAITS, RankEntries, which
 from nnmpi.io.trace.summary import SENDS
 from nnmpi.parallel.mesh import Mesh
 
@@ -58,7 +58,7 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
             named = {"name": "communication in the background"}
             yield {"ph": "M", **where, "name": "thread_name", "args": named}
         ends[lane : lane + 1] = [ended]
-        name, algorithm, nbytes = entries.operations[row["kind"] - len(KINDS)]
+        name, algorithm, nbytes = entries.operations[row["kind"] - len(EVENT_KINDS)]
         args = {"step": int(row["step"]), "bytes": nbytes, "algorithm": algorithm}
         when = {"ts": began / 1000, "dur": (ended - began) / 1000}
         yield {"ph": "X", **where, "cat": CATEGORY, "name": name, "args": args, **when}
@@ -67,7 +67,9 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """Yields the bytes of all Works under way, after each change, and the memory of the process."""
     events, works, operations = entries
-    sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[works["kind"] - len(KINDS)]
+    sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[
+        works["kind"] - len(EVENT_KINDS)
+    ]
     times = np.concatenate([works["began"], works["ended"]])
     order = np.argsort(times, kind="stable")
     under_way = np.cumsum(np.concatenate([sizes, -sizes])[order])
@@ -140,7 +142,7 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
     """Yields an operation, or the parts of a wait that are not empty."""
-    kind = KINDS[row["kind"]]
+    kind = EVENT_KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]
     if kind in WAITS:

@@ -54,7 +54,7 @@ gradient, other messages between stages of pipedream; sums of gradients, agreeme
 of BatchNorm; a barrier after shared parameters are updated; sums of sharded layers; gathered
 parameters."""
 
-KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
+EVENT_KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """Kinds of events; `exchange` is a worker's exchange of gradients for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
@@ -62,7 +62,7 @@ COMPUTE = (*PASSES, "AGREE", "APPLY", "WRITE", "READ")
 """Kinds of events that are no communication; a thread carries out what WRITE and READ start."""
 
 
-CODES = {kind: code for code, kind in enumerate(KINDS)}
+CODES = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
 
 def which(events: np.ndarray, *kinds: str) -> np.ndarray:
@@ -106,7 +106,7 @@ class RankEntries(NamedTuple):
     @classmethod
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
         """Divides the rows of a rank into events and Works."""
-        is_work = rows["kind"] >= len(KINDS)
+        is_work = rows["kind"] >= len(EVENT_KINDS)
         events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))
         in_order = works[np.argsort(works["began"], kind="stable")]
@@ -162,7 +162,7 @@ class Recording(Recorder):
     def add_work(self, work: CallSignature, step: int, began: float) -> None:
         """Records a Work that ends now, with the step in which it started."""
         number = self._operations.setdefault(work, len(self._operations))
-        self._append(len(KINDS) + number, -1, -1, step, began, 0)
+        self._append(len(EVENT_KINDS) + number, -1, -1, step, began, 0)
 
     def _append(
         self, kind: int, stage: int, micro: int, step: int, began: float, memory: int

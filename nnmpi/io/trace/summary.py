@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.io.trace.recording import COMPUTE, ENTRY, EVALUATION, KINDS, PASSES, WAITS, which
+from nnmpi.io.trace.recording import COMPUTE, ENTRY, EVALUATION, EVENT_KINDS, PASSES, WAITS, which
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
 from nnmpi.schedules import proof
@@ -141,7 +141,7 @@ def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # ---- seconds, and the bubble
 
 
-SENDS = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
+SENDS = tuple(kind for kind in EVENT_KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
 
 
 class Seconds(NamedTuple):

@@ -60,7 +60,7 @@ class PReLU(Module):
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         check_sizes("PReLU", 1, num_parameters=num_parameters)
         self.num_parameters = num_parameters
-        self.weight = Parameter.drawn((num_parameters,), constant(float(init)))
+        self.weight = Parameter.lazy((num_parameters,), constant(float(init)))
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(activations.prelu, as_tensor(x), self.weight)

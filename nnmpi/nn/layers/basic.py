@@ -68,8 +68,8 @@ class Linear(Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         check_sizes("Linear", 0, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
-        self.weight = Parameter.drawn((out_features, in_features), init.fan_in(in_features))
-        self.bias = Parameter.drawn((out_features,), init.fan_in(in_features)) if bias else None
+        self.weight = Parameter.lazy((out_features, in_features), init.fan_in(in_features))
+        self.bias = Parameter.lazy((out_features,), init.fan_in(in_features)) if bias else None
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """Computes the output for x (..., in_features); `relu` applies ReLU in the same op."""
@@ -115,7 +115,7 @@ class Embedding(Module):
         if self.padding_idx is not None:
             first = self.padding_idx * embedding_dim
             draw = init.zero_within(draw, first, first + embedding_dim)
-        self.weight = Parameter.drawn((num_embeddings, embedding_dim), draw)
+        self.weight = Parameter.lazy((num_embeddings, embedding_dim), draw)
 
     @classmethod
     def from_pretrained(

@@ -70,8 +70,8 @@ class _Convolution(Module):
             first, second = second, first
         shape = (first, second // groups, *self.kernel_size)
         fan = init.fan_in(prod(shape[1:]))  # within PyTorch's bounds
-        self.weight = Parameter.drawn(shape, fan, (*range(2, len(shape)), 1, 0))
-        self.bias = Parameter.drawn((out_channels,), fan) if bias else None
+        self.weight = Parameter.lazy(shape, fan, (*range(2, len(shape)), 1, 0))
+        self.bias = Parameter.lazy((out_channels,), fan) if bias else None
 
     def _checked_padding(self, padding: Size | str) -> tuple[int, ...] | str:
         """Returns the padding as one size for each axis, or as its name; raises ValueError if it is

@@ -22,7 +22,7 @@ class Router(Module):
     ) -> None:
         self.top_k, self.capacity_factor = top_k, float(capacity_factor)
         self.auxiliary = float(auxiliary)
-        self.weight = Parameter.drawn((num_experts, width), init.fan_in(width))
+        self.weight = Parameter.lazy((num_experts, width), init.fan_in(width))
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -61,10 +61,10 @@ class Experts(Module):
     ) -> None:
         self.num_experts, self.top_k, self.capacity_factor = num_experts, top_k, float(factor)
         self.activation = activation
-        self.weight1 = Parameter.drawn((num_experts, hidden, width), init.fan_in(width))
-        self.bias1 = Parameter.drawn((num_experts, hidden), init.fan_in(width))
-        self.weight2 = Parameter.drawn((num_experts, width, hidden), init.fan_in(hidden))
-        self.bias2 = Parameter.drawn((num_experts, width), init.fan_in(hidden))
+        self.weight1 = Parameter.lazy((num_experts, hidden, width), init.fan_in(width))
+        self.bias1 = Parameter.lazy((num_experts, hidden), init.fan_in(width))
+        self.weight2 = Parameter.lazy((num_experts, width, hidden), init.fan_in(hidden))
+        self.bias2 = Parameter.lazy((num_experts, width), init.fan_in(hidden))
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2

@@ -64,10 +64,10 @@ class MultiheadAttention(Module):
             self.q_proj_weight, self.k_proj_weight = _glorot(E, E), _glorot(E, self.kdim)
             self.v_proj_weight = _glorot(E, self.vdim)
         zeros = init.constant(0.0)
-        self.in_proj_bias = Parameter.drawn((3 * E,), zeros) if bias else None
+        self.in_proj_bias = Parameter.lazy((3 * E,), zeros) if bias else None
         self.out_proj = Linear(E, E, bias)
         if bias:
-            self.out_proj.bias = Parameter.drawn((E,), zeros)
+            self.out_proj.bias = Parameter.lazy((E,), zeros)
 
     def forward(
         self,
@@ -150,7 +150,7 @@ class MultiheadAttention(Module):
 
 def _glorot(rows: int, columns: int) -> Parameter:
     """Returns a weight that is uniform within sqrt(6 / (rows + columns))."""
-    return Parameter.drawn((rows, columns), init.uniform(math.sqrt(6 / (rows + columns))))
+    return Parameter.lazy((rows, columns), init.uniform(math.sqrt(6 / (rows + columns))))
 
 
 def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:

@@ -21,7 +21,7 @@ def _scale_and_shift(
     shape: tuple[int, ...], scales: bool, shifts: bool
 ) -> tuple[Parameter | None, Parameter | None]:
     """Returns a weight of ones and a bias of zeros, each None if it is not wanted."""
-    drawn = Parameter.drawn
+    drawn = Parameter.lazy
     weight = drawn(shape, init.constant(1.0)) if scales else None
     return weight, drawn(shape, init.constant(0.0)) if shifts else None
 

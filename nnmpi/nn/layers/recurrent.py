@@ -79,7 +79,7 @@ class _Recurrent(Module):
             shapes = (rows, K), (rows, hidden_size), (rows,), (rows,)
             for end in self._suffixes(k):
                 for kind, shape in zip(PARAMETER_NAMES, shapes[: 4 if bias else 2], strict=False):
-                    setattr(self, kind + end, Parameter.drawn(shape, draw))
+                    setattr(self, kind + end, Parameter.lazy(shape, draw))
 
     @property
     def cell(self) -> recurrent.Cell:

@@ -25,7 +25,7 @@ class _Cell(Module):
         rows, draw = recurrent.CELLS[self.mode].gates * hidden_size, init.fan_in(hidden_size)
         shapes = ((rows, input_size), (rows, hidden_size), (rows,), (rows,))
         for name, shape in zip(PARAMETER_NAMES[: 4 if bias else 2], shapes, strict=False):
-            setattr(self, name, Parameter.drawn(shape, draw))
+            setattr(self, name, Parameter.lazy(shape, draw))
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Returns the next state: h, or the pair h and c of an LSTM."""

@@ -86,7 +86,7 @@ class PositionalEmbedding(Module):
         check_sizes("PositionalEmbedding", 1, num_positions=num_positions)
         check_sizes("PositionalEmbedding", 0, embedding_dim=embedding_dim)
         self.num_positions, self.embedding_dim = num_positions, embedding_dim
-        self.weight = Parameter.drawn((num_positions, embedding_dim), init.normal(1.0))
+        self.weight = Parameter.lazy((num_positions, embedding_dim), init.normal(1.0))
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

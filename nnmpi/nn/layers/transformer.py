@@ -114,7 +114,7 @@ class TransformerEncoder(Module):
 
 
 def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
-    """Returns a copy of a layer, whose undrawn weights will be drawn by their own path, from the
+    """Returns a copy of a layer, whose lazy weights will be drawn by their own path, from the
     seed of the model."""
-    memo = {id(p): p.undrawn() for p in layer.parameters() if not p.is_drawn}
+    memo = {id(p): p.lazy_copy() for p in layer.parameters() if not p.is_drawn}
     return copy.deepcopy(layer, memo)

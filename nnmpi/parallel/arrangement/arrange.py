@@ -37,14 +37,14 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.parallel.tensor.ways import OF_SAMPLES
+from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 
 MB = 1e6
 DEFAULT_MB = 1.0
@@ -161,7 +161,7 @@ def _check_branches(sharding: Sharding, division: Division) -> None:
 def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
     """Raises ValueError if the input of a stage is cut along samples among the ranks along tp."""
     for s, stage in enumerate(division.stages):
-        if any(sharding.edges.get(e) is OF_SAMPLES for e in stage.takes):
+        if any(sharding.edges.get(e) is SAMPLE_CUT for e in stage.takes):
             raise ValueError(
                 f"stage {s} begins with {graph.nodes[stage.nodes.start].name}, in the middle of "
                 "layers that --layout computes by samples: use a --cut before or after them"
@@ -242,7 +242,7 @@ def cut_buckets(
     numbers: float,
     tied: Collection[int] = (),
     labels: Sequence[Any] = (),
-) -> list[Bucket]:
+) -> list[BucketSlice]:
     """Cuts spans of gradients into buckets of at least `numbers` elements, the last bucket first; a
     span is never divided.
 
@@ -254,15 +254,15 @@ def cut_buckets(
     edges = [
         (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
     ]
-    buckets, end = list[Bucket](), len(spans)
+    buckets, end = list[BucketSlice](), len(spans)
     for i in reversed(range(len(spans))):
         start, stop = spans[i][0], spans[end - 1][1]
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
-            buckets.append(Bucket(start, stop, edges[i][0]))
+            buckets.append(BucketSlice(start, stop, edges[i][0]))
             end = i
     if buckets[-1].tied == NOT_TIED or not spans[0][0]:  # scalars are summed with it
         return [*buckets[:-1], buckets[-1]._replace(start=0)]
-    return [*buckets, Bucket(0, spans[0][0])]
+    return [*buckets, BucketSlice(0, spans[0][0])]
 
 
 def gathered_together(

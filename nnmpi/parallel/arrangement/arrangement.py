@@ -24,11 +24,11 @@ from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
 from nnmpi.parallel.layout import summed_axes
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
-from nnmpi.parallel.tensor.ways import OF_SAMPLES
+from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.schedules.op import Op
 
 MEASURED = "auto"
@@ -49,7 +49,7 @@ def own_samples(samples: int, ranks: int, r: int) -> range:
 
 def _own_channels(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
     state = sharding.edges.get(e)
-    if state is OF_SAMPLES:
+    if state is SAMPLE_CUT:
         shape[0] = len(own_samples(shape[0], sharding.ranks, r))
     elif state:
         axis = state.axis + 1 if state.axis >= 0 else len(shape) + state.axis
@@ -90,7 +90,9 @@ class StoreKind(NamedTuple):
 
     name: str
     where: str = ""
-    updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
+    updaters: Callable[["Arrangement", int, BucketSlice], tuple[int, ...]] = lambda a, rank, _: (
+        rank,
+    )
     owned: Callable[["Arrangement", int], Iterable[FlatSlice]] = _whole_buffer
     is_sharded: bool = False
     has_all_values: bool = False
@@ -123,7 +125,7 @@ class StrategyKind(NamedTuple):
     parts           (layout, spec), as "module:name": the StrategyParts of ranks that make every
                     step together
     make            the same for the Strategy of a rank, where it is not made from these
-    rank_step       and for the RankStep of a rank on paper
+    rank_step       and for the StepRunner of a rank on paper
     store           the kind of its stores, if they are its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
@@ -256,13 +258,13 @@ class Arrangement:
 
     # ---- who sums and updates a bucket
 
-    def summed_over(self, rank: int, bucket: Bucket) -> tuple[int, ...]:
+    def summed_over(self, rank: int, bucket: BucketSlice) -> tuple[int, ...]:
         """Returns the ranks that sum a bucket, or scatter its sum among themselves."""
         if bucket.tied == NOT_TIED or self.store.scatters:
             return self.replicas(rank)
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
-    def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
+    def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
         """Returns the ranks along `axes` whose stages have the tied parameter of a bucket."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)

@@ -112,7 +112,7 @@ def work(graph: Graph, node: Node) -> int:
     A weight matrix is used once for each position of the output; attention uses each position twice
     for each position that it looks at; other nodes count one operation an element.
     """
-    numbers = sum(graph.edges[e].numbers for e in node.outputs)
+    numbers = sum(graph.edges[e].elements for e in node.outputs)
     if node.kind == "SelfAttention":
         positions = graph.edges[node.outputs[0]].sample[0]
         return numbers * positions * (1 if node.settings["is_causal"] else 2)

@@ -64,8 +64,8 @@ def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters
-LONG = 48  # characters of a sequence
-MOST = 8  # ranks along tp and cp that are drawn
+MOST_CHARACTERS = 48  # characters of a sequence
+MOST_RANKS = 8  # ranks along tp and cp that are drawn
 
 
 class DrawnLayer(NamedTuple):
@@ -105,7 +105,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
 
 def as_lines(a: Arrangement) -> Iterator[str]:
     """Yields the drawing line by line, as text."""
-    tp = min(a.mesh.axes["tp"], MOST)
+    tp = min(a.mesh.axes["tp"], MOST_RANKS)
     for stage, (ranks, rows) in enumerate(blocks(a)):
         yield f"stage {stage} on {ranks}"
         names = [f"  {row.name} {row.kind}" for row in rows]
@@ -126,12 +126,17 @@ def _positions(a: Arrangement) -> Iterator[str]:
     if cut.ranks == 1:
         return
     yield "positions of sequences"
-    for r in range(min(cut.ranks, MOST)):
+    for r in range(min(cut.ranks, MOST_RANKS)):
         (a0, a1), (b0, b1) = (
-            (round(start * LONG / cut.length), round(stop * LONG / cut.length))
+            (
+                round(start * MOST_CHARACTERS / cut.length),
+                round(stop * MOST_CHARACTERS / cut.length),
+            )
             for start, stop in cut.chunks(r)
         )
-        bar = "".join(HERE if a0 <= i < a1 or b0 <= i < b1 else ELSEWHERE for i in range(LONG))
+        bar = "".join(
+            HERE if a0 <= i < a1 or b0 <= i < b1 else ELSEWHERE for i in range(MOST_CHARACTERS)
+        )
         yield f"  cp {r}  {bar}  {cut.count(r):,} of {cut.length:,}"
 
 

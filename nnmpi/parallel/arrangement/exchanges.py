@@ -51,7 +51,7 @@ class Exchange(NamedTuple):
     operation: Collective
     algorithm: str
     group: tuple[int, ...]
-    numbers: int
+    elements: int
     dtype: np.dtype[Any]
     during: Kind
     stage: int = -1
@@ -63,13 +63,13 @@ class Exchange(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of the buffer, each time."""
-        return self.numbers * self.dtype.itemsize
+        return self.elements * self.dtype.itemsize
 
     @property
-    def travelling(self) -> int:
+    def wire_bytes(self) -> int:
         """The bytes of the buffer as it travels, in the mean over passes: partial sums may have a
         wider dtype."""
-        partial, passes = self.numbers * (self.sums or self.dtype).itemsize, self.operation.passes
+        partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
 
@@ -120,7 +120,7 @@ def algorithm_traffic(
     rank: int,
     n: int,
     dtype: np.dtype,
-    at: Sequence[int] = (),
+    edges: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
     """Returns the traffic of a rank when `algorithm` runs over n elements.
@@ -131,12 +131,12 @@ def algorithm_traffic(
     """
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
-    edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    edge = edges.__getitem__ if edges else partial(chunk_start, n, chunks)
     itemsize = {True: (sums or dtype).itemsize, False: dtype.itemsize}
     if passes is not None:
         left_out = [(r if adds else r + 1) % p for adds in passes]
         pairs = zip(passes, left_out, strict=True)
-        lengths = _lengths(n, chunks, at)
+        lengths = _lengths(n, chunks, edges)
         return sum(
             (_all_but(lengths, edge(c + 1) - edge(c), itemsize[adds]) for adds, c in pairs),
             Traffic(),
@@ -161,10 +161,10 @@ def _messages(n: int, itemsize: int) -> Traffic:
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
-def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
+def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
     """Returns the number of chunks of each length."""
-    if at:
-        return Counter(b - a for a, b in pairwise(at))
+    if edges:
+        return Counter(b - a for a, b in pairwise(edges))
     short, more = divmod(n, chunks)
     return {short: chunks - more, short + 1: more}
 
@@ -178,16 +178,16 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 
 
 def largest_receive(
-    algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
+    algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
     """Returns the most elements that a rank receives in one round and that need memory besides the
     buffer: those that it adds, and others that cannot arrive in their place."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
-        lengths = (k for k, count in _lengths(n, chunks, at).items() if count)
+        lengths = (k for k, count in _lengths(n, chunks, edges).items() if count)
         return max(lengths) if any(PASSES_OF_RINGS[algorithm]) else 0
-    edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    edge = edges.__getitem__ if edges else partial(chunk_start, n, chunks)
 
     def aside(steps: Sequence[Step]) -> int:
         messages = ((step, message) for step in steps for message in step.receives(chunks))
@@ -230,7 +230,9 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     """Returns the traffic of a rank in a step for an exchange that it takes part in."""
     if len(exchange.group) == 1:
         return Traffic()
-    return SENT.get(exchange.operation, _by_algorithm)(a, exchange, rank).times(exchange.times)
+    return TRAFFIC_OF.get(exchange.operation, _by_algorithm)(a, exchange, rank).times(
+        exchange.times
+    )
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
@@ -238,7 +240,7 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
     sums."""
     adds = True in exchange.operation.passes and len(exchange.group) > 1
     carrier = _carrier(a, exchange, rank) if adds else None
-    numbers = largest_receive(*carrier, rank, exchange.numbers, exchange.edges) if carrier else 0
+    numbers = largest_receive(*carrier, rank, exchange.elements, exchange.edges) if carrier else 0
     return numbers * (exchange.sums or exchange.dtype).itemsize
 
 
@@ -253,7 +255,7 @@ def _carrier(
 
 
 def _by_algorithm(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    carrier, n = _carrier(a, exchange, rank), exchange.numbers
+    carrier, n = _carrier(a, exchange, rank), exchange.elements
     if carrier is None:
         return Traffic()
     return algorithm_traffic(*carrier, rank, n, exchange.dtype, exchange.edges, exchange.sums)
@@ -268,7 +270,7 @@ def _to_neighbours(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     return Traffic(exchange.nbytes, 1).times(len(graph.offsets))
 
 
-SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]] = {
+TRAFFIC_OF: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]] = {
     Collective.MESSAGE: _to_each,
     Collective.NEIGHBOURS: _to_neighbours,
 }

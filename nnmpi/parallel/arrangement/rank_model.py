@@ -12,7 +12,7 @@ NOT_TIED = -1
 
 
 class HeldVariable(NamedTuple):
-    """The part of a parameter or buffer that a rank has, and its room in the flat buffer.
+    """The part of a parameter or buffer that a rank has, and its size in the flat buffer.
 
     It describes all ranks whose parts have this shape; the `Range` of a rank says which part it is.
 
@@ -26,7 +26,7 @@ class HeldVariable(NamedTuple):
 
     variable: int
     shape: tuple[int, ...]
-    room: int
+    padded_size: int
     users: frozenset[int]
     region: int = 0
 
@@ -36,7 +36,7 @@ class HeldVariable(NamedTuple):
         return prod(self.shape)
 
 
-class Bucket(NamedTuple):
+class BucketSlice(NamedTuple):
     """A slice of the gradients in the flat buffer that is summed in one operation; it spans several
     parameters.
 
@@ -66,7 +66,7 @@ class RankModel(NamedTuple):
     trained: tuple[HeldVariable, ...]
     others: tuple[HeldVariable, ...]
     scalars: int = 0
-    buckets: tuple[Bucket, ...] = ()
+    buckets: tuple[BucketSlice, ...] = ()
 
     @property
     def length(self) -> int:
@@ -76,7 +76,7 @@ class RankModel(NamedTuple):
     @property
     def spans(self) -> list[tuple[int, int]]:
         """The (start, end) of each trained parameter in the flat buffer, padding included."""
-        return spans_of([held.room for held in self.trained], self.scalars)
+        return spans_of([held.padded_size for held in self.trained], self.scalars)
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
         """Returns the slices of the flat buffer that contain these variables, where they are
@@ -84,11 +84,11 @@ class RankModel(NamedTuple):
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
-    def inside(self) -> dict[Bucket, list[HeldVariable]]:
+    def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
         """Returns the trained parameters in each bucket."""
         in_order = sorted(self.buckets)
         starts = [bucket.start for bucket in in_order]
-        contents: dict[Bucket, list[HeldVariable]] = {bucket: [] for bucket in in_order}
+        contents: dict[BucketSlice, list[HeldVariable]] = {bucket: [] for bucket in in_order}
         for held, (start, _) in zip(self.trained, self.spans, strict=True):
             contents[in_order[bisect(starts, start) - 1]].append(held)
         return contents

@@ -43,7 +43,7 @@ def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float)
     """Cached by the function that makes the optimizer, since a user may replace it under the same
     name."""
     config = Config(optimizer=name, momentum=momentum)
-    return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).sums)
+    return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
 
 
 Axes: TypeAlias = Mapping[str, Sequence[int]]

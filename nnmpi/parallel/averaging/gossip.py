@@ -27,7 +27,7 @@ class Gossiping:
         dp = layout.axis["dp"]
         self._replica = ReplicaValues(layout, spec, store, optimizer)
         self._own = OwnValues(self._replica, optimizer)
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, (*optimizer.sums, STEP))
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, (*optimizer.state_names, STEP))
         graph = GRAPHS[spec.arrangement.config.graph](dp.size)
         self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)

@@ -95,7 +95,8 @@ class ReplicaValues:
             x.values[...] = row[here]
             if x.mixed.values is not None:
                 x.mixed.values[...] = x.values
-        self._store.settle()  # ranks along cp may share the values, and each writes a part
+        # ranks along cp may share the values, and each writes a part
+        self._store.wait_for_updates()
 
 
 class OwnValues:

@@ -35,7 +35,7 @@ MOMENTUM = "outer_momentum"
 """The name of the outer optimizer's state, equal on all replicas."""
 
 
-class InFlight(NamedTuple):
+class PendingMean(NamedTuple):
     """A mean that is being computed: the flat array, the values when they were sent if steps follow
     meanwhile, and the transfer."""
 
@@ -53,7 +53,7 @@ class Fragment:
     def __init__(self, replica: ReplicaValues, sent: int, applied: int) -> None:
         self.replica, self.sent, self.applied = replica, sent, applied
         self.is_due = True  # to be sent in this round
-        self.in_flight: InFlight | None = None
+        self.in_flight: PendingMean | None = None
 
     def send(self, start: Array) -> None:
         """Starts the mean of the replicas' changes since `start`, a state array."""
@@ -61,7 +61,7 @@ class Fragment:
         values = g.copy() if self.sent < self.applied else None
         for here, span, _ in self.replica.operands():
             g[here] = start[span] - g[here]
-        self.is_due, self.in_flight = False, InFlight(g, values, self.replica.start_average(g))
+        self.is_due, self.in_flight = False, PendingMean(g, values, self.replica.start_average(g))
 
 
 class OuterOptimizer:
@@ -79,7 +79,7 @@ class OuterOptimizer:
         # with all layers at once and no delay, replicas are equal after a round
         is_plain = schedule == schedule._replace(fragments=1, apply_after=0)
         self._own = None if is_plain else OwnValues(self._replica, optimizer)
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, (*optimizer.sums, STEP))
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, (*optimizer.state_names, STEP))
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
         self._fragments = list[Fragment]()
@@ -116,7 +116,7 @@ class OuterOptimizer:
         """Applies what is on its way, exchanges what is left, and shows the outer values: those of
         all replicas.
 
-        If a rank is lost, all begin the round again, unless all have ended it (`LastRound`).
+        If a rank is lost, all begin the round again, unless all have ended it (`RoundUndo`).
         """
         for fragment in self._fragments:
             self._apply(fragment)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnmpi.data import Load, Loader
+from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.amounts import plural
@@ -31,7 +31,7 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
-    RankStep,
+    StepRunner,
     StrategyParts,
     TrainSpec,
     Undo,
@@ -105,7 +105,7 @@ class Rounds:
         self.last = last
 
     def steps(
-        self, loads: Iterable[Load], start: StepState, batches: int
+        self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """Yields a result for each round from `start` to the end of the epoch, or of the run."""
         count, n = min(batches - start.batch, self._total() - start.step), self._dp.size
@@ -140,7 +140,7 @@ class Rounds:
         if self.last is not None:
             self.last.end(last.state.step)
             self._all.barrier()
-            self.last.make(row.tolist())
+            self.last.finish(row.tolist())
         loss, request, skipped = row.tolist()
         samples = sum(result.samples for result in made)
         divisor = self._dp.size * sum(result.divisor for result in made)
@@ -155,14 +155,14 @@ def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
     """Returns the rounds of a rank over equal batches, which end with an epoch of few batches."""
     parts, optimizer, rounds, _ = _made(layout, spec)
 
-    def run(load: Load, state: StepState, batches: int) -> StepResult:
+    def run(load: StepBatch, state: StepState, batches: int) -> StepResult:
         return next(rounds.steps(repeat(load), state, batches))
 
-    return RankStep(parts.store, optimizer, run)
+    return StepRunner(parts.store, optimizer, run)
 
 
 FACTS = {

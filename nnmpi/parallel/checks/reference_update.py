@@ -104,7 +104,7 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
         for lo, hi in p.store.readable(p.index):
-            masters[lo:hi] = to_host(p.store.numbers(p.index, lo, hi))
+            masters[lo:hi] = to_host(p.store.elements(p.index, lo, hi))
     return masters, rows
 
 

@@ -178,8 +178,8 @@ class TreeSync(GradientSync):
         """Ends a slice, whose gradient is complete, and makes the moves before the next one."""
         store = self._store
         fill_unused(store.parameters)
-        store.note_loss(loss, request)
-        store.note_used()
+        store.set_loss(loss, request)
+        store.write_used()
         self._rows.append(self._stats.row())
         self._until_leaf()
 

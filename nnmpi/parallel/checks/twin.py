@@ -8,13 +8,15 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 
-OF_RANKS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
+MULTI_RANK_OPTIONS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
 """The groups of options that a run on one rank cannot use, micro-batches excepted."""
 
 
 def single_rank(arrangement: Arrangement) -> Arrangement:
     """Returns the arrangement of the same model on one rank, with which --verify compares; its
     passes are not replayed."""
-    plain: Any = {o.name: o.default for o in options(OF_RANKS) if o.name != "micro_batches"}
+    plain: Any = {
+        o.name: o.default for o in options(MULTI_RANK_OPTIONS) if o.name != "micro_batches"
+    }
     config = replace(arrangement.config, **(plain | {"verify": False}), compile=False)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)

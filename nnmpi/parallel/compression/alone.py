@@ -11,7 +11,7 @@ from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import Bucket
+from nnmpi.parallel.compression.codecs import CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.parallel.wire import Transfers
 
@@ -33,7 +33,7 @@ def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[],
 
     def run(row: Any, factors: Any) -> None:
         wire: Any = AloneWire()
-        bucket = Bucket(row.copy(), matrices, rooms, row.dtype, wire, "ring", factors)
+        bucket = CodecInput(row.copy(), matrices, rooms, row.dtype, wire, "ring", factors)
         Exchange(codec.sum(bucket, number)).wait()
 
     row = np.random.default_rng(0).normal(size=sum(rooms)).astype(np.float32)

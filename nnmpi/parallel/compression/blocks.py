@@ -23,7 +23,7 @@ from nnmpi.collectives.step import bounds
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.wire import Transfer, Transfers, Wire
 
-PIECE = 128
+BLOCKS_AT_ONCE = 128
 """Blocks that are packed at a time."""
 
 LEAST_SCALE = 1e-30
@@ -128,7 +128,7 @@ def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Pha
 
 def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
     """Yields slices of some blocks: on the host short ones, whose copies fit into a cache."""
-    step = PIECE if type(blocks) is np.ndarray else max(len(blocks), 1)
+    step = BLOCKS_AT_ONCE if type(blocks) is np.ndarray else max(len(blocks), 1)
     for start in range(within.start, within.stop, step):
         yield slice(start, min(start + step, within.stop))
 

@@ -28,7 +28,7 @@ from nnmpi.parallel.compression.exchange import Phases
 from nnmpi.parallel.wire import Transfer, Wire
 
 
-class Bucket(NamedTuple):
+class CodecInput(NamedTuple):
     """The tensors of a bucket that are compressed and summed over the ranks of `wire`.
 
     row        flat: gradient + residual of this rank; in the end the next residual
@@ -64,11 +64,11 @@ class Codec(NamedTuple):
     has_factors  whether it begins with factors of the last step, equal on all ranks
     """
 
-    sum: Callable[[Bucket, float], Phases]
+    sum: Callable[[CodecInput, float], Phases]
     has_factors: bool = False
 
 
-def _topk(bucket: Bucket, fraction: float) -> Phases:
+def _topk(bucket: CodecInput, fraction: float) -> Phases:
     row, xp = bucket.row, xp_of(bucket.row)
     picks = list[Array]()
     for part, shape in zip(bucket.parts, bucket.shapes, strict=True):
@@ -84,7 +84,7 @@ def _topk(bucket: Bucket, fraction: float) -> Phases:
     return total
 
 
-def _sign(bucket: Bucket, _: float) -> Phases:
+def _sign(bucket: CodecInput, _: float) -> Phases:
     row, xp = bucket.row, xp_of(bucket.row)
     scales = xp.stack([abs(row[part]).mean() for part in bucket.parts]).astype(np.float32)
 
@@ -104,7 +104,7 @@ def _sign(bucket: Bucket, _: float) -> Phases:
     return total
 
 
-def _powersgd(bucket: Bucket, rank: float) -> Phases:
+def _powersgd(bucket: CodecInput, rank: float) -> Phases:
     row, xp, r, factors = bucket.row, xp_of(bucket.row), int(rank), bucket.factors
     assert factors is not None
     parts = [*zip(bucket.parts, bucket.shapes, strict=True)]
@@ -131,7 +131,7 @@ def _powersgd(bucket: Bucket, rank: float) -> Phases:
     return total
 
 
-def _int8(bucket: Bucket, _: float) -> Phases:
+def _int8(bucket: CodecInput, _: float) -> Phases:
     """Each tensor has blocks of its own, at places that are the same on all ranks along tp, so that
     copies of it there are rounded alike, by the same rank along dp."""
     row, xp = bucket.row, xp_of(bucket.row)
@@ -187,7 +187,7 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
     ]
 
 
-def _summed(arrays: list[Array], bucket: Bucket) -> Generator[Transfer, None, None]:
+def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
     """Replaces arrays in a list by views of their sums over the ranks, in one all-reduce."""
     if not arrays:
         return

@@ -24,10 +24,10 @@ from nnmpi.options import user_code
 from nnmpi.options.config import Config
 from nnmpi.options.parts.compression import compression
 from nnmpi.options.quoting import quoted
-from nnmpi.parallel.compression.codecs import CODECS, Bucket, Codec
+from nnmpi.parallel.compression.codecs import CODECS, Codec, CodecInput
 
 SHAPES = [(30, 70), (1, 7), (4, 90), (3, 2)]
-SIZES = [*map(prod, SHAPES)]
+ELEMENTS = [*map(prod, SHAPES)]
 RANKS, STEPS = (2, 3, 4), 3
 MOST_PHASES = 1000
 NEAR = 1e-4
@@ -67,7 +67,7 @@ def check(config: Config, ranks: int) -> None:
 @lru_cache
 def prove(codec: Codec, number: float = 0.0) -> None:
     """Raises CodecError unless the codec sums gradients as the rules above say."""
-    ends = [*pairwise(accumulate(SIZES, initial=0))]
+    ends = [*pairwise(accumulate(ELEMENTS, initial=0))]
     for p in RANKS:
         together = [total.copy() for total in _sums(codec, number, p, SHAPES, slice(None))]
         for shape, (lo, hi) in zip(SHAPES, ends, strict=True):
@@ -84,13 +84,13 @@ def _sums(
 ) -> Iterator[Array]:
     """Yields the sum of each step over p ranks, of the drawn part of all gradients."""
     rng = np.random.default_rng(p)
-    factors = [rng.standard_normal(sum(SIZES), np.float32)[drawn]] * p
+    factors = [rng.standard_normal(sum(ELEMENTS), np.float32)[drawn]] * p
     factors = [factor.copy() for factor in factors]
     rows = [np.zeros_like(factor) for factor in factors]
     for step in range(STEPS):
         for row in rows:
-            gradient = rng.standard_normal(sum(SIZES), np.float32)
-            gradient[-SIZES[-1] :] *= step > 0  # at first the last tensor has none
+            gradient = rng.standard_normal(sum(ELEMENTS), np.float32)
+            gradient[-ELEMENTS[-1] :] *= step > 0  # at first the last tensor has none
             row += gradient[drawn]
         whole = np.sum(rows, 0)
         total = _sum(codec, number, rows, factors, shapes)
@@ -110,7 +110,7 @@ def _sum(
     p, sizes = len(rows), [*map(prod, shapes)]
     wires: list[Any] = [ProofWire(rank, p) for rank in range(p)]
     ranks = [
-        codec.sum(Bucket(row, shapes, sizes, row.dtype, wire, "ring", factor), number)
+        codec.sum(CodecInput(row, shapes, sizes, row.dtype, wire, "ring", factor), number)
         for row, wire, factor in zip(rows, wires, factors, strict=True)
     ]
     if not all(map(isgenerator, ranks)):

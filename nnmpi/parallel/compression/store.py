@@ -22,7 +22,7 @@ from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import Bucket
+from nnmpi.parallel.compression.codecs import CodecInput
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.tensor.sharding import Sharding
@@ -44,7 +44,7 @@ class CompressedStore(LocalStore):
         self._codec, self._number = proof.find(spec.arrangement.config.compress or "")
         super().__init__(spec)
         self._wire = wire_of(self.dp, self.on)
-        self._kept: dict[int, Bucket] = {}  # by bucket, for the next step
+        self._kept: dict[int, CodecInput] = {}  # by bucket, for the next step
 
     def keep_state(self, optimizer: Optimizer) -> None:
         self._optimizer, at = optimizer, 0
@@ -68,7 +68,7 @@ class CompressedStore(LocalStore):
             return super().start(b)
         return Exchange(self._phases(b)) if self._members(b) else None
 
-    def commit(self) -> None:
+    def keep_residuals(self) -> None:
         state = self._optimizer.state
         for b, bucket in self._kept.items():
             for i, part in zip(self._members(b), bucket.parts, strict=True):
@@ -88,10 +88,10 @@ class CompressedStore(LocalStore):
     def _phases(self, b: int) -> Phases:
         members = self._members(b)
         row, gradients = self._state(RESIDUAL, members), [*map(self._gradient, members)]
-        bucket = Bucket(
+        bucket = CodecInput(
             row,
             [_shape(self.parameters[i]) for i in members],
-            [self.parameters[i].room for i in members],
+            [self.parameters[i].padded_size for i in members],
             self.dtype,
             self._wire,
             self.buckets.algorithm,
@@ -123,8 +123,8 @@ def _shape(p: Parameter) -> Shape:
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
     """Raises ValueError if ranks along tp have terms of gradients."""
-    if sharding.terms:
-        path = graph.variables[min(sharding.terms)].path
+    if sharding.partial_gradients:
+        path = graph.variables[min(sharding.partial_gradients)].path
         raise ValueError(
             f"compress {config.compress}: each of the {config.tp} ranks along tp has a term of the "
             f"gradient of {path}, and what they keep would differ: leave out --sequence-parallel, "

@@ -34,7 +34,7 @@ Reads go forward, and no element of a file is read twice."""
 Arrival: TypeAlias = tuple[Range, np.ndarray]
 """(need, values): a range that is needed, and all its elements."""
 
-SHORT = 64  # elements: runs shorter than this on average are copied by one fancy index
+SHORT_RUN = 64  # elements: runs shorter than this on average are copied by one fancy index
 
 
 def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None, None]:
@@ -173,7 +173,7 @@ def _copy(
 ) -> None:
     """Copies runs of `row` that start at `source` to runs of `into` that start at `target`."""
     # one slice assignment per run is slow where runs are short, as rows of a cut matrix may be
-    if length.sum() < SHORT * len(length):
+    if length.sum() < SHORT_RUN * len(length):
         into[_indices(target, length)] = row[_indices(source, length)]
     else:
         for a, b, n in zip(source.tolist(), target.tolist(), length.tolist(), strict=True):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from nnmpi.data.loader import Fields
+from nnmpi.data.loader import WantedFields
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter
@@ -50,10 +50,10 @@ class ModelPart(NamedTuple):
         return cls(model, {0: model})
 
     @property
-    def fields(self) -> Fields:
+    def fields(self) -> WantedFields:
         """The fields of a batch that the stages of this rank need: inputs for the first stage,
         labels for the last."""
-        return Fields(0 in self.stages, len(self.boundaries) in self.stages, self.positions)
+        return WantedFields(0 in self.stages, len(self.boundaries) in self.stages, self.positions)
 
     @property
     def parameters(self) -> list[Parameter]:

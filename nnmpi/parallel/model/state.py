@@ -151,7 +151,7 @@ def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
 
     def read(a: int, b: int) -> np.ndarray:
         if isinstance(store, FlatStore):
-            return backend.to_host(store.numbers(tensor.index, a, b))
+            return backend.to_host(store.elements(tensor.index, a, b))
         row = memory_order(tensor, tensor.array) if store else tensor.reshape(-1)
         return backend.to_host(row[a:b])
 

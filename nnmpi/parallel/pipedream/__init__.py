@@ -25,7 +25,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Backend, to_float
 from nnmpi.comm import Comm, Work
-from nnmpi.data import Batch, Load
+from nnmpi.data import Batch, StepBatch
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
@@ -48,7 +48,7 @@ from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
     NotFiniteError,
-    RankStep,
+    StepRunner,
     StrategyParts,
     TrainSpec,
     executor_of,
@@ -97,17 +97,17 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     return ExecutorStrategy(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
     """Returns the steps of one stage over equal batches; the first call fills the pipeline."""
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
 
-    def run(load: Load, state: StepState, batches: int) -> StepResult:
+    def run(load: StepBatch, state: StepState, batches: int) -> StepResult:
         if not under_way:
             under_way.append(stage.steps(repeat(load), state, batches))
         return next(under_way[0])
 
-    return RankStep(store, optimizer, run)
+    return StepRunner(store, optimizer, run)
 
 
 def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
@@ -118,13 +118,13 @@ def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "O
     return store, optimizer, OverlappingSteps(layout, spec, store, optimizer)
 
 
-class InFlight(Sequence[Batch]):
+class BatchesInFlight(Sequence[Batch]):
     """The batches of an epoch as a sequence; only those that a stage has begun and not finished are
     in memory."""
 
-    def __init__(self, loads: Iterable[Load], count: int) -> None:
+    def __init__(self, loads: Iterable[StepBatch], count: int) -> None:
         self._loads, self._count = iter(loads), count
-        self._begun, self._in_memory = 0, dict[int, Load]()
+        self._begun, self._in_memory = 0, dict[int, StepBatch]()
 
     def __len__(self) -> int:
         return self._count
@@ -137,12 +137,12 @@ class InFlight(Sequence[Batch]):
         """Frees batch i."""
         del self._in_memory[i]
 
-    def load(self, i: int) -> Load:
+    def load(self, i: int) -> StepBatch:
         """Returns batch i as the load of a step; its ports can reach other batches too, which may
         have messages on their way."""
         return self._at(i)._replace(micro=self)
 
-    def _at(self, i: int) -> Load:
+    def _at(self, i: int) -> StepBatch:
         while self._begun <= i:
             self._in_memory[self._begun] = next(self._loads)
             self._begun += 1
@@ -244,14 +244,14 @@ class OverlappingSteps:
         self._vertical, self._is_empty = spec.arrangement.config.vertical_sync, True
 
     def steps(
-        self, loads: Iterable[Load], start: StepState, batches: int
+        self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """Yields the results of the steps from `start` to the end of an epoch of `batches` batches,
         or of the run."""
         self._check_empty()
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
-        self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
+        self._batches, self._reports = BatchesInFlight(loads, count), dict[int, StageReport]()
         self._executor.begin(self._batches.load(0))
         # batches that are in flight before the first update use the current version on all stages
         for micro in range(min(self._count, count) if self._vertical else 0):
@@ -267,7 +267,9 @@ class OverlappingSteps:
             yield StepResult(state, len(load.rows), load.divisor, *outcome)
             micro += 1
 
-    def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
+    def evaluate(
+        self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
+    ) -> None:
         """Makes forward passes over batches, between two epochs."""
         self._check_empty()
         self._executor.evaluate(loads, step, outputs)

@@ -18,7 +18,7 @@ class BufferCopies:
         self._model, self._others = model, others
         self._elements: list[tuple[StateArray, np.ndarray]] = []
 
-    def take(self) -> None:
+    def copy(self) -> None:
         """Copies all buffers."""
         names = ((module, name) for module in self._modules for name in module._buffers)
         self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]

@@ -66,7 +66,7 @@ class BucketSums(GradientSync):
         self._works.clear()
 
     def note(self, loss: Any, request: float) -> None:
-        self._store.note_loss(loss, request)
+        self._store.set_loss(loss, request)
 
     def poll(self) -> None:
         for work in self._works.values():  # one poll moves all messages of a Comm
@@ -80,7 +80,7 @@ class BucketSums(GradientSync):
     def _sum(self, op: Op) -> None:
         fill_unused(self._members[op.at])
         if not op.at:
-            self._store.note_used()
+            self._store.write_used()
         self._start(op)
 
     def _start(self, op: Op) -> None:

@@ -131,7 +131,7 @@ def _store_and_sync(
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
         at_end[Kind.TIES] = partial(sum_over_stages, store, wires)
-    if terms := held.slices_of(a.sharding.terms):
+    if terms := held.slices_of(a.sharding.partial_gradients):
         at_end[Kind.TERMS] = partial(sum_terms, store, terms, layout.axis["tp"])
     sync = ScatteredSums if a.store.scatters else BucketSums
     return store, sync(store, at_end, spec.recorder)

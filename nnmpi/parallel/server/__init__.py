@@ -21,7 +21,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer
 from nnmpi.parallel.server.strategy import served
-from nnmpi.parallel.strategy import RankStep, Strategy, TrainSpec, executor_of
+from nnmpi.parallel.strategy import StepRunner, Strategy, TrainSpec, executor_of
 
 
 def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
@@ -53,16 +53,16 @@ def make(layout: Layout, spec: TrainSpec) -> Strategy:
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
     """The step of one rank on paper: a worker computes gradients, a server does nothing by
     itself."""
     store, _ = served(layout, spec)
     optimizer = spec.optimizer(store.parameters)
     if layout.serves:
-        return RankStep(store, optimizer, lambda load, state, batches: None)
+        return StepRunner(store, optimizer, lambda load, state, batches: None)
     gradient, stats = worker_parts(layout, spec, store)
     executor = executor_of(layout, spec, gradient, gradient.ends, stats)
-    return RankStep(store, optimizer, executor.run)
+    return StepRunner(store, optimizer, executor.run)
 
 
 def check(config: Config, ranks: int) -> None:

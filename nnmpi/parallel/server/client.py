@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.data import Load, Loader
+from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
@@ -31,7 +31,7 @@ from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of, slowed
 
-Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
+Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]
 
 
 class LocalGradient(GradientSync):
@@ -129,7 +129,7 @@ class ServerClient(ServerStrategy):
         """Notes which step this worker makes next."""
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
-    def _push(self, load: Load, state: StepState, batches: int, stop: bool) -> Reply:
+    def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
         """Computes a gradient and pushes it; without samples, pushes zeros and says so.
 
         stop   True if the servers have replied that some rank wants to end the run

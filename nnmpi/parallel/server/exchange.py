@@ -20,7 +20,7 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
 
 REQUEST, REPLY, GRADIENT, PARAMETERS = range(4)  # tags
-POLLS, PAUSE = 20, 5e-5  # polls before the first pause, and seconds of a pause
+POLLS, POLL_SECONDS = 20, 5e-5  # polls before the first pause, and seconds of a pause
 
 
 class Purpose(IntEnum):
@@ -69,7 +69,7 @@ def poll_until(system: System, is_done: Callable[[], bool]) -> None:
     polls = 0
     while not is_done():
         polls += 1
-        system.sleep(0 if polls < POLLS else PAUSE)
+        system.sleep(0 if polls < POLLS else POLL_SECONDS)
 
 
 def wait_all(system: System, works: Iterable[Transfer]) -> None:

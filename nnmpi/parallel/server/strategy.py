@@ -69,7 +69,7 @@ class ServedStore(LocalStore):
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     """Makes the store of a rank; returns it with the slices that the servers update."""
     trained = [p for p in spec.task.model.parameters() if p.requires_grad]
-    n = spans_of([p.room for p in trained])[-1][1]
+    n = spans_of([p.padded_size for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
     slices = [slice(*bounds) for bounds in pairwise(ends)]
     part = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)

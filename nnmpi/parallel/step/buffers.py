@@ -20,7 +20,7 @@ class Pool:
         self.shape = cache(edge.shape)  # by the number of samples
         self._inverse = inverse(edge.order)
 
-    def take(self, samples: int) -> "Buffer":
+    def acquire(self, samples: int) -> "Buffer":
         """Takes a free buffer, or allocates one, for this number of samples."""
         shape = self.shape(samples)
         n = math.prod(shape)
@@ -44,7 +44,7 @@ class Buffer(NamedTuple):
 
 
 class Received(Tensor):
-    """An activation from another stage; its gradient accumulates in a buffer from `take`, to be
+    """An activation from another stage; its gradient accumulates in a buffer from `acquire`, to be
     sent back."""
 
     __slots__ = ("_buffer", "_take")

@@ -43,7 +43,7 @@ from nnmpi.parallel.step_list.op import MESSAGES, Kind, Op
 from nnmpi.parallel.step_list.runs import StageUnits
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
-PAUSE = 5e-4
+POLL_SECONDS = 5e-4
 """Seconds between two polls: each takes some microseconds, and the kernels that compute ask for one
 several times a millisecond."""
 
@@ -124,7 +124,7 @@ class BoundaryEnd(Port):
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
-                buffer = pool.take(self._samples(micro))
+                buffer = pool.acquire(self._samples(micro))
                 buffer.array[...] = array
             self._arriving[micro].append((Here(), buffer))
 
@@ -132,7 +132,7 @@ class BoundaryEnd(Port):
         """Starts to receive the tensors of a micro-batch from a rank."""
         self._arriving[micro] = []
         for pool in self._receives:
-            buffer = pool.take(self._samples(micro))
+            buffer = pool.acquire(self._samples(micro))
             array = buffer.array.transpose(pool.edge.order)
             work = self._comm.irecv(array, peer, self._receive_tag)
             self._arriving[micro].append((work, buffer))
@@ -178,10 +178,10 @@ class Inlet(BoundaryEnd, Source):
     """The source of a stage that is not the first: receives activations, sends their gradients
     back."""
 
-    def take(self, micro: int) -> Tensors:
+    def next_input(self, micro: int) -> Tensors:
         samples = self._samples(micro)
         tensors = tuple(
-            Received(array, partial(pool.take, samples))
+            Received(array, partial(pool.acquire, samples))
             if pool.edge.requires_grad
             else Tensor(array)
             for array, pool in zip(self._arrived(micro, "wait F"), self._pools, strict=True)
@@ -253,11 +253,11 @@ class Channels:
         self.ops: Mapping[Kind, Do] = dict.fromkeys(MESSAGES, self.start)
 
     def poll(self) -> None:
-        """Polls one message under way, which moves all of them; at most once in PAUSE seconds."""
+        """Polls one message under way, which moves all of them; at most once in POLL_SECONDS."""
         now = self._clock()
         if now < self._next_poll:
             return
-        self._next_poll = now + PAUSE
+        self._next_poll = now + POLL_SECONDS
         if self.sends.poll():
             return
         for end in self._ends:

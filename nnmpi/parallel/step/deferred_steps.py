@@ -20,7 +20,7 @@ import numpy as np
 
 from nnmpi.arrays.devices import CopyStream, HostCopy
 from nnmpi.arrays.kernels.steps import decide_loop
-from nnmpi.data import Load
+from nnmpi.data import StepBatch
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
@@ -83,13 +83,13 @@ class DeferredSteps:
         return UNREAD
 
     def steps(
-        self, executor: Executor, loads: Iterable[Load], start: StepState, batches: int
+        self, executor: Executor, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """Yields the results of an executor's steps, each when its outcome is known."""
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
             for done in last:
-                yield done._replace(**self._outcome._asdict(), is_followed=True)
+                yield done._replace(**self._outcome._asdict(), next_is_computed=True)
             last = [result] if self._unread is not None else []
             if not last:
                 yield result

@@ -32,7 +32,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
-from nnmpi.data import Load
+from nnmpi.data import StepBatch
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.nn.recompute import CHECKED_STEPS
@@ -103,7 +103,7 @@ class StepResult(NamedTuple):
     request: float  # summed over ranks: from STOPS on, some rank wants to end the run
     updated: bool  # False if a value was not finite: the update was skipped
     gradient_norm: float | None = None  # before clipping; None if no rank knows all of it
-    is_followed: bool = False  # True if the next step has already been computed
+    next_is_computed: bool = False  # True if the next step has already been computed
 
 
 ListOf: TypeAlias = Callable[[int], Sequence[Op]]
@@ -226,7 +226,7 @@ class Executor:
         )
 
     def steps(
-        self, loads: Iterable[Load], start: StepState, batches: int
+        self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """Yields a result for each load, of an epoch of `batches` batches, from the state `start`
         on."""
@@ -237,7 +237,7 @@ class Executor:
             yield result
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    def run(self, load: Load, state: StepState, batches: int) -> StepResult:
+    def run(self, load: StepBatch, state: StepState, batches: int) -> StepResult:
         """Makes one step, of an epoch of `batches` batches."""
         self._step = state.step
         self._plan, self._states, self._running = self._plan_of(len(load.micro)), {}, {}
@@ -247,7 +247,7 @@ class Executor:
         self._carry_out(self._plan.calls, self._progress)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
-    def begin(self, load: Load) -> None:
+    def begin(self, load: StepBatch) -> None:
         """Gives the micro-batches of a step to all ports."""
         self._load = load
         for port in self._ports:
@@ -275,7 +275,9 @@ class Executor:
 
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
+    def evaluate(
+        self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
+    ) -> None:
         """Runs forward passes over batches; `outputs` accumulates what the last stage returns."""
         self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
         self._passes.free()  # they need none now, and what is computed here does
@@ -354,7 +356,10 @@ class Executor:
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
         stage, stats = self._stages[op.stage], self._batch_stats
-        x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
+        x, recomputed = (
+            stage.source.next_input(op.micro),
+            (op.stage, op.micro) in self._plan.recomputed,
+        )
         stats = ReplayStats(stats) if recomputed else stats
         state = self._states[op.stage, op.micro] = PassState(x, stats, self._plan.kind_of(op))
         current = self._current(op, state)
@@ -408,7 +413,7 @@ class Executor:
 
     def _evaluate(self, op: Op) -> Generator[None, None, None]:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
-        x = stage.source.take(op.micro)
+        x = stage.source.next_input(op.micro)
         y = forward(stage.module, x, Pass(self._step, samples))
         memory = {id(t.storage) for _, t in parts(x)}  # may be reused before y is sent
 

@@ -25,7 +25,7 @@ from nnmpi.arrays.kernels.epilogue import constant
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.autograd.tape import UnfinishedBackward, begun
-from nnmpi.data import Load
+from nnmpi.data import StepBatch
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
@@ -118,7 +118,7 @@ class Port:
 
     has_memory = False
 
-    def begin(self, load: Load) -> None:
+    def begin(self, load: StepBatch) -> None:
         """Starts a step on the micro-batches of `load`."""
         self._load = load
 
@@ -130,12 +130,12 @@ class Port:
 class Source(Port):
     """The port from which the input of a stage comes."""
 
-    def take(self, micro: int) -> Tensors:
+    def next_input(self, micro: int) -> Tensors:
         """Returns the input of a stage for a micro-batch."""
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
-        """Takes x, which `take` had returned, back with its gradients, if it requires any."""
+        """Takes x, which `next_input` had returned, back with its gradients, if it requires any."""
         raise NotImplementedError
 
 
@@ -165,7 +165,7 @@ class Samples(Source):
     def __init__(self, on: Backend) -> None:
         self._on = on
 
-    def take(self, micro: int) -> Tensors:
+    def next_input(self, micro: int) -> Tensors:
         x = self._load.micro[micro].x
         if isinstance(x, np.ndarray):
             return Tensor(self._on.asarray(x))
@@ -185,7 +185,7 @@ class LossSink(Sink):
         self._sum: Any = None
         self._seed: tuple[Any, Array] | None = None  # reused as long as it fits; read-only
 
-    def begin(self, load: Load) -> None:
+    def begin(self, load: StepBatch) -> None:
         self._load, self._sum = load, None
 
     def root(self, micro: int, y: Tensor) -> Tensor:

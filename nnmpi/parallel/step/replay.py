@@ -61,7 +61,7 @@ class PlannedPass:
 
     def replay(self, memory: "Memory") -> "Replay":
         """A replay of the pass in memory that is free."""
-        return memory.take(self)
+        return memory.acquire(self)
 
 
 class Memory:
@@ -72,7 +72,7 @@ class Memory:
         self._scratch, self._size = arena_of(0), 0
         self._free = list[Slot]()
 
-    def take(self, planned: PlannedPass) -> "Replay":
+    def acquire(self, planned: PlannedPass) -> "Replay":
         """A replay of the pass in memory that is free."""
         if planned.kept.size > self._size or planned.scratch.size > len(self._scratch):
             self._size = max(self._size, planned.kept.size)

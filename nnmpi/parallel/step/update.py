@@ -16,10 +16,10 @@ Rules:
   that are the same on all ranks. A decision from a rank's own gradient would let copies diverge.
 - Each element counts once. `counts_loss` and `counts` say on which rank: a new axis along which
   ranks have copies or parts has to be right in both (`Layout`, `counting_flags`).
-- `settle` is last: until then other ranks may write to values that this rank reads.
-- No message is sent between the last agreement (on norms, if there are any) and `settle`, and no
-  value or state changes before it, so if a rank is lost, the others have either all of the update
-  or none. They keep the sums until the next step is summed.
+- `wait_for_updates` is last: until then other ranks may write to values that this rank reads.
+- No message is sent between the last agreement (on norms, if there are any) and
+  `wait_for_updates`, and no value or state changes before it, so if a rank is lost, the others have
+  either all of the update or none. They keep the sums until the next step is summed.
 """
 
 import math
@@ -127,7 +127,7 @@ class Update:
         """Makes one optimizer step, if all sums are finite."""
         assert self.decision is not None
         outcome = self.carry_out(self.decision)
-        self._store.settle()
+        self._store.wait_for_updates()
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
@@ -135,7 +135,7 @@ class Update:
         self.decision = decision
         outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
-            self._store.commit()
+            self._store.keep_residuals()
             lr_factor = self._lr_factor(self.summed - 1)
             if known:
                 squares = [n for v in self._variables() for n in known[2 * v : 2 * v + 2]]

@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice
 from nnmpi.parallel.step_list.op import FORWARD, NONE, Op
 
 
@@ -53,7 +53,7 @@ class Chain:
     """
 
     units: tuple[Unit, ...]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[BucketSlice, ...]
     place: tuple[int, ...]
     tied: Mapping[int, int]
 

@@ -56,7 +56,7 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
         passes, ops = ([*with_recomputed(row, chain)] for row in (passes, ops))
     scatters = a.store.scatters
     with_gradients = with_scatters if scatters else with_sums
-    has_terms = bool(a.model_on(rank).slices_of(a.sharding.terms))
+    has_terms = bool(a.model_on(rank).slices_of(a.sharding.partial_gradients))
     totals = (*[Kind.TIES] * (scatters and bool(chain.tied)), *[Kind.TERMS] * has_terms)
     ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))

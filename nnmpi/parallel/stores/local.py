@@ -29,11 +29,11 @@ from nnmpi.parallel.wire import Transfer
 class StoreSpec(NamedTuple):
     """The arguments of any store.
 
-    rank      the number of this rank in the arrangement
-    dp        the ranks that have the same parameters
-    scalars   how many scalars have room in front of the gradients; 0: they are summed separately
-    apart     True if they are summed separately although they have room: no sum takes them along
-    scaler    the loss scale, if parameters have masters
+    rank                    the number of this rank in the arrangement
+    dp                      the ranks that have the same parameters
+    scalars_in_buffer       how many scalars have room in front of the gradients; 0: none has
+    sum_scalars_separately  True if no sum of gradients takes them along, although they have room
+    scaler                  the loss scale, if parameters have masters
     """
 
     arrangement: Arrangement
@@ -42,10 +42,10 @@ class StoreSpec(NamedTuple):
     dtype: Any
     on: Backend
     dp: Comm
-    scalars: int = 0
+    scalars_in_buffer: int = 0
     buckets: Buckets = NO_BUCKETS
     scaler: Scaler | None = None
-    apart: bool = False
+    sum_scalars_separately: bool = False
 
 
 _HAS_GRAD = attrgetter("has_grad")
@@ -68,10 +68,10 @@ class LocalStore(FlatStore):
         self.arrangement, self.rank = spec.arrangement, spec.rank
         self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
         # scalars that are summed separately are on the host, except for the loss
-        self._in_front = 0 if spec.apart else spec.scalars
+        self._in_front = 0 if spec.sum_scalars_separately else spec.scalars_in_buffer
         self._apart = np.zeros(scalar_count(spec.parameters))
         self.loss, self.request = 0.0, 0.0  # of this rank; the loss may be on the device
-        super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
+        super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars_in_buffer)
 
     def allocate(self) -> None:
         self.buckets.set_up(self.dtype, self.on)
@@ -88,8 +88,8 @@ class LocalStore(FlatStore):
 
     # ---- values
 
-    def take(self, i: int, p: Parameter) -> None:
-        super().take(i, p)
+    def copy_from(self, i: int, p: Parameter) -> None:
+        super().copy_from(i, p)
         if self.masters is not None:
             self.keep(i, p.array)
 
@@ -120,8 +120,8 @@ class LocalStore(FlatStore):
         shards = within(self._readable, start, start + size)
         return [(shard.start - start, shard.stop - start) for shard in shards] or [(0, 0)]
 
-    def numbers(self, i: int, lo: int, hi: int) -> Array:
-        return self._merged(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
+    def elements(self, i: int, lo: int, hi: int) -> Array:
+        return self._merged(self.own_shard(i, lo, hi), super().elements(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
         """Elements lo..hi of parameter i, in memory order, as a shard of this rank; an empty one if
@@ -137,14 +137,14 @@ class LocalStore(FlatStore):
         ranks of dp."""
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
-    def note_loss(self, loss: Any, request: float) -> None:
+    def set_loss(self, loss: Any, request: float) -> None:
         """Stores the loss of this rank and its request for the sum, each in one write to a
         device."""
         self.loss, self.request = loss, request
         index, value = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[index] = value
 
-    def note_used(self) -> None:
+    def write_used(self) -> None:
         """Writes this rank's request, and a 1 for each parameter that has a gradient, to the
         scalars."""
         scalars = self.scalars
@@ -214,7 +214,7 @@ class LocalStore(FlatStore):
     def wait(self) -> None:
         """Waits for all messages that this store has started."""
 
-    def commit(self) -> None:
+    def keep_residuals(self) -> None:
         """Keeps what the sums have left for the next step; called if the step is made."""
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
@@ -243,7 +243,7 @@ class LocalStore(FlatStore):
         times `factor`."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
-    def settle(self) -> None:
+    def wait_for_updates(self) -> None:
         """Waits until every rank has updated the parameters that it owns."""
 
     def close(self) -> None:

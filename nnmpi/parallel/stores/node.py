@@ -97,7 +97,7 @@ class NodeStore(LocalStore):
         self.dp.all_reduce(total, "doubling")
         return total[0]
 
-    def settle(self) -> None:
+    def wait_for_updates(self) -> None:
         with waiting("settle"):
             self._parameters.barrier()
 

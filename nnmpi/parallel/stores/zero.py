@@ -72,7 +72,7 @@ class ZeroStore(LocalStore):
 
     # ---- values
 
-    def take(self, i: int, p: Parameter) -> None:
+    def copy_from(self, i: int, p: Parameter) -> None:
         values = self.on.asarray(p.array)
         if not self._values.rotates:
             self._values.current(i)[...] = values
@@ -95,9 +95,9 @@ class ZeroStore(LocalStore):
     def shard_values(self, shard: Shard) -> Array:
         return self._values.shard_view(shard)
 
-    def numbers(self, i: int, lo: int, hi: int) -> Array:
+    def elements(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
-            return super().numbers(i, lo, hi)
+            return super().elements(i, lo, hi)
         return self.updated(self.own_shard(i, lo, hi))
 
     def parameter_bytes(self) -> int:
@@ -132,7 +132,7 @@ class ZeroStore(LocalStore):
         try:
             yield
             for i, p in enumerate(self.parameters):
-                self.take(i, p)
+                self.copy_from(i, p)
         finally:
             self._whole, self.rotates = [], self._values.rotates
         self._values.updated()
@@ -195,8 +195,8 @@ class ZeroStore(LocalStore):
     def wait(self) -> None:
         self._values.wait()
 
-    def settle(self) -> None:
-        super().settle()
+    def wait_for_updates(self) -> None:
+        super().wait_for_updates()
         if self.rotates:  # else the list gathers all values
             self._values.updated()
         self._is_reading = False

@@ -15,7 +15,7 @@ import numpy as np
 from nnmpi.arrays import native
 from nnmpi.options.amounts import amount
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.swapping.residence import Disk
+from nnmpi.parallel.swapping.placement import Disk
 
 MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from nnmpi.parallel.swapping.arena import Arena
-from nnmpi.parallel.swapping.residence import STATE, Residences, reserved
+from nnmpi.parallel.swapping.placement import STATE, Placements, reserved
 
 
 class DiskThread:
@@ -22,7 +22,7 @@ class DiskThread:
     at       the stage whose backward pass is next
     """
 
-    def __init__(self, plan: Residences, arena: Arena) -> None:
+    def __init__(self, plan: Placements, arena: Arena) -> None:
         self._plan, self._arena, self._last = plan, arena, len(plan.loads) - 1
         self._nbytes = {STATE: plan.state, **{s: u.nbytes for s, u in enumerate(plan.loads)}}
         self._longest = max(unit.input_bytes for unit in plan.loads)

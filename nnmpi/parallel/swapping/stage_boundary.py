@@ -17,12 +17,12 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
-from nnmpi.data import Load
+from nnmpi.data import StepBatch
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
 from nnmpi.parallel.step_list.op import Kind, Op
-from nnmpi.parallel.swapping.residence import Residence, Residences
+from nnmpi.parallel.swapping.placement import Placement, Placements
 
 
 def placeholder(array: Array) -> Array:
@@ -60,7 +60,7 @@ class StageBoundary(Source, Sink):
         self._leaf: StageInput | None = None
         self._gradient: Array | None = None
 
-    def begin(self, load: Load) -> None:
+    def begin(self, load: StepBatch) -> None:
         """Starts a step, and forgets a step that was aborted."""
         self._empty()
 
@@ -85,7 +85,7 @@ class StageBoundary(Source, Sink):
 
     # ---- for the next stage
 
-    def take(self, micro: int) -> Tensor:
+    def next_input(self, micro: int) -> Tensor:
         array, self._array = self._array, None
         assert array is not None
         self._leaf = StageInput(array, self._requires_grad)
@@ -134,7 +134,7 @@ class LocalChannels(Channels):
 
 
 def stage_boundaries(
-    plan: Residences,
+    plan: Placements,
     takes: Sequence[bool],
     on_put: Callable[[int, np.ndarray], None] = lambda s, array: None,
 ) -> list[StageBoundary]:
@@ -143,6 +143,6 @@ def stage_boundaries(
     on_put   called with a stage and each activation that it takes, before it does
     """
     return [
-        StageBoundary(requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(on_put, s))
+        StageBoundary(requires_grad, plan.choice[s] is Placement.RECOMPUTE, partial(on_put, s))
         for s, requires_grad in enumerate(takes, 1)
     ]

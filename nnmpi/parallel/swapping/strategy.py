@@ -11,7 +11,7 @@ from nnmpi.parallel.replicas.replicas import replicas
 from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.strategy import (
     ExecutorStrategy,
-    RankStep,
+    StepRunner,
     TrainSpec,
     executor_of,
     slowed,
@@ -19,13 +19,13 @@ from nnmpi.parallel.strategy import (
     update_of,
 )
 from nnmpi.parallel.swapping.on_disk import OnDisk, with_swaps
-from nnmpi.parallel.swapping.residence import Residence, Residences, residences_of
+from nnmpi.parallel.swapping.placement import Placement, Placements, placements_of
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.parallel.swapping.swapper import Swapper
 from nnmpi.schedules import op as schedules
 
 
-def kind(plan: Residences) -> StrategyKind:
+def kind(plan: Placements) -> StrategyKind:
     """The kind of a strategy that keeps activations where a plan says."""
     return StrategyKind(
         "replicas",
@@ -41,8 +41,8 @@ def kind(plan: Residences) -> StrategyKind:
     )
 
 
-def _program(plan: Residences, a: Arrangement, rank: int, micro: int) -> list[schedules.Op]:
-    return stage_by_stage(micro, [how is Residence.RECOMPUTE for how in plan.choice])
+def _program(plan: Placements, a: Arrangement, rank: int, micro: int) -> list[schedules.Op]:
+    return stage_by_stage(micro, [how is Placement.RECOMPUTE for how in plan.choice])
 
 
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]:
@@ -88,7 +88,7 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
     return made
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
+def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
     """The step of a rank on paper, without a disk."""
     parts = replicas(layout, spec)
     store, optimizer = parts.store, spec.optimizer(parts.store.parameters)
@@ -97,11 +97,11 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
     channels = LocalChannels(stage_boundaries(_plan(spec), _takes(spec)))
     op_hooks = [(Kind.F, channels.forward)]
     executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels, op_hooks)
-    return RankStep(store, optimizer, executor.run)
+    return StepRunner(store, optimizer, executor.run)
 
 
-def _plan(spec: TrainSpec) -> Residences:
-    plan = residences_of(spec.arrangement)
+def _plan(spec: TrainSpec) -> Placements:
+    plan = placements_of(spec.arrangement)
     assert plan is not None
     return plan
 

@@ -15,10 +15,10 @@ from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
-from nnmpi.parallel.swapping.residence import (
+from nnmpi.parallel.swapping.placement import (
     STATE,
-    Residence,
-    Residences,
+    Placement,
+    Placements,
     extra_bytes,
     kept_bytes,
 )
@@ -46,7 +46,7 @@ class Swapper:
     The tag of a block is the stage whose backward pass needs it first.
     """
 
-    def __init__(self, plan: Residences, takes: list[bool]) -> None:
+    def __init__(self, plan: Placements, takes: list[bool]) -> None:
         self._plan = plan
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
         self._arena = Arena(file_bytes(plan.activations, plan.state))
@@ -113,7 +113,7 @@ class Swapper:
         if s:
             self.boundaries[s - 1].forward_done()
         with disk.change:
-            swaps = how is Residence.SWAP  # a write frees them
+            swaps = how is Placement.SWAP  # a write frees them
             disk.in_use += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
             if s == self._last:
                 disk.move_to(s)
@@ -132,11 +132,11 @@ class Swapper:
     def _backward(self, do: Do, op: Op) -> None:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]
         disk.move_to(s)
-        if how is Residence.SWAP:
+        if how is Placement.SWAP:
             disk.wait(lambda: s in disk.loaded)
         do(op)
         with disk.change:
             disk.loaded.discard(s)
-            swaps, unit = how is Residence.SWAP, self._loads[s]
+            swaps, unit = how is Placement.SWAP, self._loads[s]
             disk.in_use -= unit.nbytes if swaps else kept_bytes(unit, how) + extra_bytes(unit, how)
             disk.change.notify_all()

@@ -63,7 +63,7 @@ class BranchCall(NamedTuple):
         bounds[r + 1] of a sample."""
         sizes = [0] * ranks
         for owner, edge in zip(self.owners, self.outputs, strict=True):
-            sizes[owner] += edge.numbers
+            sizes[owner] += edge.elements
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":

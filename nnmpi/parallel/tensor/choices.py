@@ -12,14 +12,14 @@ from nnmpi.parallel.tensor.ops import Bounds, even_bounds
 from nnmpi.parallel.tensor.possible import follows, keeps_cut, possible, takes_samples, variables_of
 from nnmpi.parallel.tensor.specs import BySamples
 from nnmpi.parallel.tensor.ways import (
+    ELEMENTWISE_WAY,
     GATHER_OUTPUT,
     HALO,
     IMAGE_ROWS,
-    KEPT,
-    OF_SAMPLES,
+    PARTIAL_GRADIENT,
     POSITIONS,
+    SAMPLE_CUT,
     SAMPLES,
-    TERMS,
     WHOLE,
     Along,
     AxisCut,
@@ -113,7 +113,7 @@ class NodeChoices:
             if not any(states):
                 yield NodeChoice(WHOLE, PlanCost(), variables=uncut)
             elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
-                yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
+                yield NodeChoice(ELEMENTWISE_WAY, PlanCost(), output=states[0], variables=uncut)
             return
         ways = self.ways[k]
         size = sum(graph.variables[v].size for v in node.variables)
@@ -137,17 +137,17 @@ class NodeChoices:
         gathers it."""
         edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in pairs if edges[e].requires_grad]
-        if {*states} - {None, OF_SAMPLES} or (None in graded and len(graded) > 1):
+        if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):
             return
         variables = self._terms(node)
         if follows(node):
             if None not in states:
-                way, output = FOLLOWS_SAMPLES, OF_SAMPLES
+                way, output = FOLLOWS_SAMPLES, SAMPLE_CUT
                 yield NodeChoice(way, PlanCost(), output=output, variables=variables)
             return
         way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
         cost = summed.plus(self._cost(node, *way.pattern.sends))
-        choice = NodeChoice(way, cost, output=OF_SAMPLES, variables=variables)
+        choice = NodeChoice(way, cost, output=SAMPLE_CUT, variables=variables)
         yield from (choice, self._gathered(node, choice))
 
     def _by_rows(
@@ -192,7 +192,7 @@ class NodeChoices:
                     bounds = tuple(b * block for b in bounds)
                 yield from self._with_bounds(node, way, state, bounds)
             return
-        if state in (None, OF_SAMPLES) or way.input is None:
+        if state in (None, SAMPLE_CUT) or way.input is None:
             return
         assert state is not None
         if _axis(way.input, x, state.axis) != state.axis:
@@ -244,7 +244,9 @@ class NodeChoices:
         """Returns the variables of a layer that stays whole on each rank; each rank has a term of
         the gradients of its parameters."""
         variables = self.graph.variables
-        return tuple((v, TERMS if variables[v].is_parameter else None) for v in node.variables)
+        return tuple(
+            (v, PARTIAL_GRADIENT if variables[v].is_parameter else None) for v in node.variables
+        )
 
     def _gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
         """Returns the choice with an output that is all-gathered."""
@@ -292,6 +294,6 @@ def _cuts(
                 f"axis {axis}, whose size must be that of its {bounds[-1]} channels"
             )
         is_part = isinstance(way.output, Marker) and graph.variables[v].is_parameter
-        uncut = TERMS if is_part else None
+        uncut = PARTIAL_GRADIENT if is_part else None
         cuts.append((v, uncut if axis is None else AxisCut(ends, axis % len(shape))))
     return tuple(cuts)

@@ -35,14 +35,14 @@ from nnmpi.parallel.tensor.ops import all_to_all
 Rows = tuple[int, int]
 """Rows start to stop - 1 of an image; rows below 0 or beyond the last one are padding."""
 
-SIZES = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+WINDOW_SIZES = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
 """The attributes of a layer that define its windows, with their values for layers without them."""
 
 
 def windows_of(settings: Mapping[str, Any]) -> Windows:
     """Returns the windows of an image layer with these attributes; without any, windows of one
     pixel."""
-    return windows(*(settings.get(name, usual) for name, usual in SIZES.items()))
+    return windows(*(settings.get(name, usual) for name, usual in WINDOW_SIZES.items()))
 
 
 class Halo(NamedTuple):

@@ -26,7 +26,7 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.wire import all_reduce_with_room, wire_for
 
-SHORT = 8192
+DOUBLING_BYTES = 8192
 """Bytes up to which an all-reduce uses `doubling`, because latency dominates."""
 
 Bounds = tuple[int, ...]
@@ -70,10 +70,10 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
     part = list(whole(place.shape))
     part[axis] = span_of(bounds, comm)
     place = place._replace(part=tuple(part))
-    new = Parameter.drawn(place, p.init, p.memory_axes)
+    new = Parameter.lazy(place, p.init, p.memory_axes)
     new.requires_grad = p.requires_grad
     widest = max(stop - start for start, stop in pairwise(bounds))
-    new.room = place.size // max(new.shape[axis], 1) * widest
+    new.padded_size = place.size // max(new.shape[axis], 1) * widest
     if p.is_drawn:
         values = p.array[place.slices]
         memory = xp_of(values).array(values.transpose(p.memory_axes), order="C")
@@ -104,7 +104,7 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
     with waiting("tensor"):
-        algorithm = "doubling" if row.nbytes <= SHORT else "shared"
+        algorithm = "doubling" if row.nbytes <= DOUBLING_BYTES else "shared"
         all_reduce_with_room(wire_for(comm, array), row, algorithm)
 
 

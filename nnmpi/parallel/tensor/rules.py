@@ -26,8 +26,8 @@ from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, Ro
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.ways import (
     BY_CHANNEL,
+    ELEMENTWISE_WAY,
     IMAGE_ROWS,
-    KEPT,
     POSITIONS,
     SAMPLES,
     SPATIAL,
@@ -207,7 +207,7 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.AvgPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialAvgPool2d))),
     nn.AdaptiveAvgPool2d: LayerRule((BY_CHANNEL, _MEAN)),
     **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d, nn.Upsample), LayerRule((BY_CHANNEL,))),
-    **dict.fromkeys(ELEMENTWISE, LayerRule((KEPT,), same_axis)),
+    **dict.fromkeys(ELEMENTWISE, LayerRule((ELEMENTWISE_WAY,), same_axis)),
 }
 """The rule of each layer class itself; a subclass may have another `forward`."""
 

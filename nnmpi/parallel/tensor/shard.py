@@ -34,17 +34,17 @@ from nnmpi.parallel.tensor.possible import keeps_cut, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, describe, is_listed, join_layers
 from nnmpi.parallel.tensor.ways import (
     IMAGE_ROWS,
-    OF_BRANCH,
+    ON_ONE_RANK,
+    PARTIAL_GRADIENT,
     POSITIONS,
     SAMPLES,
-    TERMS,
     WHOLE,
     AxisCut,
 )
 
 # ---- the search
 
-MOST = 200
+MOST_STATES = 200
 """The largest number of states that are followed: the cheapest, and the one with the fewest cut
 edges."""
 
@@ -91,8 +91,8 @@ def shard(
         state, choice = taken.after, taken.choice
         if choice.output is not None:
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
-        variables |= {v: cut for v, cut in choice.variables if cut not in (None, TERMS)}
-        terms |= {v for v, cut in choice.variables if cut is TERMS}
+        variables |= {v: cut for v, cut in choice.variables if cut not in (None, PARTIAL_GRADIENT)}
+        terms |= {v for v, cut in choice.variables if cut is PARTIAL_GRADIENT}
         if k in search.branches.calls:
             layers += join_layers(search.branches.calls[k], ranks)
         elif is_listed(graph, graph.nodes[k], choice):
@@ -209,7 +209,7 @@ class _Search:
         if cuts not in known_choices:
             is_shared = any(("variable", v) in self.last for v in node.variables)
             choices = (
-                [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
+                [NodeChoice(ON_ONE_RANK, PlanCost())] * (not any(cuts))
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
@@ -253,14 +253,14 @@ class _Search:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
         is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
-        whole_numbers = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
+        whole_numbers = is_whole * sum(self.graph.edges[e].elements for e in outputs)
         return choice.cost.plus(PlanCost(whole=whole_numbers))
 
     def why(self, k: int, of_node: list[Transition], taken: Transition) -> str:
         """Returns the reason for node k's choice as text, for example the elements sent in all, and
         with the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
-        if choice.way is OF_BRANCH:
+        if choice.way is ON_ONE_RANK:
             return f"rank {self.branches.nodes[k]} along tp has the branch"
         if node.name in self.wanted:
             return "the layout names its way"
@@ -296,8 +296,8 @@ class _Search:
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
     """Returns all states if they are at most `MOST`; else the `MOST` - 1 cheapest and the one with
     the fewest cut edges."""
-    if len(reached) <= MOST:
+    if len(reached) <= MOST_STATES:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))
-    followed = [*sorted(reached, key=reached.__getitem__)[: MOST - 1], least_cut]
+    followed = [*sorted(reached, key=reached.__getitem__)[: MOST_STATES - 1], least_cut]
     return {state: reached[state] for state in followed}

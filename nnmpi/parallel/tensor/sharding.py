@@ -68,7 +68,7 @@ class ShardedLayer(NamedTuple):
     @property
     def messages(self) -> str:
         """The messages that ranks send for the layer, as text."""
-        return ", ".join(sent.row.words for sent in self.sends if sent.row.words)
+        return ", ".join(sent.message.words for sent in self.sends if sent.message.words)
 
 
 class Sharding(NamedTuple):
@@ -88,7 +88,7 @@ class Sharding(NamedTuple):
     edges: Mapping[int, AxisCut]
     variables: Mapping[int, AxisCut]
     output: Bounds | None
-    terms: frozenset[int] = frozenset()
+    partial_gradients: frozenset[int] = frozenset()
     sequences: SequenceCut = UNCUT
     branches: BranchOwners = NO_BRANCHES
 
@@ -142,7 +142,7 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
         y, bounds = made_by(graph, layer.node), layer.bounds
         if layer.way.output is IMAGE_ROWS:
             bounds = parts_of(y.sample[1], len(bounds) - 1)
-        yield _message(GATHER_OUTPUT, y.numbers, bounds)
+        yield _message(GATHER_OUTPUT, y.elements, bounds)
 
 
 def _message(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
@@ -155,10 +155,10 @@ def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     gradient."""
     why = "a branch is whole on one rank"
     join = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
-    joins = _message(SUM_OUTPUT, call.result.numbers)
+    joins = _message(SUM_OUTPUT, call.result.elements)
     if call.join not in SUMS:
         join = join._replace(bounds=call.gathered(ranks))
         joins = _message(GATHER_OUTPUT, join.bounds[-1], join.bounds)
-    back = [_message(SUM_GRADIENT, e.numbers) for e in call.inputs if e.requires_grad]
+    back = [_message(SUM_GRADIENT, e.elements) for e in call.inputs if e.requires_grad]
     first = join._replace(sends=(joins, *back[:1]))
     return [first, *(join._replace(sends=(message,)) for message in back[1:])]

@@ -61,18 +61,18 @@ from nnmpi.schedules.op import Kind
 
 def of_input(graph: Graph, node: Node) -> int:
     """Returns the number of elements of the input, for a sample."""
-    return graph.edges[node.inputs[0]].numbers
+    return graph.edges[node.inputs[0]].elements
 
 
 def of_output(graph: Graph, node: Node) -> int:
     """Returns the number of elements of the output, for a sample."""
-    return graph.edges[node.outputs[0]].numbers
+    return graph.edges[node.outputs[0]].elements
 
 
 def of_gradients(graph: Graph, node: Node) -> int:
     """Returns the number of elements of the gradients of a node's inputs, for a sample."""
     edges = (graph.edges[e] for e in node.inputs)
-    return sum(edge.numbers for edge in edges if edge.requires_grad)
+    return sum(edge.elements for edge in edges if edge.requires_grad)
 
 
 def of_row(graph: Graph, node: Node) -> int:
@@ -105,8 +105,8 @@ class LayerMessage(NamedTuple):
     bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] of bounds[-1]
     """
 
-    row: Message
-    numbers: int
+    message: Message
+    elements: int
     passes: frozenset[Kind]
     bounds: Bounds = ()
 
@@ -151,10 +151,10 @@ class AxisCut(NamedTuple):
     axis: int
 
 
-TERMS = AxisCut((), 0)
+PARTIAL_GRADIENT = AxisCut((), 0)
 """Marks a parameter that is not cut: every rank has it whole, and has a term of its gradient."""
 
-OF_SAMPLES = AxisCut((), -1)
+SAMPLE_CUT = AxisCut((), -1)
 """Marks an activation of which each rank has some samples, nearly equally many; which ones depends
 on the size of the micro-batch."""
 
@@ -167,7 +167,7 @@ def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
 
 def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
     """Cuts a tensor with a row for each sample."""
-    return OF_SAMPLES if edge.of_samples and edge.axes[0].size == 1 else None
+    return SAMPLE_CUT if edge.of_samples and edge.axes[0].size == 1 else None
 
 
 def _of_image_rows(edge: Edge, ranks: int) -> AxisCut | None:
@@ -222,7 +222,7 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
 }
 """The pattern of a way that names none, by its input and output; `...` stands for any axis."""
 
-COPY = Pattern("copy")
+REPLICATED = Pattern("copy")
 SPATIAL = Pattern("spatial", (HALO, HALO_GRADIENT))
 SPATIAL_OF_WHOLE = Pattern("spatial", (HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT))
 
@@ -301,7 +301,7 @@ class Way(NamedTuple):
         i = ... if isinstance(self.input, int) else self.input
         o = ... if isinstance(self.output, int) else self.output
         is_copy = i is None and o in (None, POSITIONS) and not self.parameters
-        return COPY if is_copy else PATTERNS.get((i, o), COPY)
+        return REPLICATED if is_copy else PATTERNS.get((i, o), REPLICATED)
 
     @property
     def markers(self) -> set[Marker]:
@@ -326,13 +326,13 @@ class Way(NamedTuple):
 WHOLE = Way()
 """Every rank computes the whole layer."""
 
-OF_BRANCH = Way(named=Pattern("branch"))
+ON_ONE_RANK = Way(named=Pattern("branch"))
 """One rank computes the whole layer: see `branches.py`."""
 
 BRANCHES = Way(named=Pattern("branches"))
 """The join of branches that ranks have computed alone; its messages depend on the call."""
 
-KEPT = Way(..., ...)
+ELEMENTWISE_WAY = Way(..., ...)
 """Each element is treated alone."""
 
 BY_CHANNEL = Way(0, 0)

@@ -220,13 +220,13 @@ def in_tiles(
 
 
 def _made(graph: Graph, node: Node) -> int:
-    return sum(graph.edges[e].numbers for e in node.outputs)
+    return sum(graph.edges[e].elements for e in node.outputs)
 
 
 def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields a product in each pass, which reads two factors and writes the result."""
     weights = w * sum(graph.variables[v].size for v in node.variables)
-    moved = w * (_made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs))
+    moved = w * (_made(graph, node) + sum(graph.edges[e].elements for e in node.inputs))
     shape = max((graph.variables[v].shape for v in node.variables), key=prod)
     rows = work(graph, node) / prod(shape), ROWS
     outs, ins = (float(shape[0]), OUTPUTS), (float(prod(shape[1:])), INPUTS)
@@ -257,7 +257,7 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields one kernel forward, and one back that computes scores again; exponentials between its
     products slow them down."""
-    ends = _made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs)
+    ends = _made(graph, node) + sum(graph.edges[e].elements for e in node.inputs)
     operations = 2.0 * work(graph, node) / FLASH
     yield Kernel(F, operations, w * ends)
     yield Kernel(I, 2.5 * operations, 2 * w * ends)
@@ -270,7 +270,7 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
         yield from products(graph, node, w)
         return
     made = _made(graph, node)
-    ends = (made + sum(graph.edges[e].numbers for e in node.inputs)) / max(made, 1)
+    ends = (made + sum(graph.edges[e].elements for e in node.inputs)) / max(made, 1)
     times = (0, 0, 0) if node.settings.get("p") == 0 else (ends, 1.5 * ends, 0)
     for column, of_made in enumerate(MOVED.get(node.kind, times)):
         if of_made:

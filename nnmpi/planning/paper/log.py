@@ -22,7 +22,7 @@ OF_BUCKETS = {
 }
 """The content of exchanges of operations on buckets; FINISH has later phases of compressed sums."""
 
-SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
+SENDING_OP = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 """The operation under which messages between stages are logged, by the pass that sends them."""
 
 Entry: TypeAlias = tuple[str, Exchange]
@@ -59,7 +59,7 @@ class StepLog(Recorder):
         word = OF_BUCKETS.get(kind) or WORDS.get(axis, "parameters" if started else "scalars")
         if kind in PASSES or kind in SENDS:
             stage, word = self._op.stage, WORDS.get(axis, "moments")
-            kind = SENT.get(kind, kind) if axis == "pp" else kind
+            kind = SENDING_OP.get(kind, kind) if axis == "pp" else kind
         exchange = exchange._replace(what=word, during=kind, stage=stage, every=self._every)
         self.entries[axis, exchange] += times
         if stage == NONE:

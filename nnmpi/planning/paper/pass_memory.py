@@ -24,7 +24,7 @@ from nnmpi.arrays.meta.shapes import owner
 from nnmpi.planning.paper.stage import PassBytes
 from nnmpi.schedules.op import Kind
 
-KINDS = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
+PASSES = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
 """The kinds of one, two and three passes."""
 
 
@@ -65,7 +65,7 @@ class CalledMemory(ExitStack):
         out = [block for key, block in outs.items() if key not in others]
         taken, out_read = _nbytes(enters.values()), _across(out, edges[1])
         held = [0, *(taken + _across(alive, edge) for edge in edges[1:-1])]
-        spans = zip(KINDS[len(held) - 1], pairwise(edges), held, strict=True)
+        spans = zip(PASSES[len(held) - 1], pairwise(edges), held, strict=True)
         more = {
             kind: taken + most_alive(alive, *span, attrgetter("nbytes")) - start
             for kind, span, start in spans
@@ -106,7 +106,7 @@ class TracedMemory(ExitStack):
         taken, out = (_nbytes_of(some) for some in (arrays.inputs, arrays.outputs))
         (start, _), *marks = self._marks
         kept, left = marks[0][0] - start, marks[-2:][0][0] - start
-        spans = zip(KINDS[len(marks) - 1], pairwise(self._marks), strict=True)
+        spans = zip(PASSES[len(marks) - 1], pairwise(self._marks), strict=True)
         more = {kind: end[1] - begin[0] for kind, (begin, end) in spans}
         inside = max(kept - taken - out, 0)
         return PassBytes(taken, inside, out, taken, out, left=left, more=more)

@@ -13,7 +13,7 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
-from nnmpi.data.loader import Batch, Load
+from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.optim import Optimizer, of_config
@@ -57,7 +57,7 @@ class PaperRank(NamedTuple):
     state: RankState
     store: LocalStore
     optimizer: Optimizer
-    run: Callable[[Load, StepState, int], object]
+    run: Callable[[StepBatch, StepState, int], object]
 
 
 class PaperLoss:
@@ -85,8 +85,8 @@ def built(a: Arrangement, rank: int) -> PaperRank:
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
-    p = Parameter.drawn(held.shape, None)
-    p.room, p._name = held.room, a.graph.variables[held.variable].path
+    p = Parameter.lazy(held.shape, None)
+    p.padded_size, p._name = held.padded_size, a.graph.variables[held.variable].path
     p.move(SingleStore(meta.xp.empty(held.shape, a.updated_dtype)), 0)
     return p
 
@@ -95,7 +95,7 @@ def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
     """The stages of a rank with their boundaries, and the parameters that other stages have too."""
-    graph, elsewhere = a.graph, Parameter.drawn((0,), None)
+    graph, elsewhere = a.graph, Parameter.lazy((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
@@ -120,7 +120,7 @@ class PaperStep(NamedTuple):
 
     exchanges: Mapping[str, list[Exchange]]
     held: Memory
-    touched: float = 0.0
+    bytes_copied: float = 0.0
     by_op: Mapping[tuple[Kind, int], Sequence[Exchange]] = {}
 
 
@@ -153,7 +153,7 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
         return PaperStep({}, _held(a, paper_rank))
     sizes = micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
-    load = Load(np.broadcast_to(0, batch), micro, float(batch))
+    load = StepBatch(np.broadcast_to(0, batch), micro, float(batch))
     # only the last step is logged. Before it ZeRO needs one step, since no parameter is gathered
     # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
@@ -161,7 +161,7 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     batches = 1 if averages else 1 << 30  # a round ends with an epoch
     log, numbers = paper_rank.state.log, count()
 
-    def entries(of: Load) -> Counter[Entry]:
+    def entries(of: StepBatch) -> Counter[Entry]:
         log.clear()
         number = next(numbers)
         paper_rank.run(of, StepState(number, 0, number), batches)

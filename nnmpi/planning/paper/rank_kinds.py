@@ -60,7 +60,7 @@ class RankKind(NamedTuple):
     activations: int
     traffic: AxisTraffic
     parameters_sent: Traffic = Traffic()
-    unique: int = 0
+    unreplicated: int = 0
     backup: Backup = Backup()
 
 
@@ -72,7 +72,13 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
     for ranks in _groups(a, batch):
         figures = _figures(a, ranks, batch)
         sent = (n for amount in (*figures.traffic.values(), figures.backup.sent) for n in amount)
-        numbers = (*figures.memory, figures.activations, figures.unique, figures.backup.held, *sent)
+        numbers = (
+            *figures.memory,
+            figures.activations,
+            figures.unreplicated,
+            figures.backup.held,
+            *sent,
+        )
         key = (figures.stages, *(f"{n:.2e}" for n in numbers))
         same = kinds.setdefault(key, figures)
         if same is not figures:
@@ -87,7 +93,9 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     single = alone and alone(a)
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return RankKind(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Traffic()), unique=lost)
+        return RankKind(
+            ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Traffic()), unreplicated=lost
+        )
     kept = activations(a, first, batch)
     if single is not None:
         held = Memory(*map(add, held, memory(single, 0, batch)))

@@ -191,11 +191,11 @@ class _Recording:
         whether an input requires a gradient."""
         recorder, lasting = self._cut.recorder, self._lasting()
         with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
-            recorder.take()
+            recorder.drain()
             memory.mark()
             root, inputs = self._forward()
             outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
-            events = PassEvents([TensorShape.of(t) for t in outputs], NO_BYTES, recorder.take())
+            events = PassEvents([TensorShape.of(t) for t in outputs], NO_BYTES, recorder.drain())
             results = [] if self._is_last else [t.operand for t in outputs]
             memory.mark(results)
             leaves = [x for x in inputs if x.requires_grad]
@@ -205,14 +205,14 @@ class _Recording:
                 if in_halves:
                     rest = root.backward(seed, until=leaves)
                     memory.mark(_taken_gradients(seeds, leaves))
-                    events = events._replace(inputs=recorder.take())
+                    events = events._replace(inputs=recorder.drain())
                     rest.finish()
                     memory.mark()
-                    events = events._replace(weights=recorder.take())
+                    events = events._replace(weights=recorder.drain())
                 else:
                     root.backward(seed)
                     memory.mark(_taken_gradients(seeds, leaves))
-                    events = events._replace(backward=recorder.take())
+                    events = events._replace(backward=recorder.drain())
             given = [t.operand for t in inputs]
             nbytes = memory.bytes(PassArrays(lasting, given, results))
         return events._replace(nbytes=nbytes), bool(leaves)

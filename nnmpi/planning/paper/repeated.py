@@ -118,7 +118,9 @@ def _section(a: Arrangement, number: int) -> Section:
         rows.append(node.note and node.name)  # a module that is one node is equal to itself only
         rows.append((node.layer, node.op, node.kind, sorted(node.settings.items())))
         rows.append((mapped(numbered, node.arguments), mapped(numbered, node.result)))
-        rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))
+        rows.append(
+            (layer and layer._replace(node=0, path="", why=""), k in a.sharding.partial_gradients)
+        )
         rows.append((k in a.sharding.sequences.rings, tuple(map(variables.get, node.variables))))
     mapped(numbered, tuple(map(VariableRef, part.variables)))
     rows.append(mapped(numbered, tuple(map(TensorRef, gives))))
@@ -136,7 +138,7 @@ def _edge(a: Arrangement, e: int, numbers: Mapping[int, int]) -> tuple[Any, ...]
 
 def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
     variable = a.graph.variables[v]
-    return variable[1:], a.sharding.variables.get(v), v in a.sharding.terms
+    return variable[1:], a.sharding.variables.get(v), v in a.sharding.partial_gradients
 
 
 def joined_sections(

@@ -19,7 +19,7 @@ from nnmpi.parallel.context.layers import shard_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
-from nnmpi.parallel.tensor.ways import OF_SAMPLES
+from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.planning.paper.comm import layout_on_paper, rank_state
 from nnmpi.planning.paper.stage import (
     ExchangeRecorder,
@@ -115,7 +115,7 @@ def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
     sharding, stage_nodes = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])
     layers = [layer for layer in sharding.layers if layer.node in stage_nodes]
-    collectives = {message.row.by for layer in layers for message in layer.sends}
+    collectives = {message.message.by for layer in layers for message in layer.sends}
     if sharding.branches.nodes or not collectives <= AMONG_ALL:
         return places
     nodes = [a.graph.nodes[k] for k in stage_nodes]
@@ -125,7 +125,7 @@ def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
     all_bounds = {cut.bounds for cut in cuts} | {layer.bounds for layer in layers}
     first = dict[Any, int]()
 
-    if OF_SAMPLES in cuts:
+    if SAMPLE_CUT in cuts:
         all_bounds.add(parts_of(samples, len(places)))
 
     def lengths(r: int) -> Any:

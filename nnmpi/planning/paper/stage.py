@@ -126,7 +126,7 @@ class PassRecorder:
     def __call__(self, do: Callable[..., None], *arguments: Any) -> None:
         self._calls.append((do, arguments))
 
-    def take(self) -> Events:
+    def drain(self) -> Events:
         """Returns the events that were recorded since the last call, and forgets them."""
         events = Events(self.exchanges, self._calls)
         self.exchanges, self._calls = Counter(), []
@@ -297,7 +297,7 @@ class PaperStage(Module):
         if recorded not in self._exchanges:
             comm = self._comms[axis]
             if exchange.operation is Collective.ALL_REDUCE:
-                comm.window(exchange.algorithm, exchange.numbers, exchange.dtype)
+                comm.window(exchange.algorithm, exchange.elements, exchange.dtype)
             group = tuple(comm.members[i] for i in places)
             self._exchanges[recorded] = exchange._replace(group=group)
         self._comms[axis].state.log.note(axis, self._exchanges[recorded], times=times)

@@ -47,11 +47,11 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
         users = tuple(sorted(stages[s] for s in variable.users))
         yield (
             variable.shape,
-            variable.room,
+            variable.padded_size,
             variable.region,
             users,
             is_counted,
-            variable.variable in a.sharding.terms,
+            variable.variable in a.sharding.partial_gradients,
         )
     yield held.scalars, tuple(held.buckets)
     for s in held.stages:

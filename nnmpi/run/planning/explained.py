@@ -22,7 +22,7 @@ from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.step_time import (
     CostModel,
-    RankStep,
+    RankCosts,
     StepModel,
     host_seconds,
     stage_passes,
@@ -102,7 +102,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     step = step_model(a, costs)
     last, averaged = step.last.exchanges, step.averaged
     summed = (*last["gathers"], *last["sums"], *averaged.exchanges["averages"])
-    touched = f"arrays to send and received: {amount(averaged.touched)} read and written"
+    touched = f"arrays to send and received: {amount(averaged.bytes_copied)} read and written"
     parts = [
         *_unit_parts(a, costs, step),
         *_exchange_parts("tensor", step.busiest.exchanges["tensor"], costs.exchanges),
@@ -163,8 +163,8 @@ def _exchange_parts(
     return _added_up(term, rows)
 
 
-def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[StepPart]:
-    text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
+def _update_parts(a: Arrangement, costs: CostModel, rank: RankCosts) -> Iterator[StepPart]:
+    text = f"{a.config.optimizer} of {plural(rank.elements, 'number')}"
     yield StepPart("update", text, 1, rank.optimizer(a, costs))
     yield from _exchange_parts("update", rank.exchanges["update"], costs.exchanges)
 

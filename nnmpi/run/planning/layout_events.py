@@ -123,7 +123,7 @@ def _figures(kind: RankKind) -> Event:
         **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
         "activation_bytes": kind.activations,
         "backups_bytes": kind.backup.held,
-        "sole_bytes": kind.unique,
+        "unreplicated_bytes": kind.unreplicated,
         "sent": sent,
         "parameters_sent": kind.parameters_sent._asdict(),
         "backup_sent": kind.backup.sent._asdict(),

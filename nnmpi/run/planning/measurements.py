@@ -35,14 +35,14 @@ from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup
 
-SIZES = tuple(1 << k for k in range(8, 25, 2))
+SUM_BYTES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
 
 FLUSHED = 1 << 22
 """Elements that are written between two timed calls: more than the caches of a core hold, because
 in a step the passes also write between two sums or updates."""
 
-LONG = 0.1
+MOST_SECONDS = 0.1
 """Seconds: if a sum takes longer, larger ones are not timed."""
 
 MANY_MICRO_BATCHES = 8
@@ -148,7 +148,7 @@ def sums(node: Node, p: int, fields: Fields) -> None:
     }
     window, late = None, list[str]()
     with suppress(NoRoomError):  # on all ranks
-        window = group.shared(SIZES[-1] // 4, np.float32)
+        window = group.shared(SUM_BYTES[-1] // 4, np.float32)
         # it sums elements that already lie in the window, as many as the array has
         in_place = window.all_reduce
         calls[Collective.ALL_REDUCE, IN_PLACE] = lambda array: in_place(0, array.size)
@@ -168,14 +168,14 @@ def sums(node: Node, p: int, fields: Fields) -> None:
 
 def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[float, float]]:
     """Yields the bytes and the seconds of a collective."""
-    for nbytes in SIZES:
+    for nbytes in SUM_BYTES:
         node.check()
         of_zeros = partial(call, np.zeros(nbytes // 4, np.float32))
         if not all(gather_objects(node.comm, fits(of_zeros))):
             return
         seconds = node.cold_seconds(of_zeros)
         yield float(nbytes), seconds
-        if seconds > LONG:
+        if seconds > MOST_SECONDS:
             return
 
 

@@ -15,11 +15,11 @@ from nnmpi.comm.allreduce.autotune import medians
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.run.planning.deadline import Deadline, OutOfTimeError
 
-SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
+MESSAGE_BYTES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong
 BURST = 0.012  # seconds after which a link has forgotten how long it was idle
 CALLS = 8  # of a burst, after which ranks agree on whether it has lasted that long
-LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
+MOST_SECONDS = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
@@ -78,14 +78,14 @@ def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
     if comm.size > 1 and comm.size % 2:
         return _of_pairs(comm, deadline)
     times: list[float] = []
-    for nbytes in SIZES:
+    for nbytes in MESSAGE_BYTES:
         deadline.check(comm)
         times.append(ping_pong(comm, nbytes))
-        if times[-1] * TURNS > LONG:
+        if times[-1] * TURNS > MOST_SECONDS:
             break
     a, b = np.zeros(1 << 16, np.float32), np.zeros(1 << 16, np.float32)
     (adding,) = medians(comm, [partial(np.add, a, b, a)])
-    return Network(fit_line(SIZES[: len(times)], times), adding / a.nbytes)
+    return Network(fit_line(MESSAGE_BYTES[: len(times)], times), adding / a.nbytes)
 
 
 def _of_pairs(comm: Comm, deadline: Deadline) -> Network:

@@ -31,7 +31,7 @@ class KeptVersions:
     def keep_snapshot(self, run: RunState, snapshot: Snapshot, number: int) -> None:
         """Keeps a snapshot that the session of this number is made from."""
         step, counters = snapshot.state.step, counters_of(run, snapshot)
-        counters = counters._replace(first=step, restored=(*counters.restored, step))
+        counters = counters._replace(first_step=step, restored=(*counters.restored, step))
         facts = VersionFacts(snapshot._replace(arrays=()), counters)
         kept = Version(step, snapshot.arrays, facts, session=number)
         self._by_key[kept.key] = kept

@@ -18,7 +18,7 @@ from nnmpi.parallel.recovery.backup import Version
 from nnmpi.run.recovery.reported_log import interrupted
 from nnmpi.run.recovery.run_counters import Counters
 from nnmpi.run.recovery.versions import newest
-from nnmpi.run.reported import EventPosition, ReportedEvents
+from nnmpi.run.reported_events import EventPosition, ReportedEvents
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
 """The number of a step, and what all ranks have agreed on at its end."""
@@ -35,18 +35,19 @@ class RunStage(IntEnum):
 class RankStatus(NamedTuple):
     """The status of a remaining rank.
 
-    stage      how far it is with its Trainer
-    session    the number of its session
-    counters   how far its run is
-    reported   the events that it has reported
-    runs_before  how many runs the log had before this one, as it knows
-    holds      the versions of the state of which it has a part, on paper; empty on a spare rank
-    tensors    the parameters and buffers of the model and the state of its modules, whole
-    may_make   the step whose sums this rank knows, without the decision: it can make the update of
-               that step to the first of `holds`
-    decision   the last one that it knows
-    checkpoint the newest one known to be written, of steps that were made; -1: none
-    callbacks  names and states of the callbacks, where ranks are spare
+    stage            how far it is with its Trainer
+    session          the number of its session
+    counters         how far its run is
+    reported         the events that it has reported
+    runs_before      how many runs the log had before this one, as it knows
+    holds            the versions of the state of which it has a part, on paper; empty on a spare
+                     rank
+    tensors          the parameters and buffers of the model and the state of its modules, whole
+    pending_version  the step whose sums this rank knows, without the decision: it can make the
+                     update of that step to the first of `holds`
+    decision         the last one that it knows
+    checkpoint       the newest one known to be written, of steps that were made; -1: none
+    callbacks        names and states of the callbacks, where ranks are spare
     """
 
     stage: RunStage
@@ -56,7 +57,7 @@ class RankStatus(NamedTuple):
     runs_before: int = 0
     holds: tuple[Version, ...] = ()
     tensors: tuple[StateArray, ...] = ()
-    may_make: int | None = None
+    pending_version: int | None = None
     decision: Decision | None = None
     checkpoint: int = -1
     callbacks: tuple[tuple[str, Any], ...] = ()
@@ -70,7 +71,7 @@ class RankStatus(NamedTuple):
     def can_hold(self, decision: Decision | None) -> tuple[Version, ...]:
         """The versions of which this rank has a part, or will have one after the update that was
         decided."""
-        if decision is None or self.may_make != decision[0]:
+        if decision is None or self.pending_version != decision[0]:
             return self.holds
         return (*self.holds, self.holds[0]._replace(version=decision[0], renewal=0))
 
@@ -137,7 +138,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
         counters._replace(
             changed=max((status.changed for status in known), key=len),
             stop_at=next((s.stop_at for s in known if s.stop_at is not None), None),
-            last=counters.last if source else None,
+            unfollowed=counters.unfollowed if source else None,
         ),
         decision,
         makes_step,
@@ -154,4 +155,4 @@ def _progress(status: RankStatus) -> tuple[int, EventPosition, EventPosition]:
     """A sort key: ranks in the newest run come first, of these the ones that have reported
     least."""
     assert status.counters is not None
-    return -status.counters.runs, status.reported.events, status.reported.calls
+    return -status.counters.fit_calls, status.reported.events, status.reported.calls

@@ -33,7 +33,7 @@ from nnmpi.run.recovery.reported_log import adopt_reported, read_log, runs_in
 from nnmpi.run.recovery.run_counters import adopt, counters_now, keep_changes
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.recovery.versions import spare_transfers, whole_state
-from nnmpi.run.reported import event_position
+from nnmpi.run.reported_events import event_position
 from nnmpi.run.session import Session
 from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prepare, tracer_of
 
@@ -100,15 +100,15 @@ class Recovery:
         """True if the start of the run was reported before a loss, by this rank or by the former
         rank 0."""
         run, log = trainer.run, trainer.config.log
-        start, runs = event_position(run.first, "start"), self._runs_before
+        start, runs = event_position(run.first_step, "start"), self._runs_before
         if self._recoveries and run.reported.events < start and len(runs_in(log)) > runs:
-            run.reported.once(run.first, "start")
+            run.reported.claim(run.first_step, "start")
         return run.reported.events >= start
 
     def opened_reports(self, trainer: Training, is_new: bool) -> None:
         """Counts the runs in the log, or reads there what the former rank 0 had reported."""
         run, log = trainer.run, trainer.config.log
-        is_reported = run.reported.events >= event_position(run.first, "start")
+        is_reported = run.reported.events >= event_position(run.first_step, "start")
         if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
             self._runs_before = len(runs_in(log))
         if is_new and is_reported and log:
@@ -188,7 +188,7 @@ class Recovery:
         run, step = trainer.run, trainer.run.state.step
         # not the steps of ranks that have not completed a restore: it has undone them
         known = (status.counters for status in statuses if status.counters)
-        alike = (c for c in known if (c.runs, c.restored) == (run.runs, run.restored))
+        alike = (c for c in known if (c.fit_calls, c.restored) == (run.fit_calls, run.restored))
         made = max((counters.state.step for counters in alike), default=step)
         run.reached = max(run.reached, made)
         event = {
@@ -209,8 +209,13 @@ class Recovery:
         drops the session."""
         source, last = plan.source, session.strategy.last
         if last is not None:
-            if source and plan.makes_step and plan.decision and source.version == last.may_make:
-                last.make(plan.decision[1])
+            if (
+                source
+                and plan.makes_step
+                and plan.decision
+                and source.version == last.pending_version
+            ):
+                last.finish(plan.decision[1])
             last.restore()
         self._kept.keep(session.kept.versions(session, copies=True))
         session.leave()
@@ -277,8 +282,8 @@ class Recovery:
             return
         adopt(run, plan.counters)
         if source and decision and source.version > run.state.step:
-            run.last = _result(trainer.setup.train, run.state, decision)
-            run.count_step(run.last)
+            run.unfollowed = _result(trainer.setup.train, run.state, decision)
+            run.count_step(run.unfollowed)
         trainer.checkpoints.newest = plan.checkpoint
         reported = plan.reported if self._was_spare else None
         adopt_reported(run.reported, reported, plan.repeated_calls)
@@ -322,7 +327,7 @@ class Recovery:
             self._runs_before,
             tuple(version.on_paper() for version in holds),
             self._tensors,
-            last.may_make if last else None,
+            last.pending_version if last else None,
             (last.decision if last else None) or self._decision,
             trainer.checkpoints.newest,
             tuple(states_of(trainer.callbacks)) if self._had_spare else (),
@@ -332,12 +337,12 @@ class Recovery:
 def _begun(trainer: Training, result: StepResult, loss: float) -> None:
     """Records that work after a step begins: if a rank is lost, all of that work is done again,
     except for events that were already reported."""
-    trainer.run.last = result
+    trainer.run.unfollowed = result
 
 
 def _done(trainer: Training, result: StepResult, loss: float) -> None:
     """Records that the work after a step is done."""
-    trainer.run.last = None
+    trainer.run.unfollowed = None
     trainer.session.kept.back_up(trainer.session)
 
 

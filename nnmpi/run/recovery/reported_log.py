@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 
-from nnmpi.run.reported import BEFORE_ALL, EventPosition, ReportedEvents, event_position
+from nnmpi.run.reported_events import BEFORE_ALL, EventPosition, ReportedEvents, event_position
 
 KIND_OF_EVENT = {
     "epoch": "epoch",

@@ -9,7 +9,7 @@ from nnmpi.io.output.pace import PaceCounts
 from nnmpi.metrics import Sums
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.callbacks import Settings
-from nnmpi.run.reported import ReportedEvents
+from nnmpi.run.reported_events import ReportedEvents
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState, StepPhase
 
@@ -20,56 +20,64 @@ class Counters(NamedTuple):
     pace  the time of the run so far
     """
 
-    span: tuple[int, int] | None
+    step_range: tuple[int, int] | None
     state: StepState
     skipped: int
     sums: Sums
-    first: int
-    runs: int
+    first_step: int
+    fit_calls: int
     restored: tuple[int, ...]
     stop_at: int | None
     metrics: Event
     measured: Event
     pace: PaceCounts
     changed: Mapping[tuple[int, str], Changes]
-    last: StepResult | None = None
+    unfollowed: StepResult | None = None
 
 
 def counters_now(run: RunState) -> Counters:
     """The counters that other ranks need to go on from this step."""
     sums = run.sums._replace(metrics={})  # steps measure none, and they would be sent
-    progress = run.span, run.state, run.skipped, sums, run.first, run.runs, run.restored
+    progress = (
+        run.step_range,
+        run.state,
+        run.skipped,
+        sums,
+        run.first_step,
+        run.fit_calls,
+        run.restored,
+    )
     known = run.stop_at, run.metrics, run.measured, run.pace.counts
-    return Counters(*progress, *known, dict(run.changed), run.last)
+    return Counters(*progress, *known, dict(run.changed), run.unfollowed)
 
 
 def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
     """The counters that belong to a snapshot of this run."""
     counters, is_now = counters_now(run), snapshot.state == run.state
     return counters._replace(
-        span=snapshot.run,
+        step_range=snapshot.run,
         state=snapshot.state,
         skipped=snapshot.skipped,
         sums=snapshot.epoch._replace(metrics={}),
         measured=counters.measured if is_now else {},
         pace=counters.pace if is_now else counters.pace.at(snapshot.norms),
-        last=run.last if is_now else None,
+        unfollowed=run.unfollowed if is_now else None,
     )
 
 
 def adopt(run: RunState, counters: Counters) -> None:
     """Takes over the counters that all remaining ranks go on from."""
-    if counters.runs != run.runs:  # this rank has not begun the run of the others
+    if counters.fit_calls != run.fit_calls:  # this rank has not begun the run of the others
         run.reported, run.reached = ReportedEvents(), 0
     elif len(counters.restored) > len(run.restored):  # this rank has not completed one
         run.reported.go_back(counters.state.step)
         run.reached = 0
-    run.set_span(counters.span)
-    _, run.state, run.skipped, run.sums, run.first, run.runs, *_ = counters
+    run.set_step_range(counters.step_range)
+    _, run.state, run.skipped, run.sums, run.first_step, run.fit_calls, *_ = counters
     run.restored, run.stop_at = counters.restored, counters.stop_at
     run.metrics, run.measured = counters.metrics, counters.measured
     run.changed = {**counters.changed}
-    run.pace, run.last = run.pace.again(counters.pace), counters.last
+    run.pace, run.unfollowed = run.pace.again(counters.pace), counters.unfollowed
     run.phase, run.in_epoch = StepPhase.BETWEEN_STEPS, False
 
 
@@ -77,8 +85,8 @@ def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
     """Takes over the counters of a checkpoint of this run; its later steps are made again."""
     run.restored = resumed.restored
     counters = counters_of(run, resumed.snapshot)
-    adopt(run, counters._replace(pace=resumed.pace, last=None))
-    run.reported.once(run.first, "start")
+    adopt(run, counters._replace(pace=resumed.pace, unfollowed=None))
+    run.reported.claim(run.first_step, "start")
 
 
 def keep_changes(run: RunState, settings: Settings, occasion: str) -> None:

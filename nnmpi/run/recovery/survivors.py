@@ -13,7 +13,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.recovery.versions import RangeTransfer
 
-PAUSE = 0.02  # seconds between two looks of a spare rank
+POLL_SECONDS = 0.02  # seconds between two looks of a spare rank
 
 
 class Survivors:
@@ -98,7 +98,7 @@ class Survivors:
         # not `over.poll()`: the watchdog counts it as a wait, which may outlast NNMPI_TIMEOUT
         while not over.done:
             self.all.poll()
-            self.all.system.sleep(PAUSE)
+            self.all.system.sleep(POLL_SECONDS)
 
     def wake(self) -> None:
         """Ends the wait of spare ranks; rank 0 sends the messages."""

@@ -24,7 +24,7 @@ def backups(e: Event) -> str:
     title = f"bytes that no other rank has, and that a rank sends for a backup {where}, {often}"
     rows = [("ranks", "alone", "sent")]
     for kind in e["kinds"]:
-        sent, alone = kind["backup_sent"], kind["sole_bytes"]
+        sent, alone = kind["backup_sent"], kind["unreplicated_bytes"]
         cells = (
             (in_column(alone) if alone else "-"),
             f"{in_column(sent['bytes'])} in {sent['messages']:,}",

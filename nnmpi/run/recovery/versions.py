@@ -24,8 +24,8 @@ def progress(version: Version) -> tuple[int, bool, bool]:
     """A sort key: versions of the newest run come first, of these the ones with the least progress;
     the end of an epoch clears its sums."""
     counters = version.about.counters
-    is_followed = counters.last is None and counters.state.step == version.version
-    return -counters.runs, is_followed, counters.sums.samples == 0
+    is_complete = counters.unfollowed is None and counters.state.step == version.version
+    return -counters.fit_calls, is_complete, counters.sums.samples == 0
 
 
 def whole_state(model: Module) -> tuple[StateArray, ...]:

@@ -57,9 +57,9 @@ def warning(
     is_own = isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
     if not (is_own and (_cuts(arrangement) or arrangement.recomputes)):  # the same on all ranks
         return ""
-    rows, want = np.arange(min(SAMPLES, len(train.split.y))), part.fields._replace(x=True, y=True)
+    rows, fields = np.arange(min(SAMPLES, len(train.split.y))), part.fields._replace(x=True, y=True)
     message = all_or_none(
-        layout.all, lambda: probe(part, task, arrangement, train.gather(rows, want))
+        layout.all, lambda: probe(part, task, arrangement, train.gather(rows, fields))
     )
     of_all = gather_objects(layout.all, message)
     layout.axis["tp"].free_sums()  # shared memory for a few samples; steps need other sizes

@@ -18,7 +18,7 @@ from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
-from nnmpi.data.loader import X_AND_Y, Fields, lengths_of
+from nnmpi.data.loader import X_AND_Y, WantedFields, lengths_of
 from nnmpi.io.files import loading
 from nnmpi.io.files.model_files import model_file
 from nnmpi.io.files.outputs import check_outputs
@@ -43,7 +43,7 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.run import consistency
+from nnmpi.run import rank_agreement
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_language, dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
@@ -90,9 +90,9 @@ class Setup(NamedTuple):
     make_optimizer: Callable[[Comm], MakeOptimizer]
     user_functions: Mapping[str, str]
 
-    def samples(self, n: int, want: Fields = X_AND_Y) -> Inputs:
+    def samples(self, n: int, fields: WantedFields = X_AND_Y) -> Inputs:
         """The inputs of the first n training samples, or of all if there are fewer."""
-        return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), want).x
+        return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), fields).x
 
 
 def set_up(
@@ -117,7 +117,7 @@ def set_up(
     device, criterion, downloaded = all_or_none(comm, checked)
     on = common_backend(comm, device)
     dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, given.data, criterion))
-    consistency.check_inputs(comm, config, dataset)
+    rank_agreement.check_inputs(comm, config, dataset)
 
     def rest() -> Setup:
         check_language(config, dataset)
@@ -142,9 +142,9 @@ def set_up(
 
     setup = all_or_none(comm, rest)
     if config.load:
-        consistency.check_weights(comm, config.load)
+        rank_agreement.check_weights(comm, config.load)
     names = {"the metrics": [*metrics], "the options that are functions": [*setup.user_functions]}
-    consistency.check_given(comm, names, "give all ranks the same functions")
+    rank_agreement.check_given(comm, names, "give all ranks the same functions")
     return setup
 
 
@@ -257,8 +257,11 @@ def arranged(
 
     Every rank calls it.
     """
-    comm, want = layout.all, Fields(positions=sharding.sequences.here(layout.axis["cp"].rank))
-    samples = partial(setup.samples, want=want)
+    comm, fields = (
+        layout.all,
+        WantedFields(positions=sharding.sequences.here(layout.axis["cp"].rank)),
+    )
+    samples = partial(setup.samples, fields=fields)
 
     division, facts, of_stages = measured_stages(
         config, layout, model, graph, samples, setup.on, known

@@ -39,14 +39,14 @@ def useful_threads(a: Arrangement, cores: int) -> int:
     works = [(node.layer is Linear, rows * work(a.graph, node)) for node in a.graph.nodes]
     total = sum(size for _, size in works)
 
-    def pay(n: int) -> bool:
+    def is_useful(n: int) -> bool:
         large = (size for is_linear, size in works if is_linear and size >= n * LEAST)
         return sum(large) > total / 2
 
-    return next((n for n in range(cores, 1, -1) if pay(n)), 1)
+    return next((n for n in range(cores, 1, -1) if is_useful(n)), 1)
 
 
-def on_all_ranks(a: Arrangement, comm: Comm) -> int:
+def agreed_threads(a: Arrangement, comm: Comm) -> int:
     """One number of BLAS threads for all ranks, so that what several ranks compute alike has the
     same bits; every rank calls it.
 
@@ -56,25 +56,25 @@ def on_all_ranks(a: Arrangement, comm: Comm) -> int:
     return min(gather_objects(comm, useful_threads(a, max(cores, 1))))
 
 
-def why(a: Arrangement, pay: int, cores: int) -> str:
+def reason(a: Arrangement, useful: int, cores: int) -> str:
     """The reason for the number of BLAS threads, as text."""
     if a.strategy.one_thread:
         return a.strategy.name
     if name := blas.set_by_user():
         return f"{name} is set"
-    return f"the matrix products of this model are large enough for {pay} of {cores} cores"
+    return f"the matrix products of this model are large enough for {useful} of {cores} cores"
 
 
-def advice(a: Arrangement, pay: int) -> str:
+def advice(a: Arrangement, useful: int) -> str:
     """A remedy if BLAS threads wait for each other; otherwise empty."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""
-    if n > pay:
+    if n > useful:
         return (
             f"BLAS has {n} threads, and the matrix products of this model are large enough for "
-            f"{pay}: call nnmpi.blas.default_threads({pay}) before, or set "
-            f"OPENBLAS_NUM_THREADS={pay}"
+            f"{useful}: call nnmpi.blas.default_threads({useful}) before, or set "
+            f"OPENBLAS_NUM_THREADS={useful}"
         )
     if load > (os.cpu_count() or 1):
         return (

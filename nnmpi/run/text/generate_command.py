@@ -17,7 +17,7 @@ from nnmpi.options.config import Config
 from nnmpi.options.terms import FROM_1, Allowed, check_text
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import common_backend
-from nnmpi.run import consistency
+from nnmpi.run import rank_agreement
 from nnmpi.run.command import rank_0_prints, run_on_ranks
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import (
@@ -121,9 +121,9 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     vocabulary = vocabulary_of(tokenizer.describe())
     facts = {"the sizes of the model": sizes, "the vocabulary": vocabulary, "the prompt": prompt}
     facts["the tokens that end a text"] = ends
-    consistency.check_given(comm, vars(given))
-    consistency.check_given(comm, facts, consistency.FILES)
-    consistency.check_weights(comm, given.load)
+    rank_agreement.check_given(comm, vars(given))
+    rank_agreement.check_given(comm, facts, rank_agreement.FILES)
+    rank_agreement.check_weights(comm, given.load)
     on = common_backend(comm, all_or_none(comm, lambda: backend.get(given.device)))
     arranging = {name: getattr(given, name) for name in ("load", "dtype", "device", "tp", "pp")}
     decoder = loaded(Config(model=sizes.model, **arranging), sizes, comm, on)

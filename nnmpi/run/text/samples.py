@@ -16,7 +16,7 @@ from nnmpi.nn.store import reading
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.run import consistency
+from nnmpi.run import rank_agreement
 from nnmpi.run.session import Session
 from nnmpi.run.text.decoder import Decoder
 from nnmpi.run.text.generation import (
@@ -58,7 +58,7 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
         "the vocabulary": vocabulary_of(sampler.tokenizer.describe()),
         "prompt": sampler.prompt,
     }
-    consistency.check_given(comm, facts, consistency.FILES)
+    rank_agreement.check_given(comm, facts, rank_agreement.FILES)
     return sampler
 
 
@@ -98,7 +98,7 @@ def generate(
     prompt = all_or_none(comm, checked)
     ends, same = all_or_none(comm, lambda: special(model, END)), "give all ranks the same"
     item = ("the tokens and options of generate", (prompt, count, how, ends), same)
-    consistency.check_same(comm, [item])
+    rank_agreement.check_same(comm, [item])
     return np.array([*_tokens(session, prompt, count, how, ends=ends)])
 
 

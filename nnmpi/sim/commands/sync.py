@@ -26,7 +26,7 @@ from nnmpi.sim.network import Record
 HELP = "bsp, ssp and asp with slow workers; local steps and gossip on slow networks"
 
 STALENESS = 3  # default of ssp
-MOST = 100_000  # gradients, simulated in a few seconds
+MOST_GRADIENTS = 100_000  # gradients, simulated in a few seconds
 
 
 class WorkerStep(NamedTuple):
@@ -170,10 +170,10 @@ def _defaults(add: Callable[[argparse.ArgumentParser], None]) -> dict[str, Any]:
 
 def _waiting(options: argparse.Namespace) -> Any:
     p, steps = options.workers, options.steps
-    if p < 1 or steps < 1 or p * steps > MOST:
+    if p < 1 or steps < 1 or p * steps > MOST_GRADIENTS:
         raise ValueError(
             f"--workers {p} and --steps {steps} must be at least 1, and their product at most "
-            f"{MOST:,}"
+            f"{MOST_GRADIENTS:,}"
         )
     if options.sync in ("bsp", "asp") and options.staleness is not None:
         raise ValueError(

@@ -7,15 +7,17 @@ from nnmpi.collectives.gossip import Gossip
 from nnmpi.options.amounts import plural
 from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, page, text
 
-MOST = 32  # replicas that a drawing has room for
+MOST_REPLICAS = 32  # replicas that a drawing has room for
 CELL, RADIUS, NODE, TOP = 250, 100.0, 12.0, 56  # in pixels
 ARROW, BEND, HEAD = "#2f6fd0", 0.14, 8.0
 
 
 def neighbours(graphs: Mapping[str, Gossip]) -> str:
     """The graphs beside each other, each on a circle, or on its grid if that has several rows."""
-    if (most := max(graph.replicas for graph in graphs.values())) > MOST:
-        raise ValueError(f"a drawing of neighbours has room for {MOST} replicas, got {most}")
+    if (most := max(graph.replicas for graph in graphs.values())) > MOST_REPLICAS:
+        raise ValueError(
+            f"a drawing of neighbours has room for {MOST_REPLICAS} replicas, got {most}"
+        )
     parts = list[str]()
     for k, (name, graph) in enumerate(graphs.items()):
         x, sent = k * CELL, plural(len(graph.offsets), "message")

@@ -68,7 +68,7 @@ class Style(NamedTuple):
     colour: str  # in pictures
 
 
-KINDS = {
+STYLES = {
     "F": Style("forward", "F", "#6ea0f0"),
     "B": Style("backward", "B", "#58b57a"),
     "I": Style("gradient of the input", "I", "#9bd6ae"),
@@ -90,13 +90,13 @@ KINDS = {
 
 def style(kind: str) -> Style:
     """The style of a kind; kinds that are not in the table are grey."""
-    return KINDS.get(kind, Style(kind, kind[:1] or "?", "#c4c8cf"))
+    return STYLES.get(kind, Style(kind, kind[:1] or "?", "#c4c8cf"))
 
 
 def kinds(timelines: Iterable[Timeline]) -> list[str]:
     """The kinds of spans that occur in timelines, in the order of KINDS."""
     seen = {span.kind for timeline in timelines for span in timeline.spans}
-    return [k for k in KINDS if k in seen] + sorted(seen.difference(KINDS))
+    return [k for k in STYLES if k in seen] + sorted(seen.difference(STYLES))
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:

@@ -15,14 +15,14 @@ from helpers.training.pipelined import BOUND, contents, digits, distance
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.arrays import keyed
-from nnmpi.collectives.compressed import BLOCK, SENT, WIDTHS
+from nnmpi.collectives.compressed import BLOCK, BYTES_OF, WIDTHS
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.compression.blocks import PACKINGS, start_mean, summed
-from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression.codecs import CODECS, CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.planning.paper.rank import traffic
 
@@ -96,7 +96,7 @@ def sums_of_codecs_and_what_they_keep_are_those_of_gradients(comm: Comm) -> None
         factors = np.random.default_rng(9).standard_normal(sum(sizes)).astype(dtype)
         whole = np.sum(gather_objects(comm, row), 0)
         for _ in range(3):
-            bucket = Bucket(row, shapes, sizes, row.dtype, comm, "ring", factors)
+            bucket = CodecInput(row, shapes, sizes, row.dtype, comm, "ring", factors)
             before = sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages)
             work = Exchange(codec.sum(bucket, numbers.get(name, 0)))
             work.wait()
@@ -106,7 +106,7 @@ def sums_of_codecs_and_what_they_keep_are_those_of_gradients(comm: Comm) -> None
             np.testing.assert_allclose(work.result + kept, whole, rtol=near, atol=near * 30)
             assert all((x == work.result).all() for x in gather_objects(comm, work.result))
             traffics = np.subtract(gather_objects(comm, sent), gather_objects(comm, before))
-            said = SENT[name](shapes, numbers.get(name, 0), row.itemsize, comm.size)
+            said = BYTES_OF[name](shapes, numbers.get(name, 0), row.itemsize, comm.size)
             assert sum(traffics[:, 0]) == round(said.nbytes * comm.size), name
             assert {*traffics[:, 1]} == {said.messages}, name
             assert np.abs(kept).max() > 0

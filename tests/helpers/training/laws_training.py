@@ -35,7 +35,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.ends import DivergedError
+from nnmpi.run.end import DivergedError
 
 RING: Options = {"allreduce": "ring", "bucket_mb": 0.005}
 SUMS: list[Options] = [{"allreduce": "shared"}, RING, *({**RING, "zero": z} for z in (1, 2, 3))]

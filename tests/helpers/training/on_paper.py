@@ -7,7 +7,7 @@ import numpy as np
 from helpers.training.pipelined import digits
 
 from nnmpi import Config
-from nnmpi.data.loader import Batch, Load
+from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.program import micro_batches
@@ -50,7 +50,7 @@ def after_steps(a: Arrangement, rank: int, steps: int) -> PaperRank:
     one, at = built(a, rank), min(rank, a.mesh.size - 1)
     sizes = micro_batches(a, at, a.config.batch_size)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
-    load = Load(np.arange(sum(sizes)), micro, float(a.config.batch_size))
+    load = StepBatch(np.arange(sum(sizes)), micro, float(a.config.batch_size))
     for step in range(steps):
         one.run(load, StepState(step, 0, step), 1 << 30)
     return one

@@ -47,7 +47,7 @@ class Decoder(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         self.embed = nn.Embedding(vocabulary, width)
-        self.embed.weight = nn.Parameter.drawn((vocabulary, width), nn.init.normal(0.02))
+        self.embed.weight = nn.Parameter.lazy((vocabulary, width), nn.init.normal(0.02))
         self.positions, self.drop = nn.PositionalEmbedding(positions, width), nn.Dropout(dropout)
         self.blocks = nn.Sequential(*(_block(heads, width, dropout) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)

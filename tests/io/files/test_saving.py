@@ -124,7 +124,7 @@ class Parts(nn.Module):
 
     def __init__(self, rows: tuple[int, int], columns: tuple[int, int]) -> None:
         matrix = Place("", (512, 512), (rows, columns))
-        self.matrix = Parameter.drawn(matrix, normal(1.0), (1, 0))
+        self.matrix = Parameter.lazy(matrix, normal(1.0), (1, 0))
         bias = Place("", (512,), (columns,))
         self.register_buffer("bias", np.zeros(bias.local_shape), bias)
         self.register_buffer("none", np.zeros((0, 3)))

@@ -20,7 +20,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.page.page import as_values, logs_of, read, shown_steps
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.timeline import KINDS, Span
+from nnmpi.sim.drawing.timeline import STYLES, Span
 from nnmpi.watch import PageServer
 
 
@@ -130,7 +130,7 @@ def test_colours_of_the_page_are_of_kinds_that_there_are() -> None:
     css = (files_of("nnmpi.io.page") / "page.css").read_text(encoding="utf-8")
     coloured = {*re.findall(r"--k-(\w+)", css)}
     assert coloured
-    assert coloured <= KINDS.keys()
+    assert coloured <= STYLES.keys()
 
 
 def test_the_page_of_a_long_trace_shows_steps_on_both_sides_of_the_median() -> None:

@@ -28,7 +28,7 @@ from nnmpi.parallel.checks.verify import (
     largest,
 )
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.run.ends import DivergedError
+from nnmpi.run.end import DivergedError
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 

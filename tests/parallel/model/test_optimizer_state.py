@@ -160,8 +160,8 @@ class Cut(nn.Module):
 
     def __init__(self, comm: Comm) -> None:
         own = [(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size) for n in (7, 5)]
-        self.columns = Parameter.drawn(Place("", (3, 7), ((0, 3), own[0])), normal(1.0), (1, 0))
-        self.rows = Parameter.drawn(Place("", (5, 2), (own[1], (0, 2))), normal(1.0))
+        self.columns = Parameter.lazy(Place("", (3, 7), ((0, 3), own[0])), normal(1.0), (1, 0))
+        self.rows = Parameter.lazy(Place("", (5, 2), (own[1], (0, 2))), normal(1.0))
         self.bias = nn.Parameter(np.arange(4.0, dtype="float32"))
 
 

@@ -32,8 +32,8 @@ class Cut(nn.Module):
     def __init__(self, comm: Comm) -> None:
         columns = Place("", (3, 7), ((0, 3), part(comm, 7)))
         rows = Place("", (5, 2), (part(comm, 5), (0, 2)))
-        self.columns = Parameter.drawn(columns, normal(1.0), (1, 0))
-        self.rows, self.bias = Parameter.drawn(rows, normal(1.0)), nn.Parameter(np.arange(4.0))
+        self.columns = Parameter.lazy(columns, normal(1.0), (1, 0))
+        self.rows, self.bias = Parameter.lazy(rows, normal(1.0)), nn.Parameter(np.arange(4.0))
         place = Place("", (7,), (part(comm, 7),))
         self.register_buffer("mean", np.arange(*part(comm, 7), dtype="float32"), place)
         self.register_buffer("count", np.array(3))

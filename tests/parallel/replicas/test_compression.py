@@ -19,7 +19,7 @@ from nnmpi.comm import Comm, thread_ranks
 from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
-from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression.codecs import CODECS, CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.parallel.wire import wire_of
 
@@ -51,7 +51,7 @@ def _sums(comm: Comm, on: Backend, name: str) -> list[np.ndarray]:
     if name in MEANS:
         start_mean(row, wire, MEANS[name]).wait()
         return [to_host(row).copy()]
-    bucket = Bucket(row, SHAPES, sizes, np.dtype("float32"), wire, "ring", factors)
+    bucket = CodecInput(row, SHAPES, sizes, np.dtype("float32"), wire, "ring", factors)
     work = Exchange(CODECS[name].sum(bucket, NUMBERS.get(name, 0)))
     work.wait()
     return [to_host(array).copy() for array in (work.result, row, factors)]

@@ -15,7 +15,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
-from nnmpi.run.ends import DivergedError
+from nnmpi.run.end import DivergedError
 
 
 class Stops(NullReport):

@@ -113,7 +113,7 @@ def test_sums_and_gathers_are_those_of_the_step(a: Arrangement, kind: Kind) -> N
         )
         run = Counter[int]()
         for exchange in paper.exchanges(a, rank, BATCH)["dp"]:
-            run[exchange.numbers] += exchange.times if exchange.during is kind else 0
+            run[exchange.elements] += exchange.times if exchange.during is kind else 0
         assert listed == +run
 
 

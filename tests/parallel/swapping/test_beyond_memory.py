@@ -21,12 +21,12 @@ from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.swapping import arena
-from nnmpi.parallel.swapping.residence import (
+from nnmpi.parallel.swapping.placement import (
     Choice,
     Disk,
-    Residence,
-    UnitLoad,
-    residences_of,
+    Placement,
+    UnitDemand,
+    placements_of,
     seconds,
 )
 from nnmpi.planning.paper.activations import activations
@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "clipping": {"model": "digits-cnn", "clip_norm": 0.1, "micro_batches": 3},
 }
-MIXES = [*permutations(Residence)]
+MIXES = [*permutations(Placement)]
 
 
 @pytest.fixture(autouse=True)
@@ -57,14 +57,16 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "MEASURED", 1 << 20)
 
 
-def mixed(order: Sequence[Residence], monkeypatch: pytest.MonkeyPatch) -> None:
+def mixed(order: Sequence[Placement], monkeypatch: pytest.MonkeyPatch) -> None:
     """Units are kept, swapped and computed again in turn, as far as they fit."""
 
-    def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:
+    def choose(
+        units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0
+    ) -> Choice:
         choice = tuple(islice(cycle(order), len(units)))
         for i, how in enumerate(choice):
-            if seconds(units, choice, memory, disk, state) == np.inf and how is not Residence.SWAP:
-                choice = (*choice[:i], Residence.SWAP, *choice[i + 1 :])
+            if seconds(units, choice, memory, disk, state) == np.inf and how is not Placement.SWAP:
+                choice = (*choice[:i], Placement.SWAP, *choice[i + 1 :])
         return choice
 
     monkeypatch.setattr(within_memory, "choose", choose)
@@ -81,13 +83,13 @@ def needed(trainer: Trainer) -> int:
     return memory(a, 0, batch).total + activations(a, 0, batch)
 
 
-def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) -> set[Residence]:
+def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) -> set[Placement]:
     """Trains with and without so much of the memory that a step needs; the digests are equal."""
     plain = Trainer(Config(**QUICK, **how), build, comm=comm)
     limit = needed(plain) * share
     wanted = trained(plain)
     less = Trainer(Config(**QUICK, **how, memory=f"{limit:.0f}B"), build, comm=comm)
-    found = residences_of(less.arrangement)
+    found = placements_of(less.arrangement)
     assert found is not None
     assert prove_lists(less.arrangement)
     assert needed(less) <= limit * 1.001
@@ -99,10 +101,10 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("order", MIXES[::2], ids=lambda order: "-".join(r.value for r in order))
 def test_it_has_the_bits_of_a_run_with_enough_memory(
-    name: str, order: Sequence[Residence], monkeypatch: pytest.MonkeyPatch
+    name: str, order: Sequence[Placement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed(order, monkeypatch)
-    assert Residence.SWAP in both(0.9, **CASES[name])
+    assert Placement.SWAP in both(0.9, **CASES[name])
 
 
 @pytest.mark.one_in(2)
@@ -126,7 +128,7 @@ def test_optimizer_state_is_on_disk_between_updates(tmp_path: Path) -> None:
         Trainer(Config(**QUICK, **case, memory="1MB"))
     least = str(caught.value).partition("use --memory ")[2].partition(" ")[0]
     with Trainer(Config(**QUICK, **case, memory=least)) as trainer:
-        found = residences_of(trainer.arrangement)
+        found = placements_of(trainer.arrangement)
         assert found is not None
         assert found.state > 0
 
@@ -164,7 +166,7 @@ def test_over_mpi() -> None:
 
 def test_enough_memory_changes_nothing() -> None:
     with Trainer(Config(**QUICK, memory="1GB")) as trainer:
-        assert residences_of(trainer.arrangement) is None
+        assert placements_of(trainer.arrangement) is None
         assert len(trainer.arrangement.stages) == 1
 
 
@@ -173,7 +175,7 @@ def test_too_little_memory_says_what_works() -> None:
         Trainer(Config(**QUICK, memory="1MB", batch_size=256))
     least = str(caught.value).partition("use --memory ")[2].partition(" ")[0]
     with Trainer(Config(**QUICK, memory=least, batch_size=256)) as trainer:
-        assert residences_of(trainer.arrangement) is not None
+        assert placements_of(trainer.arrangement) is not None
 
 
 def test_too_little_memory_for_what_is_held_between_steps_says_what_helps() -> None:
@@ -194,7 +196,7 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
-from nnmpi.parallel.swapping.residence import residences_of
+from nnmpi.parallel.swapping.placement import placements_of
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 
@@ -208,7 +210,7 @@ data = "synthetic:3x32x32:10:1024"
 trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=512, steps=2, **how))
 a = trainer.arrangement
 fixed = memory(a, 0, 512).total
-plan = residences_of(a)
+plan = placements_of(a)
 there = fixed - (plan.state if plan else 0)
 before = status("VmRSS") - there
 Path("/proc/self/clear_refs").write_text("5")

@@ -15,7 +15,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
-from nnmpi.parallel.swapping.residence import residences_of
+from nnmpi.parallel.swapping.placement import placements_of
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -90,5 +90,5 @@ def test_a_batch_norm_that_is_used_twice_is_in_one_unit() -> None:
 
     how: Any = {"batch_size": 1024, "steps": 1, "memory": "3.5MB"}
     with Trainer(Config(**how), build) as trainer:
-        assert residences_of(trainer.arrangement) is not None
+        assert placements_of(trainer.arrangement) is not None
         trainer.fit()

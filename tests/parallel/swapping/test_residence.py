@@ -6,21 +6,21 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnmpi.parallel.swapping.residence import (
+from nnmpi.parallel.swapping.placement import (
     Disk,
-    Residence,
-    UnitLoad,
+    Placement,
+    UnitDemand,
     choose,
     least_memory,
     seconds,
 )
 
-K, S, R = Residence
+K, S, R = Placement
 FAST, SLOW = Disk(1e3, 1e3), Disk(0.5, 0.5)
 
 
-def alike(n: int) -> list[UnitLoad]:
-    return [UnitLoad(1.0, 2.0, 1.0, 0.25)] * n
+def alike(n: int) -> list[UnitDemand]:
+    return [UnitDemand(1.0, 2.0, 1.0, 0.25)] * n
 
 
 def test_kept_units_take_the_time_of_their_passes() -> None:
@@ -57,13 +57,13 @@ def test_room_is_left_for_units_that_are_computed_again_before_what_is_read() ->
     assert seconds(alike(2), (S, R), 1.25, FAST) < math.inf
 
 
-def cases(count: int, most: int) -> list[tuple[list[UnitLoad], float, Disk]]:
+def cases(count: int, most: int) -> list[tuple[list[UnitDemand], float, Disk]]:
     rng = np.random.default_rng(0)
     found = []
     for _ in range(count):
         n = int(rng.integers(1, most + 1))
         rows = rng.uniform(0.1, 2.0, (n, 4)).tolist()
-        units = [UnitLoad(f, 2 * f, b, b * min(share / 2, 1)) for f, b, share, _ in rows]
+        units = [UnitDemand(f, 2 * f, b, b * min(share / 2, 1)) for f, b, share, _ in rows]
         most_bytes = sum(unit.nbytes for unit in units)
         least = least_memory(units)
         memory = least + (most_bytes - least) * float(rng.uniform())
@@ -77,7 +77,7 @@ def test_the_choice_is_near_the_best_of_all() -> None:
     ratios = []
     for units, memory, disk in cases(60, 5):
         best = min(
-            seconds(units, choice, memory, disk) for choice in product(Residence, repeat=len(units))
+            seconds(units, choice, memory, disk) for choice in product(Placement, repeat=len(units))
         )
         ratios.append(seconds(units, choose(units, memory, disk), memory, disk) / best)
     assert min(ratios) >= 1 - 1e-9

@@ -17,18 +17,18 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.step_list.op import Kind, Op, as_text
 from nnmpi.parallel.step_list.proof import prove
 from nnmpi.parallel.step_list.step import StepList, step_list
-from nnmpi.parallel.swapping.residence import Disk, Residence, Residences
+from nnmpi.parallel.swapping.placement import Disk, Placement, Placements
 from nnmpi.parallel.swapping.strategy import kind
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.schedules.proof import ScheduleError
 
-KEEP, SWAP, RECOMPUTE = Residence
+KEEP, SWAP, RECOMPUTE = Placement
 MOVES = (Kind.WRITE, Kind.READ)
 MLP = {"model": "mlp:64-48-40-32-24-10", "optimizer": "adam"}
 CNN = {"model": "digits-cnn", "momentum": 0.9}
 
 
-def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
+def on_one_rank(a: Arrangement, *choice: Placement) -> Arrangement:
     """The arrangement whose stages are all on each rank, as --memory has it."""
     every = units(a.graph)
     trained = [k for k, unit in enumerate(every) if unit.is_trained]
@@ -36,10 +36,10 @@ def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
     division = divide(a.graph, every, ends, [0] * len(every))
     whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
     names = tuple(map(str, range(len(choice))))
-    return replace(whole, strategy=kind(Residences(names, choice, (), 0.0, Disk(1.0, 1.0))))
+    return replace(whole, strategy=kind(Placements(names, choice, (), 0.0, Disk(1.0, 1.0))))
 
 
-def listed(*choice: Residence, micro: int = 1) -> StepList:
+def listed(*choice: Placement, micro: int = 1) -> StepList:
     a = arranged(Cluster.on_paper(1), model="mlp:64-20-18-16-10", micro_batches=micro)
     return step_list(on_one_rank(a, *choice), 0, micro)
 
@@ -64,7 +64,7 @@ def test_the_optimizer_state_is_written_again() -> None:
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
 def test_every_choice_is_proved(micro: int) -> None:
-    for choice in product(Residence, repeat=3):
+    for choice in product(Placement, repeat=3):
         prove([[listed(*choice, micro=micro)]])
 
 

@@ -32,7 +32,7 @@ def test_the_plan_of_experts() -> None:
     sharding = shard(graph, 2, sequence=True)
     of_layers = {e for node in graph.nodes for e in node.outputs}
     assert of_layers == {*sharding.edges}, "some activation is whole on every rank"
-    names = {graph.variables[v].path for v in sharding.terms}
+    names = {graph.variables[v].path for v in sharding.partial_gradients}
     assert "3.layers.1.router.weight" in names
     experts = next(layer for layer in sharding.layers if layer.kind == "Experts")
     assert experts is not None

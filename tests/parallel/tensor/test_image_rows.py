@@ -83,7 +83,7 @@ ROWS = Constraints(frozenset({"rows"}), {}, 64)
 
 def sent_by(model: nn.Module, *sample: int, ranks: int = 2) -> dict[str, list[Message]]:
     layers = shard(traced(model, *sample), ranks, constraints=ROWS).layers
-    return {layer.path: [one.row for one in layer.sends] for layer in layers if layer.bounds}
+    return {layer.path: [one.message for one in layer.sends] for layer in layers if layer.bounds}
 
 
 def test_what_layers_send_follows_from_what_is_whole() -> None:
@@ -92,8 +92,8 @@ def test_what_layers_send_follows_from_what_is_whole() -> None:
     sent = {"0": [HALO], "2": [], "3": both, "5": [], "6": [*both, GATHER_OUTPUT]}
     assert sent_by(cifar_cnn(), 3, 32, 32) == sent
     layers = shard(traced(cifar_cnn(), 3, 32, 32), 2, constraints=ROWS).layers
-    (gather,) = (one for layer in layers for one in layer.sends if one.row is GATHER_OUTPUT)
-    assert (gather.numbers, gather.bounds) == (4096, (0, 2, 4))
+    (gather,) = (one for layer in layers for one in layer.sends if one.message is GATHER_OUTPUT)
+    assert (gather.elements, gather.bounds) == (4096, (0, 2, 4))
     model = nn.Sequential(
         *(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, 2), nn.MaxPool2d(3, 1)),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)),

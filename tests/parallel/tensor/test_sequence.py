@@ -63,7 +63,7 @@ def test_the_plan_of_a_block_of_gpt() -> None:
     }
     of_layers = {e for node in graph.nodes for e in node.outputs}
     assert of_layers == {*found.edges}, "some activation is whole on every rank"
-    names = {graph.variables[v].path for v in found.terms}
+    names = {graph.variables[v].path for v in found.partial_gradients}
     assert "ln_f.weight" in names
     assert "h.1.mlp.c_proj.bias" in names
     assert "wpe.weight" not in names  # each rank has its own rows
@@ -82,7 +82,7 @@ def test_the_plan_of_a_block() -> None:
     assert within == ["positions", column, row, "positions"]
     of_layers = {e for node in graph.nodes for e in node.outputs}
     assert of_layers == {*found.edges}, "some activation is whole on every rank"
-    names = {graph.variables[v].path for v in found.terms}
+    names = {graph.variables[v].path for v in found.partial_gradients}
     assert {"norm.weight", "blocks.1.1.layers.3.bias"} <= names
     assert "positions.weight" not in names  # each rank has its own rows
 
@@ -90,7 +90,7 @@ def test_the_plan_of_a_block() -> None:
 def test_without_the_option_no_plan_cuts_positions() -> None:
     _, found = of_decoder(2, sequence=False)
     assert not any(layer.way.markers for layer in found.layers)
-    assert not found.terms
+    assert not found.partial_gradients
 
 
 # ---- figures

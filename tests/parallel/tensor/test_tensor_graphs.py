@@ -96,7 +96,7 @@ def test_a_sharding_tells_where_each_tensor_is_cut() -> None:
     }
     row = sharding.layers[1]
     assert row.node == 2
-    assert [(sent.row, sent.numbers) for sent in row.sends] == [(SUM_OUTPUT, 5)]
+    assert [(sent.message, sent.elements) for sent in row.sends] == [(SUM_OUTPUT, 5)]
 
 
 def test_a_sharding_is_for_so_many_ranks() -> None:

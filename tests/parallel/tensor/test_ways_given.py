@@ -23,7 +23,7 @@ from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT,
-    OF_SAMPLES,
+    SAMPLE_CUT,
     SCATTER_GRADIENT,
 )
 
@@ -47,18 +47,18 @@ def test_convolutions_by_samples_and_products_by_channels() -> None:
         "row",
         "column",
     ]
-    sends = [[one.row for one in layer.sends] for layer in found.layers]
+    sends = [[one.message for one in layer.sends] for layer in found.layers]
     assert sends[:3] == [[], [], [GATHER_INPUT, SCATTER_GRADIENT]]
-    assert {graph.variables[v].path for v in found.terms} == {
+    assert {graph.variables[v].path for v in found.partial_gradients} == {
         *("0.weight", "0.bias", "3.weight", "3.bias")
     }
-    assert [e for e, cut in found.edges.items() if cut is OF_SAMPLES] == [1, 2, 3, 4, 5, 6, 7]
+    assert [e for e, cut in found.edges.items() if cut is SAMPLE_CUT] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_without_ways_nothing_is_computed_by_samples() -> None:
     found = shard(traced(mnist_cnn(), 1, 28, 28), 2)
-    assert not found.terms
-    assert OF_SAMPLES not in found.edges.values()
+    assert not found.partial_gradients
+    assert SAMPLE_CUT not in found.edges.values()
 
 
 def trains(comm: Comm, ways: dict[str, str]) -> None:

@@ -33,7 +33,7 @@ def test_the_parts_of_all_ranks_make_up_every_bucket(d: int) -> None:
     def parts(comm: Comm) -> list[tuple[int, int]]:
         edges = [(64, 96), (16, 64), (0, 16)]
         given = [CommBucket(start, stop, comm) for start, stop in edges]
-        buckets = Buckets(spans_of([p.room for p in parameters]), given, "ring")
+        buckets = Buckets(spans_of([p.padded_size for p in parameters]), given, "ring")
         shards = buckets.shards()
         assert buckets.of == [0, 1, 1, 1, 2, 2]
         assert [*within(shards, 0, 96)] == [part for part in shards if part[0] < part[1]]

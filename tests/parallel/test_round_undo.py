@@ -1,9 +1,9 @@
-"""LastRound goes back to the beginning of a round until all ranks have ended it."""
+"""RoundUndo goes back to the beginning of a round until all ranks have ended it."""
 
 import numpy as np
 
 from nnmpi import Tensor, nn, optim, tensor
-from nnmpi.parallel.recovery.last_round import LastRound
+from nnmpi.parallel.recovery.round_undo import RoundUndo
 
 
 class Counts(nn.Module):
@@ -34,7 +34,7 @@ def test_a_round_is_undone_until_it_is_final() -> None:
         return all(map(np.array_equal, a, b))
 
     step()
-    last, first = LastRound(optimizer, model), state()
+    last, first = RoundUndo(optimizer, model), state()
     last.begin()
     step()
     last.restore()  # within the round
@@ -42,16 +42,16 @@ def test_a_round_is_undone_until_it_is_final() -> None:
     last.begin()
     step()
     last.end(2)  # here, but perhaps not on all ranks
-    assert (last.version, last.may_make, last.decision) == (0, 2, None)
+    assert (last.version, last.pending_version, last.decision) == (0, 2, None)
     last.restore()
     assert equal(state(), first)
-    assert last.may_make is None
+    assert last.pending_version is None
     last.begin()
     step()
     second = state()
     last.end(2)
-    last.make([0.5, 0.0, 0.0])
-    assert (last.version, last.may_make, last.decision) == (2, None, (2, (0.5, 0.0, 0.0)))
+    last.finish([0.5, 0.0, 0.0])
+    assert (last.version, last.pending_version, last.decision) == (2, None, (2, (0.5, 0.0, 0.0)))
     last.restore()
     assert equal(state(), second)
     assert not equal(second, first)

@@ -36,7 +36,7 @@ def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
     """A hook that acts each time the run has made so many more steps; a result may be of several
     steps."""
     # if a loss interrupted the work after a step, that step is followed again
-    last = trainer.run.state.step - (trainer.run.last is not None)
+    last = trainer.run.state.step - (trainer.run.unfollowed is not None)
 
     def follow(result: StepResult, loss: float) -> None:
         nonlocal last
@@ -51,7 +51,7 @@ def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
 def _progress(trainer: Training, result: StepResult, loss: float) -> None:
     """Reports the progress of a step, unless it was reported before a rank was lost."""
     run, step = trainer.run, result.state.step
-    if run.reported.once(step, "progress"):
+    if run.reported.claim(step, "progress"):
         run.report.progress(step, run.total_steps, loss, run.pace.epoch_rates)
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
-class Residence(Enum):
+class Placement(Enum):
     """The treatment of a unit's activations between its forward and its backward pass."""
 
     KEEP = "keep"
@@ -34,7 +34,7 @@ class Residence(Enum):
     RECOMPUTE = "recompute"
 
 
-class UnitLoad(NamedTuple):
+class UnitDemand(NamedTuple):
     """The load of a unit in one micro-batch.
 
     forward, backward   seconds of the passes
@@ -63,10 +63,10 @@ class Disk(NamedTuple):
     touch: float = 0.0
 
 
-Choice: TypeAlias = tuple[Residence, ...]
+Choice: TypeAlias = tuple[Placement, ...]
 """The residence of each unit."""
 
-KEEP, SWAP, RECOMPUTE = Residence
+KEEP, SWAP, RECOMPUTE = Placement
 
 STATE = -1
 """Stands for the optimizer state where the number of a unit is expected."""
@@ -76,7 +76,7 @@ STARTS = 200
 more units."""
 
 
-class Residences(NamedTuple):
+class Placements(NamedTuple):
     """The chosen residences of a run whose activations exceed its memory.
 
     names    the path of the first layer of each unit
@@ -86,7 +86,7 @@ class Residences(NamedTuple):
 
     names: tuple[str, ...]
     choice: Choice
-    loads: tuple[UnitLoad, ...]
+    loads: tuple[UnitDemand, ...]
     memory: float
     disk: Disk
     state: float = 0.0
@@ -117,14 +117,14 @@ class Residences(NamedTuple):
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
-def residences_of(a: Arrangement) -> Residences | None:
+def placements_of(a: Arrangement) -> Placements | None:
     """Returns the residences of an arrangement; None if a step fits into memory."""
-    return a.strategy.chosen if isinstance(a.strategy.chosen, Residences) else None
+    return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
     """The field of the start event about residences: none if a step fits into memory."""
-    if (known := residences_of(a)) is None:
+    if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
     return {
@@ -149,22 +149,22 @@ def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
     }
 
 
-def kept_bytes(unit: UnitLoad, how: Residence) -> float:
+def kept_bytes(unit: UnitDemand, how: Placement) -> float:
     """Returns the bytes of a unit's activations that stay in memory after the forward pass."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
-def extra_bytes(unit: UnitLoad, how: Residence) -> float:
+def extra_bytes(unit: UnitDemand, how: Placement) -> float:
     """Returns the bytes that recomputing a unit allocates again."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
 
-def least_memory(units: Sequence[UnitLoad]) -> float:
+def least_memory(units: Sequence[UnitDemand]) -> float:
     """Returns the least bytes that some choice can work with: one unit at a time is in memory."""
     return max(unit.nbytes for unit in units)
 
 
-def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> float:
+def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
     """Returns the bytes that must stay free when activations of `unit` are read ahead during the
     backward pass of unit `at`: enough to recompute any unit between them."""
     between = range(unit + 1, at + 1)
@@ -181,7 +181,7 @@ class PassClocks:
 
     def __init__(
         self,
-        units: Sequence[UnitLoad],
+        units: Sequence[UnitDemand],
         choice: Choice,
         memory: float,
         disk: Disk,
@@ -258,13 +258,13 @@ class PassClocks:
 
 
 def seconds(
-    units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk, state: float = 0.0
+    units: Sequence[UnitDemand], choice: Choice, memory: float, disk: Disk, state: float = 0.0
 ) -> float:
     """Returns the seconds of a micro-batch, forward and backward; infinity if it does not fit."""
     return PassClocks(units, choice, memory, disk, state).seconds()
 
 
-def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:
+def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
     """Returns the fastest choice that a local search over changes of one or two units finds; raises
     ValueError if nothing fits.
 
@@ -298,11 +298,11 @@ def _neighbours(choice: Choice) -> Iterator[Choice]:
     """Yields choices that differ in one unit, in two neighbouring units, or by an exchange of two
     units."""
     for i, residence in enumerate(choice):
-        for how in Residence:
+        for how in Placement:
             if how is not residence:
                 yield (*choice[:i], how, *choice[i + 1 :])
     for i, pair in enumerate(pairwise(choice)):
-        for new_pair in product(Residence, repeat=2):
+        for new_pair in product(Placement, repeat=2):
             if new_pair[0] is not pair[0] and new_pair[1] is not pair[1]:
                 yield (*choice[:i], *new_pair, *choice[i + 2 :])
     for i, j in combinations(range(len(choice)), 2):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-KINDS = (
+REPORT_KINDS = (
     *("start", "progress", "step", "on_log", "sample", "on_step", "evaluation", "on_evaluate"),
     *("epoch", "on_epoch", "result", "on_end", "all"),
 )
@@ -20,7 +20,7 @@ EventPosition: TypeAlias = tuple[int, int, int]
 
 def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
     """The position of an event or a call in the order of all of them."""
-    return step, KINDS.index(kind), callback
+    return step, REPORT_KINDS.index(kind), callback
 
 
 BEFORE_ALL = event_position(-1, "all")
@@ -41,7 +41,7 @@ class ReportedEvents:
         self.calling: EventPosition | None = None
         self.to_repeat = frozenset[EventPosition]()
 
-    def once(self, step: int, kind: str) -> bool:
+    def claim(self, step: int, kind: str) -> bool:
         """True if an event has not been reported yet; records it as reported."""
         position, last = event_position(step, kind), self.events
         self.events = max(position, last)

@@ -1,8 +1,8 @@
-"""LastStep: what a rank knows of its last step, so that the others can go on if a rank is lost.
+"""StepUndo: what a rank knows of its last step, so that the others can go on if a rank is lost.
 
     lost in      forward, backward, sums     agreement            update
     version      before the step             before the step      after it
-    may be made  -                           as others decided    -
+    may finish   -                           as others decided    -
 
 Once a rank knows what all ranks have agreed on, it updates its parameters without messages, so each
 rank has all of one version. Some ranks may have the next version and others the one before. Ranks
@@ -13,13 +13,13 @@ others have the version before.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from nnmpi.data import Load
+from nnmpi.data import StepBatch
 from nnmpi.nn import Module
 from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 from nnmpi.parallel.step.update import Update
 
 
-class LastStep:
+class StepUndo:
     """The version that one rank has, and what it needs to finish or undo its last step; sends no
     message."""
 
@@ -27,13 +27,13 @@ class LastStep:
         self._update, self._buffers = update, BufferCopies(model)  # of those before the step
         self._begun = 0  # the number of steps before the last one
 
-    def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
+    def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
         """Yields the batches, from step number `step` on, and copies all buffers before each step.
 
         Forward passes move running statistics and other buffers; `restore` undoes that.
         """
         for self._begun, load in enumerate(loads, step):
-            self._buffers.take()
+            self._buffers.copy()
             yield load
 
     @property
@@ -43,7 +43,7 @@ class LastStep:
         return self._update.version
 
     @property
-    def may_make(self) -> int | None:
+    def pending_version(self) -> int | None:
         """The version that this rank can still make, as it knows all sums and has not updated; else
         None."""
         return self._update.summed if self._update.summed > self._update.version else None
@@ -55,7 +55,7 @@ class LastStep:
         decided = self._update.decision
         return None if decided is None else (self._update.summed, tuple(decided))
 
-    def make(self, decision: Sequence[float]) -> None:
+    def finish(self, decision: Sequence[float]) -> None:
         """Makes the update that all ranks have agreed on."""
         self._update.carry_out(decision)
 

@@ -1,32 +1,32 @@
-"""LastRound: the state of a replica before its last round of local steps, which is undone if a rank
+"""RoundUndo: the state of a replica before its last round of local steps, which is undone if a rank
 is lost within it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from nnmpi.arrays.backend import Array
-from nnmpi.data import Load
+from nnmpi.data import StepBatch
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.model.state import HasState
 from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 
 
-class LastRound:
+class RoundUndo:
     """The version that a replica has, with what it needs to go back to it; sends no message.
 
     A rank that has ended a round can still go back, until it knows that all ranks have ended it:
     parts of a replica are on several ranks, and a round that only some of them have ended would not
     be a whole model.
 
-    version    the number of steps after which values and optimizer state are as `restore` leaves
-               them
-    may_make   the version of the round that this rank has ended, if others may not have
-    decision   the number of steps, and the sums over all replicas, of the last round that all ranks
-               have ended; None before the first one
+    version          the number of steps after which values and optimizer state are as `restore`
+                     leaves them
+    pending_version  the version of the round that this rank has ended, if others may not have
+    decision         the number of steps, and the sums over all replicas, of the last round that all
+                     ranks have ended; None before the first one
     """
 
     version = 0
-    may_make: int | None = None
+    pending_version: int | None = None
     decision: tuple[int, tuple[float, ...]] | None = None
 
     def __init__(self, optimizer: Optimizer, model: Module, *others: HasState) -> None:
@@ -35,7 +35,7 @@ class LastRound:
         self._before: list[tuple[Array, Array]] = []  # (array, copy) before the round
         self._steps = list[int]()
 
-    def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
+    def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
         """Returns the batches: a round, not a step, is undone."""
         return iter(loads)
 
@@ -44,20 +44,20 @@ class LastRound:
         changed = [*self._optimizer.state.values()]
         for _, x in self._optimizer.operands():
             changed += [x.values] if x.mixed.values is None else [x.values, x.mixed.values]
-        self._buffers.take()
+        self._buffers.copy()
         self._before = [(array, array.copy()) for array in changed]
         self._steps = [*self._optimizer.steps]
 
     def end(self, step: int) -> None:
         """Notes that this rank has ended a round, after this number of steps."""
-        self.may_make = step
+        self.pending_version = step
 
-    def make(self, decision: Sequence[float]) -> None:
+    def finish(self, decision: Sequence[float]) -> None:
         """Makes the round final, which all ranks have ended; `decision` has its sums over all
         replicas."""
-        assert self.may_make is not None
-        self.version, self.decision = self.may_make, (self.may_make, (*decision,))
-        self.may_make, self._before = None, []
+        assert self.pending_version is not None
+        self.version, self.decision = self.pending_version, (self.pending_version, (*decision,))
+        self.pending_version, self._before = None, []
 
     def restore(self) -> None:
         """Goes back to the beginning of the round, unless it is final."""
@@ -66,4 +66,4 @@ class LastRound:
         if self._before:
             self._buffers.put_back()
             self._optimizer.steps[:] = self._steps
-            self.may_make, self._before = None, []
+            self.pending_version, self._before = None, []

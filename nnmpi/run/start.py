@@ -1,0 +1,84 @@
+"""The start of a run: checks before it, and its reports, with the first event."""
+
+from contextlib import ExitStack
+
+from nnmpi import addons
+from nnmpi.io.output import Event, Report, open_report
+from nnmpi.options.config import Config
+from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+from nnmpi.run.start_events import environment, resumed_event, start_event
+from nnmpi.run.training import Training
+
+
+class NotReadyError(AgreedError, ValueError):
+    """`fit` was called when there is no run to make."""
+
+
+def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
+    """Raises NotReadyError unless there are steps to make, with the parameters that the optimizer
+    has."""
+    made, total, model = run.state.step, run.total_steps, session.model
+    if session.is_closed:
+        raise NotReadyError(
+            f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
+            "because its run failed; make another Trainer, or restore a snapshot"
+        )
+    if epochs is not None:
+        try:
+            Config(epochs=epochs)
+        except ValueError as error:
+            raise NotReadyError(str(error)) from None
+    elif run.fit_calls and made > run.first_step:
+        raise NotReadyError(
+            f"the run is over, after {made} of its {total} steps: fit(epochs=N) makes N more epochs"
+        )
+    elif made >= total and not run.epoch_is_over:
+        raise NotReadyError(
+            f"the snapshot is of step {made}, and this run ends after {total} steps: "
+            "make the Trainer with more epochs or steps, or call fit(epochs=N)"
+        )
+    # compare by paths: every rank has them all, also of parameters that are on other ranks
+    trainable = {path for path, p in model.named_parameters() if p.requires_grad}
+    trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
+    if trainable - trained or (not made and session.settings.trains_others):
+        raise NotReadyError(
+            "requires_grad of a parameter was changed after this Trainer was made; "
+            "change it in `build`"
+        )
+
+
+def open_reports(
+    trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
+) -> None:
+    """Opens the reports of this rank, and reports the start of the run and the losses since
+    then."""
+    run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
+    resumed = run.resumed if run.fit_calls == 1 else None
+    is_reported = trainer.supervisor.is_start_reported(trainer)
+    mark = resumed.mark if resumed and not is_reported else None
+    # after one that left no checkpoint
+    starts_again = not run.resumed and addons.chosen("restarts", config) is not None
+    appends = starts_again or run.fit_calls > 1 or is_reported
+    opened = open_report(config, comm, report or run.opened, appends, mark)
+    is_new = run.opened is None and bool(comm.rank == 0 or report)
+    if comm.rank == 0 or report:
+        if is_new:
+            outputs.enter_context(opened)
+            for write_at_end in addons.given("reports", config):
+                write_at_end(outputs, config, opened, writes=comm.rank == 0)
+        run.opened = opened
+    run.report = opened
+    # after open_report, which cuts the log of a resumed run at its mark
+    trainer.supervisor.opened_reports(trainer, is_new)
+    begun = resumed_event if resumed else start_event
+    event = {**begun(session, run), **environment(session)}
+    if run.reported.claim(run.first_step, "start"):
+        if run.report.describes_ranks:
+            for fields in addons.rows("rank_fields"):
+                event |= fields(session.arrangement)
+        run.report.event(event)
+    for event in lost:
+        run.report.event(event)
+    lost.clear()
