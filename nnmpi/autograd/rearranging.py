@@ -151,13 +151,13 @@ def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
     axis = shape.axis_within(dim, t.ndim)
     lengths = [*sizes]
     known = math.prod(n for n in lengths if n != -1)
-    whole = [t.shape[axis] // max(known, 1) if n == -1 else n for n in lengths]
-    if lengths.count(-1) > 1 or math.prod(whole) != t.shape[axis]:
+    sizes = [t.shape[axis] // max(known, 1) if n == -1 else n for n in lengths]
+    if lengths.count(-1) > 1 or math.prod(sizes) != t.shape[axis]:
         raise ValueError(
             f"unflatten: sizes {tuple(lengths)} for axis {dim} of {t.shape}: their product must be "
             f"{t.shape[axis]}; one of them may be -1"
         )
-    divided: Tensor = t.reshape(*t.shape[:axis], *whole, *t.shape[axis + 1 :])
+    divided: Tensor = t.reshape(*t.shape[:axis], *sizes, *t.shape[axis + 1 :])
     return divided
 
 

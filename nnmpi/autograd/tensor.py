@@ -27,7 +27,7 @@ from nnmpi.autograd.base import (
     reduction,
     spread,
 )
-from nnmpi.autograd.ops import elementwise, gather, linear, logic, reduce, shape
+from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import Storage, TapeNode, recording
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
@@ -219,6 +219,8 @@ class Tensor(TorchNames):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.loses_gradient(value) and self.may_become(self):
+            from nnmpi.autograd.ops import gather  # rarely
+
             self.become(apply(gather.set_elements, self, value, index=index_of(index)))
             return
         self.operand[index_of(index)] = self.to_write(value)

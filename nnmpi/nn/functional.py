@@ -24,7 +24,6 @@ from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
 from nnmpi.nn import element_losses
-from nnmpi.nn.drawn_masks import drawn_mask
 from nnmpi.nn.element_losses import TripletMarginLoss
 from nnmpi.nn.element_losses import cosine_similarity as cosine_similarity
 from nnmpi.nn.element_losses import normalize as normalize
@@ -154,6 +153,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     x = as_tensor(input)
     if not training or not p:
         return x
+    from nnmpi.nn.drawn_masks import drawn_mask  # for programs with their own loop
+
     layer = f"write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
     mask = drawn_mask("dropout", x.shape, p, x.operand, layer)
     return _written("dropout", input, x * Tensor(mask), inplace)

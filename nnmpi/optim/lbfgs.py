@@ -81,7 +81,7 @@ class LBFGS(Optimizer):
             else:
                 self._direction = self._next_direction(gradient)
             self._iterations += 1
-            self._gradient, before = gradient, loss
+            self._gradient, last_loss = gradient, loss
             slope = gradient @ self._direction
             if slope > -group["tolerance_change"]:
                 break
@@ -95,7 +95,7 @@ class LBFGS(Optimizer):
                 done + 1 >= group["max_eval"]
                 or abs(gradient).max() <= group["tolerance_grad"]
                 or abs(self._change).max() <= group["tolerance_change"]
-                or abs(loss - before) < group["tolerance_change"]
+                or abs(loss - last_loss) < group["tolerance_change"]
             ):
                 break
         return first

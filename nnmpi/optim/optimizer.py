@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,11 +26,12 @@ from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
-from nnmpi.optim.closure import called
 from nnmpi.optim.flat_state import FlatState
 from nnmpi.optim.groups import Group, Option, Parameters, Unused, check_unused, grouped
-from nnmpi.optim.leaves import Leaf, adopted
 from nnmpi.optim.replica_state import ReplicaState
+
+if TYPE_CHECKING:
+    from nnmpi.optim.leaves import Leaf
 
 
 class FlatRange(NamedTuple):
@@ -78,7 +79,7 @@ class Optimizer:
     """
 
     lr = Option()
-    _leaves: Sequence[Leaf] = ()
+    _leaves: Sequence["Leaf"] = ()
     replica_state: ReplicaState | None = None
     by_parameter = False
     """True if each parameter is updated on its own, with options of its own."""
@@ -112,7 +113,11 @@ class Optimizer:
     def _take_groups(self, groups: list[Group]) -> None:
         """Sets up these groups with a state of zeros; raises ValueError before it changes
         anything."""
-        leaves = [*self._leaves, *adopted(groups)]
+        leaves = [*self._leaves]
+        if not all(isinstance(p, Parameter) for group in groups for p in group["params"]):
+            from nnmpi.optim.leaves import adopted  # rarely
+
+            leaves += adopted(groups)
         parameters = [p for group in groups for p in group["params"]]
         if not parameters:
             raise ValueError("an optimizer needs at least one parameter, and this list is empty")
@@ -187,7 +192,11 @@ class Optimizer:
         groups. A `closure`, which computes the gradients, is called first, and its loss returned.
         If ranks have parts of parameters, `squares` are the sums over ranks of `squares()`.
         """
-        loss = None if closure is None else called(closure)
+        loss = None
+        if closure is not None:
+            from nnmpi.optim.closure import called  # rarely
+
+            loss = called(closure)
         if (instead := instead_of_step.get()) is not None:
             instead(self, lr_factor)
             return loss

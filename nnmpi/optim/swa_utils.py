@@ -23,7 +23,7 @@ Average = Callable[[Tensor, Tensor, Any], Any]
 """`average(averaged, current, count)` returns the next average, after `count` earlier models."""
 
 Averages = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
-"""The same for lists of tensors; it writes into the first ones."""
+"""`average(averaged, current, count)` writes the next averages into the first of two lists."""
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
@@ -138,10 +138,10 @@ class SWALR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         step = self.last_epoch if self.anneal_epochs else max(1, self.last_epoch)
-        before, after = self._share(step - 1), self._share(step)
+        last, share = self._share(step - 1), self._share(step)
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return [
-            end if before == 1 else end * after + (rate - end * before) / (1 - before) * (1 - after)
+            end if last == 1 else end * share + (rate - end * last) / (1 - last) * (1 - share)
             for rate, end in zip(rates, self._ends, strict=True)
         ]
 

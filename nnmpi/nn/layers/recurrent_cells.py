@@ -31,9 +31,9 @@ class _Cell(Module):
         """Returns the next state: h, or the pair h and c of an LSTM."""
         x, states = as_tensor(input), recurrent.CELLS[self.mode].states
         given = (None,) * states if hx is None else tuple(hx) if states > 1 else (hx,)
-        before = [None if s is None else as_tensor(s) for s in given]
-        self._check(x, before, states)
-        rows = [None if s is None else s.reshape(-1, self.hidden_size) for s in before]
+        states_in = [None if s is None else as_tensor(s) for s in given]
+        self._check(x, states_in, states)
+        rows = [None if s is None else s.reshape(-1, self.hidden_size) for s in states_in]
         weights = (getattr(self, name, None) for name in PARAMETER_NAMES)
         step = x.reshape(1, -1, self.input_size)
         # the op returns the outputs, here of one step, and behind them the final states
@@ -42,15 +42,15 @@ class _Cell(Module):
         after = tuple(y[1 + k].reshape(shape) for k in range(states))
         return after if states > 1 else after[0]
 
-    def _check(self, x: Tensor, before: list[Tensor | None], states: int) -> None:
+    def _check(self, x: Tensor, states_in: list[Tensor | None], states: int) -> None:
         wanted = (*x.shape[:-1], self.hidden_size)
-        shapes = [s.shape for s in before if s is not None]
+        shapes = [s.shape for s in states_in if s is not None]
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             raise ValueError(
                 f"{type(self).__name__}: input of shape {x.shape}; it must be (N, K) or (K,) with "
                 f"K = {self.input_size}"
             )
-        if len(before) != states or any(shape != wanted for shape in shapes):
+        if len(states_in) != states or any(shape != wanted for shape in shapes):
             raise ValueError(
                 f"{type(self).__name__}: states of shapes {shapes}; give "
                 f"{'h and c' if states > 1 else 'h'} of shape {wanted}"
