@@ -10,8 +10,8 @@ from helpers.mpijob import ROOT, environment, launcher, outcome_of, ulfm
 PAGE = (ROOT / "docs" / "first-hour.md").read_text(encoding="utf-8")
 FILES = re.findall(r"^```\w+\n# ([\w.]+)\n(.*?)^```", PAGE, re.S | re.M)
 SHOWN = re.findall(r"^```\n\$ ([^\n]*)\n(.*?)^```", PAGE, re.S | re.M)
-TIMELINE = r"rank \d  "
-"""The beginning of a line of a timeline."""
+TIMELINE = r"rank \d  |\S+ forward   "
+"""Lines of a drawing: its letters depend on times, as does what fits in a column."""
 SECONDS = 150
 """The time limit of a command: of about 15 where two cores do nothing else."""
 
