@@ -205,13 +205,14 @@ def group_norm(
     mean, r = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
     y = xp.empty_like(rows)
     kernels.group_norm_loop(rows, w, b, groups, eps, silu, mean, r, y)
+    value = y if silu else None  # `prepare` would keep y
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array | None, Array, Array]:
         """Returns the gradient of x, if it is needed, and the sums over positions of the gradient
         of normalised values, and of that times (x - mean)."""
         total, dot = (xp.empty((N, C), types_of(g.dtype).sums) for _ in range(2))
         dx = xp.empty_like(rows) if needs[0] else None
-        given = _by_sample(g), rows, y if silu else None, w, b, mean, r, groups
+        given = _by_sample(g), rows, value, w, b, mean, r, groups
         kernels.group_norm_gradient_loop(*given, total, dot, dx)
         return dx, total, dot
 
