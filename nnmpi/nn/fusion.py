@@ -5,7 +5,7 @@
     Linear layers in a row with at most 16,384 weights together
 
 Values and gradients are those of the separate layers; in 16 bits they are rounded once, after the
-last layer of the op. A layer that has hooks runs alone.
+last layer of the op, but for GroupNorm and SiLU, which run as two. A layer with hooks runs alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import norm
+from nnmpi.autograd.ops import activations, norm
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
@@ -171,8 +171,11 @@ class GroupNorm(Module):
                 f"C = {self.channels}"
             )
         groups = self.num_groups * self.channels // self.num_channels
-        options = {"groups": groups, "eps": self.eps, "silu": silu}
-        return apply(norm.group_norm, x, self.weight, self.bias, **options)
+        # SiLU's slope is computed from its value, which has too few digits in 16 bits
+        is_one_op = silu and not types_of(x.dtype).is_mixed
+        options = {"groups": groups, "eps": self.eps, "silu": is_one_op}
+        y = apply(norm.group_norm, x, self.weight, self.bias, **options)
+        return y if is_one_op or not silu else apply(activations.silu, y)
 
     def extra_repr(self) -> str:
         affine = self.weight is not None
