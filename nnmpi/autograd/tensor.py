@@ -201,13 +201,15 @@ class Tensor(TorchNames):
 
     def may_become(self, y: Tensor) -> bool:
         """True if `become` is as good as writing y into this tensor: it is no leaf with a gradient,
-        nobody else has its memory, no model is traced, and y has its shape and type."""
+        nobody else has its memory, no model is traced, and y has its shape and type, which can have
+        gradients."""
         return (
             type(self) is Tensor
             and recording.get() is True
             and (self.node is not None or not self.requires_grad)
             and not (self.storage.is_lent or self.storage.is_copy)
             and (y.shape, y.dtype) == (self.shape, self.dtype)
+            and is_float(self.dtype)
         )
 
     def become(self, y: Tensor) -> Tensor:

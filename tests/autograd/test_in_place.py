@@ -306,3 +306,11 @@ def test_a_function_in_place_writes_to_a_value_that_no_gradient_needs() -> None:
     view = x.view(-1)
     assert nn.functional.relu(x, inplace=True) is x
     np.testing.assert_array_equal(view.numpy(), np.maximum(X, 0).reshape(-1))
+
+
+def test_integers_take_no_gradient() -> None:
+    w = nnmpi.tensor([1.7], requires_grad=True)
+    counts = nnmpi.zeros(3, dtype="int64")
+    with pytest.raises(RuntimeError, match="in place"):
+        counts[0] = w[0]
+    assert not counts.requires_grad
