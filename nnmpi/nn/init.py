@@ -73,8 +73,8 @@ class orthogonal:  # noqa: N801
     gain: float
 
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        index = np.arange(self.rows * self.columns)
-        values = keyed.normal(key, index, _ROW).reshape(self.rows, self.columns)
+        all_indices = np.arange(self.rows * self.columns)
+        values = keyed.normal(key, all_indices, _ROW).reshape(self.rows, self.columns)
         is_wide = self.rows < self.columns
         q, r = np.linalg.qr(values.T if is_wide else values)
         q = q * np.sign(np.diag(r))  # without it, q would not be uniformly distributed
