@@ -257,8 +257,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "alpha": (lambda ps: optim.RMSprop(ps, alpha=1.5), ("alpha 1.5", "at most 1")),
     "eps of rmsprop": (lambda ps: optim.RMSprop(ps, eps=0.0), ("eps 0", "above 0")),
     "a tensor": (
-        lambda ps: optim.SGD([*ps, nnmpi.tensor([1.0], requires_grad=True)], 0.1),
-        ("nn.Parameter", "entry 6", "Tensor"),
+        lambda ps: optim.SGD([*ps, ps[0] * 2], 0.1),
+        ("is a result", "detach"),
     ),
     "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "entry 0", "str")),
     "types": (lambda ps: optim.SGD([*ps, nn.Parameter([1.0])], 0.1), ("float32, float64",)),
