@@ -74,7 +74,7 @@ class LBFGS(Optimizer):
         if abs(gradient).max() <= group["tolerance_grad"]:
             return first
         for done in range(1, group["max_iter"] + 1):
-            length = group["lr"] * lr_factor
+            length = float(group["lr"] * lr_factor)
             if not self._iterations:
                 self._direction = -gradient
                 length *= min(1.0, 1.0 / abs(gradient).sum())

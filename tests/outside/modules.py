@@ -117,7 +117,20 @@ def called(function: Callable[..., str], *args: Any) -> Callable[[], str]:
     return lambda: function(*args)
 
 
-def optimizer_differs(name: str, options: dict[str, Any]) -> str:
+def squared_distance(parameters: list[Any]) -> Callable[[], Any]:
+    """A closure that computes the squared distance of parameters from 1, and its gradients."""
+
+    def closure() -> Any:
+        for p in parameters:
+            p.grad = None
+        loss = sum(((p - 1) ** 2).sum() for p in parameters)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def optimizer_differs(name: str, options: dict[str, Any], has_closure: bool) -> str:
     """What differs between the trajectories of two optimizers, or nothing."""
     rng = np.random.default_rng(0)
     start = [rng.standard_normal(shape) for shape in ((5, 3), (3,), (2, 2, 2))]
@@ -132,8 +145,8 @@ def optimizer_differs(name: str, options: dict[str, Any]) -> str:
         for p, q in zip(mine, theirs, strict=True):
             p.grad = rng.standard_normal(p.shape)
             q.grad = torch.tensor(p.grad_array)
-        ours.step()
-        oracle.step()
+        ours.step(*[squared_distance(mine)] * has_closure)
+        oracle.step(*[squared_distance(theirs)] * has_closure)
         for p, q in zip(mine, theirs, strict=True):
             if text := difference(p, q):
                 return f"step {t}: {text}"
@@ -147,7 +160,8 @@ def optimizers() -> Report:
         name = info.optim_cls.__name__
         if hasattr(optim, name):
             for s in info.optim_inputs_func(device="cpu"):
-                judged(report, name, str(s.kwargs), called(optimizer_differs, name, s.kwargs))
+                differs = called(optimizer_differs, name, s.kwargs, info.step_requires_closure)
+                judged(report, name, str(s.kwargs), differs)
     return report
 
 
