@@ -224,7 +224,7 @@ CONSTANTS: dict[str, Callable[[Any, Any], Any]] = {
         0, n.tensor([0, 2, 2, 4]), w
     ),
     "scatter_add_": lambda n, w: n.ones(5, 3, dtype=n.float64).scatter_add_(
-        0, n.tensor([[0, 1, 2], [0, 4, 4]]), w
+        0, n.tensor([[0, 1, 2], [0, 4, 4]]), w[:2]
     ),
     "add_": lambda n, w: n.ones(4, 3, dtype=n.float64).add_(w, alpha=2).mul_(w),
     "rows, one after the other": states,
