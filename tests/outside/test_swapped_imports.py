@@ -90,6 +90,8 @@ def run(path: Path, library: Any, patch: pytest.MonkeyPatch) -> Run:
         backward(self, *args, **options)
 
     patch.setattr(library.Tensor, "backward", noted)
+    for devices in (library.cuda, library.accelerator):  # draws are shared between CPUs
+        patch.setattr(devices, "is_available", lambda: False)
     patch.setattr(sys, "argv", [str(path)])
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - scripts draw from it
@@ -108,6 +110,9 @@ def both(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Run,
     try:
         with monkeypatch.context() as patch:
             draws.keep(patch, torch)
+            # PyTorch's databases, which other tests use, forbid scripts to set cudnn's flags
+            frozen: Any = torch.backends.flags_frozen
+            patch.setitem(frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
             theirs = run(FOLDER / f"{name}.py", torch, patch)
     finally:
         torch.set_num_threads(threads)
