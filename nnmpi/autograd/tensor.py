@@ -199,17 +199,22 @@ class Tensor(TorchNames):
 
     # ---- writing in place
 
+    @property
+    def is_replaceable(self) -> bool:
+        """True if nobody holds the tensor for its memory, as a store does a parameter."""
+        return type(self) is Tensor
+
     def may_become(self, y: Tensor) -> bool:
         """True if `become` is as good as writing y into this tensor: it is no leaf with a gradient,
-        nobody else has its memory, no model is traced, and y has its shape and type, which can have
-        gradients."""
+        nobody else has its memory, and y has its shape and type, which can have gradients."""
+        old, new = self.operand, y.operand
         return (
-            type(self) is Tensor
-            and recording.get() is True
+            self.is_replaceable
+            and bool(recording.get())
             and (self.node is not None or not self.requires_grad)
             and not (self.storage.is_lent or self.storage.is_copy)
-            and (y.shape, y.dtype) == (self.shape, self.dtype)
-            and is_float(self.dtype)
+            and (new.shape, new.dtype) == (old.shape, old.dtype)
+            and is_float(old.dtype)
         )
 
     def become(self, y: Tensor) -> Tensor:

@@ -64,6 +64,16 @@ class TracedTensor(Tensor):
         note_untraceable(DETACHES)
         return super().detach()
 
+    @property
+    def is_replaceable(self) -> bool:
+        return True
+
+    def become(self, y: Tensor) -> Tensor:
+        record = recording.get()
+        if isinstance(record, GraphRecorder):
+            record.replace_edge(self, y)
+        return super().become(y)
+
     def mark_written(self) -> None:
         note_untraceable(WRITES)
         super().mark_written()
@@ -103,6 +113,7 @@ class GraphRecorder:
         self.calls, self.shapes, self.fused = list[Call](), set[int](), list[range]()
         self.again = list[range]()
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
+        self._replaced = list[Tensor]()  # kept, so that no other tensor gets their ids
         self._memory: dict[int, Array] = {}  # that edges lie in, by id
         self._within: list[str] = []  # the modules being traced into, the innermost last
         self._unit: dict[int, None] | None = None  # used by the module recorded as one node
@@ -123,6 +134,7 @@ class GraphRecorder:
             self.edges.append(Edge(axes, t.dtype.name, order, t.requires_grad, owner))
         self._tensors.clear()
         self._edges.clear()
+        self._replaced.clear()
         self._memory.clear()
         self.returned = None
 
@@ -142,6 +154,19 @@ class GraphRecorder:
         result = function()
         self.again.append(range(start, len(self.nodes)))
         return result
+
+    def replace_edge(self, t: Tensor, y: Tensor) -> None:
+        """Notes that a tensor becomes the result y of an op in place: from here on it is that edge.
+
+        A module that does so with its argument changes a tensor of its caller, which then has to be
+        one unit.
+        """
+        if self._unit is not None and self._within:
+            raise ConflictError(self._within[-1], WRITES)
+        self._tensors[self._edges[id(t)]] = Tensor(t.operand, t.requires_grad)
+        self._replaced.append(t)
+        if self._unit is None:
+            self._edges[id(t)] = self._edges[id(y)]
 
     def note_shape_read(self, tensor: Tensor) -> None:
         """Notes that `forward` has read the shape of a tensor."""
@@ -179,11 +204,16 @@ class GraphRecorder:
             result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
             start, attributes = len(self.nodes), _plain(module)
+            edges = [self._edges.get(id(a)) for a in (*args, *named.values())]
             result = forward(*args, **named)
             # the next pass would depend on it, and a graph has no place for it
             if attributes | _plain(module) != attributes:
                 self.refuse(CHANGES)
             returned = self._templates(result)  # raises if forward has made the array
+            if edges != [self._edges.get(id(a)) for a in (*args, *named.values())]:
+                self._within.pop()
+                self.refuse(WRITES)
+                self._within.append(path)
             nodes = range(start, len(self.nodes))
             with suppress(ConflictError, ValueError):  # unless arguments are outside the graph
                 given = self._templates((args, named))
