@@ -7,9 +7,30 @@ opt = optim.Adam([image])
 from collections.abc import Iterable
 from typing import Any
 
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
 from nnmpi.nn.parameter import Parameter
+
+
+class LeafParameter(Parameter):
+    """A parameter that stands for a tensor in the groups of an optimizer: its `grad` is that of the
+    tensor. The optimizer reads `has_grad` and `grad_memory`, which are a copy."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        super().__init__(tensor)
+
+    @property
+    def grad_array(self) -> Array | None:
+        """The gradient of the tensor, or None."""
+        return self.tensor.grad_array
+
+    @grad_array.setter
+    def grad_array(self, value: Array | None) -> None:
+        self.tensor.grad_array = value
 
 
 class Leaf:
@@ -17,14 +38,17 @@ class Leaf:
     parameter, and its gradient is copied there when a step begins."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.parameter = tensor, Parameter(tensor)
+        self.tensor, self.parameter = tensor, LeafParameter(tensor)
         self._given: Any = tensor.operand
 
     def collect(self) -> None:
         """Takes the gradient of the tensor, and its values if `t.data = x` has replaced them."""
         if self.tensor.operand is not self._given:
             self.parameter.array = self.tensor.operand
-        self.parameter.grad_array = self.tensor.grad_array
+        grad = self.tensor.grad_array
+        self.parameter.has_grad = grad is not None
+        if grad is not None:
+            self.parameter.grad_memory[...] = grad
 
     def share(self) -> None:
         """Gives the tensor the memory of the parameter, whose values have changed."""

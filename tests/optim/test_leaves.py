@@ -54,6 +54,22 @@ def test_steps_are_pytorchs(rule: str) -> None:
     np.testing.assert_allclose(mine, its, rtol=1e-9)
 
 
+def test_groups_have_the_gradients_of_tensors() -> None:
+    t = nnmpi.tensor([3.0, 4.0], requires_grad=True)
+    opt = optim.SGD([t], lr=1.0)
+    (t * t).sum().backward()
+    (p,) = opt.param_groups[0]["params"]
+    nn.utils.clip_grad_norm_([p], 5.0)
+    np.testing.assert_allclose(t.grad.numpy(), [3.0, 4.0], rtol=1e-5)
+    opt.step()
+    np.testing.assert_allclose(t.detach().numpy(), [0.0, 0.0], atol=1e-4)
+    p.grad.zero_()
+    opt.step()
+    np.testing.assert_allclose(t.detach().numpy(), [0.0, 0.0], atol=1e-4)
+    p.grad = None
+    assert t.grad is None
+
+
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_gradients_of_tensors_are_cleared(set_to_none: bool) -> None:
     t = nnmpi.ones(2, requires_grad=True)
