@@ -451,7 +451,11 @@ ADD_ONS = {
     ),
     "more-layers": AddOn(
         modules=(
-            *("nnmpi.nn.layers.padding", "nnmpi.nn.layers.distances", "nnmpi.nn.layers.bounded"),
+            *(
+                "nnmpi.nn.layers.padding",
+                "nnmpi.nn.layers.distances",
+                "nnmpi.nn.layers.more_activations",
+            ),
             "nnmpi.nn.layers.embedding_bag",
             *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
         ),
@@ -475,14 +479,14 @@ ADD_ONS = {
                     )
                 },
                 **{
-                    f"nn.{name}": f"nnmpi.nn.layers.bounded:{name}"
+                    f"nn.{name}": f"nnmpi.nn.layers.more_activations:{name}"
                     for name in (
                         *("Hardsigmoid", "Hardswish", "Hardtanh", "LogSigmoid", "Mish"),
                         *("ReLU6", "SELU", "Softsign"),
                     )
                 },
                 **{
-                    f"nn.functional.{name}": f"nnmpi.nn.layers.bounded:{name}"
+                    f"nn.functional.{name}": f"nnmpi.nn.layers.more_activations:{name}"
                     for name in (
                         *("hardsigmoid", "hardswish", "hardtanh", "logsigmoid", "mish"),
                         *("relu6", "selu", "softsign"),

@@ -81,20 +81,20 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
-    from nnmpi.nn.layers.bounded import SELU as SELU
-    from nnmpi.nn.layers.bounded import Hardsigmoid as Hardsigmoid
-    from nnmpi.nn.layers.bounded import Hardswish as Hardswish
-    from nnmpi.nn.layers.bounded import Hardtanh as Hardtanh
-    from nnmpi.nn.layers.bounded import LogSigmoid as LogSigmoid
-    from nnmpi.nn.layers.bounded import Mish as Mish
-    from nnmpi.nn.layers.bounded import ReLU6 as ReLU6
-    from nnmpi.nn.layers.bounded import Softsign as Softsign
     from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
     from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
     from nnmpi.nn.layers.embedding_bag import EmbeddingBag as EmbeddingBag
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
+    from nnmpi.nn.layers.more_activations import SELU as SELU
+    from nnmpi.nn.layers.more_activations import Hardsigmoid as Hardsigmoid
+    from nnmpi.nn.layers.more_activations import Hardswish as Hardswish
+    from nnmpi.nn.layers.more_activations import Hardtanh as Hardtanh
+    from nnmpi.nn.layers.more_activations import LogSigmoid as LogSigmoid
+    from nnmpi.nn.layers.more_activations import Mish as Mish
+    from nnmpi.nn.layers.more_activations import ReLU6 as ReLU6
+    from nnmpi.nn.layers.more_activations import Softsign as Softsign
     from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
     from nnmpi.nn.layers.padding import CircularPad1d as CircularPad1d
     from nnmpi.nn.layers.padding import CircularPad2d as CircularPad2d

@@ -247,7 +247,7 @@ class Optimizer:
 
     def state_arrays(self) -> Iterator[StateArray]:
         """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
-        `sums`, and the number of its updates, `PATH.step`. They are views that a step changes."""
+        `state_names`, and the number of its updates, `PATH.step`. They are views that a step changes."""
         return self._state_arrays([p.place for p in self.parameters])
 
     def _state_arrays(self, places: Sequence[Place]) -> Iterator[StateArray]:
@@ -269,8 +269,8 @@ class Optimizer:
         """Returns the state of each parameter by its number, and the options of all groups, in
         which numbers stand for parameters.
 
-        The state of a parameter has a copy on the host for each name in `sums`, in its shape, and
-        `step`, the number of its updates.
+        The state of a parameter has a copy on the host for each name in `state_names`, in its
+        shape, and `step`, the number of its updates.
         """
         states.check_whole(self.parameters, self.owned, bool(self.state_names))
         values = states.whole(self._state_arrays(states.numbered(self.parameters)))

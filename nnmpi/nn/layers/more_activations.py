@@ -41,19 +41,19 @@ def selu(input: Any, inplace: bool = False) -> Tensor:
     return apply(activations.elu, as_tensor(input), alpha=SELU_ALPHA) * SELU_SCALE
 
 
-def softplus(input: Any) -> Tensor:
+def _softplus(input: Any) -> Tensor:
     """Returns log(1 + exp(x))."""
     return apply(activations.softplus, as_tensor(input), beta=1.0, threshold=math.inf)
 
 
 def logsigmoid(input: Any) -> Tensor:
     """Returns log(sigmoid(x))."""
-    return -softplus(-as_tensor(input))
+    return -_softplus(-as_tensor(input))
 
 
 def mish(input: Any, inplace: bool = False) -> Tensor:
     """Returns x * tanh(softplus(x))."""
-    y: Tensor = as_tensor(input) * softplus(input).tanh()
+    y: Tensor = as_tensor(input) * _softplus(input).tanh()
     return y
 
 
