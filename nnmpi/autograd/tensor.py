@@ -230,7 +230,10 @@ class Tensor(TorchNames):
 
             self.become(apply(gather.set_elements, self, value, index=index_of(index)))
             return
-        self.operand[index_of(index)] = self.to_write(value)
+        # NumPy writes no array of one element into one place, as PyTorch does
+        written = self.to_write(value)
+        is_one = getattr(written, "size", 0) == 1
+        self.operand[index_of(index)] = written.reshape(()) if is_one else written
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:

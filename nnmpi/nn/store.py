@@ -161,7 +161,7 @@ class FlatStore(Store):
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         """Yields the operands of update number t for the shards within elements start..end-1, with
-        their slices of the optimizer state `state`, in which they begin at `at`.
+        their slices of the optimizer's `state`, in which they begin at `at`.
 
         The caller changes each one before it asks for the next.
         """

@@ -247,7 +247,10 @@ class Optimizer:
 
     def state_arrays(self) -> Iterator[StateArray]:
         """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
-        `state_names`, and the number of its updates, `PATH.step`. They are views that a step changes."""
+        `state_names`, and the number of its updates, `PATH.step`.
+
+        They are views that a step changes.
+        """
         return self._state_arrays([p.place for p in self.parameters])
 
     def _state_arrays(self, places: Sequence[Place]) -> Iterator[StateArray]:

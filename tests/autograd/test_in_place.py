@@ -314,3 +314,18 @@ def test_integers_take_no_gradient() -> None:
     with pytest.raises(RuntimeError, match="in place"):
         counts[0] = w[0]
     assert not counts.requires_grad
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_element_is_written_into_one_place(
+    shape: tuple[int, ...], needs_gradient: bool
+) -> None:
+    w = nnmpi.ones(*shape, requires_grad=needs_gradient) if shape else nnmpi.tensor(1.0)
+    w.requires_grad = needs_gradient
+    found = nnmpi.zeros(3)
+    found[1] = w
+    assert found.tolist() == [0.0, 1.0, 0.0]
+    if needs_gradient:
+        (found * 2.0).sum().backward()
+        assert (w.grad.shape, w.grad.item()) == (shape, 2.0)

@@ -60,7 +60,7 @@ def scatter(a: Array, index: Array, source: Any, *, axis: int, adds: bool = Fals
 def set_elements(a: Array, value: Any, *, index: Any) -> Result:
     """A copy of `a` in which `value`, which is broadcast, has replaced a[index]."""
     y, at, shape = a.copy(), copied_index(index), getattr(value, "shape", ())
-    y[at] = value
+    y[at] = value.reshape(()) if getattr(value, "size", 0) == 1 else value
 
     def of_a(g: Array, out: Array | None) -> Array:
         d = g.copy()
