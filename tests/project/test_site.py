@@ -53,9 +53,9 @@ def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> 
     assert lesson.count('<details class="note">') == 3
     assert "<msub><mi>T</mi><mtext>ring</mtext></msub>" in lesson
     assert "$" not in re.sub(r"<(script|pre).*?</\1>", "", lesson, flags=re.S)
-    fields = re.findall(r"<li><strong>(\w+)</strong>: ", pages["api/collectives"])
+    fields = re.findall(r"<li><strong>(\w+)</strong>: ", pages["api/ranks"])
     assert {*Step._fields, *Price._fields, *Network._fields} <= {*fields}
-    assert 'id="nnmpi.collectives.verify.verify"' in pages["api/collectives"]
+    assert 'id="nnmpi.collectives.verify.verify"' in pages["api/ranks"]
     places = found_by_search(site, "ring all-reduce")
     assert {"collectives/", "extending/"} <= {place.partition("#")[0] for place in places}
     for place in places:
