@@ -15,6 +15,10 @@ from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the firs
 import sys as _sys
 import types as _types
 from importlib import import_module as _import_module
+from math import e as e
+from math import inf as inf
+from math import nan as nan
+from math import pi as pi
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -34,7 +38,6 @@ with _gc_paused():
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
-    from nnmpi.autograd.torch_names import NAMES_ON_USE as _NAMES_ON_USE
     from nnmpi.io.files.loading import load as load
     from nnmpi.io.files.saving import save as save
     from nnmpi.nn.random_numbers import *  # noqa: F403
@@ -48,7 +51,6 @@ _ON_USE = {
     "Trainer": "nnmpi.run.trainer:Trainer",
     "cli": "nnmpi.options.cli",
     "data": "nnmpi.data",
-    **_NAMES_ON_USE,
     **_addons.names_of("nnmpi"),
 }
 """Where the names are that are loaded when they are used first."""
@@ -83,11 +85,6 @@ __all__ = [
 library."""
 
 if _TYPE_CHECKING:
-    from math import e as e
-    from math import inf as inf
-    from math import nan as nan
-    from math import pi as pi
-
     from nnmpi import accelerator as accelerator
     from nnmpi import amp as amp
     from nnmpi import backends as backends
@@ -97,66 +94,67 @@ if _TYPE_CHECKING:
     from nnmpi import distributions as distributions
     from nnmpi import utils as utils
     from nnmpi.amp import autocast as autocast
-    from nnmpi.autograd.formulas import logical_and as logical_and
-    from nnmpi.autograd.formulas import logical_not as logical_not
-    from nnmpi.autograd.formulas import logical_or as logical_or
-    from nnmpi.autograd.formulas import logical_xor as logical_xor
-    from nnmpi.autograd.formulas import logsumexp as logsumexp
-    from nnmpi.autograd.formulas import reciprocal as reciprocal
-    from nnmpi.autograd.formulas import rsqrt as rsqrt
-    from nnmpi.autograd.formulas import square as square
-    from nnmpi.autograd.gathering import gather as gather
-    from nnmpi.autograd.gathering import index_add as index_add
-    from nnmpi.autograd.gathering import index_select as index_select
-    from nnmpi.autograd.gathering import scatter as scatter
-    from nnmpi.autograd.gathering import scatter_add as scatter_add
-    from nnmpi.autograd.gathering import take_along_dim as take_along_dim
-    from nnmpi.autograd.grad_modes import enable_grad as enable_grad
-    from nnmpi.autograd.grad_modes import inference_mode as inference_mode
-    from nnmpi.autograd.grad_modes import is_grad_enabled as is_grad_enabled
-    from nnmpi.autograd.grad_modes import set_grad_enabled as set_grad_enabled
-    from nnmpi.autograd.measuring import bincount as bincount
-    from nnmpi.autograd.measuring import cdist as cdist
-    from nnmpi.autograd.measuring import equal as equal
-    from nnmpi.autograd.measuring import histc as histc
-    from nnmpi.autograd.measuring import nonzero as nonzero
-    from nnmpi.autograd.measuring import norm as norm
-    from nnmpi.autograd.measuring import outer as outer
-    from nnmpi.autograd.measuring import unique as unique
-    from nnmpi.autograd.ordering import argsort as argsort
-    from nnmpi.autograd.ordering import kthvalue as kthvalue
-    from nnmpi.autograd.ordering import median as median
-    from nnmpi.autograd.ordering import mode as mode
-    from nnmpi.autograd.ordering import quantile as quantile
-    from nnmpi.autograd.ordering import sort as sort
-    from nnmpi.autograd.ordering import topk as topk
-    from nnmpi.autograd.rearranging import diag as diag
-    from nnmpi.autograd.rearranging import flip as flip
-    from nnmpi.autograd.rearranging import kron as kron
-    from nnmpi.autograd.rearranging import meshgrid as meshgrid
-    from nnmpi.autograd.rearranging import narrow as narrow
-    from nnmpi.autograd.rearranging import repeat_interleave as repeat_interleave
-    from nnmpi.autograd.rearranging import roll as roll
-    from nnmpi.autograd.rearranging import select as select
-    from nnmpi.autograd.rearranging import tile as tile
-    from nnmpi.autograd.rearranging import tril_indices as tril_indices
-    from nnmpi.autograd.rearranging import triu_indices as triu_indices
-    from nnmpi.autograd.rearranging import unbind as unbind
-    from nnmpi.autograd.rounding import ceil as ceil
-    from nnmpi.autograd.rounding import floor as floor
-    from nnmpi.autograd.rounding import round as round  # noqa: A004
-    from nnmpi.autograd.rounding import sign as sign
-    from nnmpi.autograd.rounding import trunc as trunc
-    from nnmpi.autograd.typed import BoolTensor as BoolTensor
-    from nnmpi.autograd.typed import ByteTensor as ByteTensor
-    from nnmpi.autograd.typed import CharTensor as CharTensor
-    from nnmpi.autograd.typed import DoubleTensor as DoubleTensor
-    from nnmpi.autograd.typed import FloatTensor as FloatTensor
-    from nnmpi.autograd.typed import HalfTensor as HalfTensor
-    from nnmpi.autograd.typed import IntTensor as IntTensor
-    from nnmpi.autograd.typed import LongTensor as LongTensor
-    from nnmpi.autograd.typed import ShortTensor as ShortTensor
-    from nnmpi.autograd.typed import is_tensor as is_tensor
+    from nnmpi.autograd.functions.formulas import logical_and as logical_and
+    from nnmpi.autograd.functions.formulas import logical_not as logical_not
+    from nnmpi.autograd.functions.formulas import logical_or as logical_or
+    from nnmpi.autograd.functions.formulas import logical_xor as logical_xor
+    from nnmpi.autograd.functions.formulas import logsumexp as logsumexp
+    from nnmpi.autograd.functions.formulas import reciprocal as reciprocal
+    from nnmpi.autograd.functions.formulas import rsqrt as rsqrt
+    from nnmpi.autograd.functions.formulas import square as square
+    from nnmpi.autograd.functions.gathering import gather as gather
+    from nnmpi.autograd.functions.gathering import index_add as index_add
+    from nnmpi.autograd.functions.gathering import index_select as index_select
+    from nnmpi.autograd.functions.gathering import scatter as scatter
+    from nnmpi.autograd.functions.gathering import scatter_add as scatter_add
+    from nnmpi.autograd.functions.gathering import take_along_dim as take_along_dim
+    from nnmpi.autograd.functions.grad_modes import enable_grad as enable_grad
+    from nnmpi.autograd.functions.grad_modes import inference_mode as inference_mode
+    from nnmpi.autograd.functions.grad_modes import is_grad_enabled as is_grad_enabled
+    from nnmpi.autograd.functions.grad_modes import set_grad_enabled as set_grad_enabled
+    from nnmpi.autograd.functions.measuring import bincount as bincount
+    from nnmpi.autograd.functions.measuring import cdist as cdist
+    from nnmpi.autograd.functions.measuring import equal as equal
+    from nnmpi.autograd.functions.measuring import histc as histc
+    from nnmpi.autograd.functions.measuring import nonzero as nonzero
+    from nnmpi.autograd.functions.measuring import norm as norm
+    from nnmpi.autograd.functions.measuring import unique as unique
+    from nnmpi.autograd.functions.ordering import argsort as argsort
+    from nnmpi.autograd.functions.ordering import kthvalue as kthvalue
+    from nnmpi.autograd.functions.ordering import median as median
+    from nnmpi.autograd.functions.ordering import mode as mode
+    from nnmpi.autograd.functions.ordering import quantile as quantile
+    from nnmpi.autograd.functions.ordering import sort as sort
+    from nnmpi.autograd.functions.ordering import topk as topk
+    from nnmpi.autograd.functions.products import einsum as einsum
+    from nnmpi.autograd.functions.products import kron as kron
+    from nnmpi.autograd.functions.products import outer as outer
+    from nnmpi.autograd.functions.rearranging import diag as diag
+    from nnmpi.autograd.functions.rearranging import flip as flip
+    from nnmpi.autograd.functions.rearranging import meshgrid as meshgrid
+    from nnmpi.autograd.functions.rearranging import narrow as narrow
+    from nnmpi.autograd.functions.rearranging import repeat_interleave as repeat_interleave
+    from nnmpi.autograd.functions.rearranging import roll as roll
+    from nnmpi.autograd.functions.rearranging import select as select
+    from nnmpi.autograd.functions.rearranging import tile as tile
+    from nnmpi.autograd.functions.rearranging import tril_indices as tril_indices
+    from nnmpi.autograd.functions.rearranging import triu_indices as triu_indices
+    from nnmpi.autograd.functions.rearranging import unbind as unbind
+    from nnmpi.autograd.functions.rounding import ceil as ceil
+    from nnmpi.autograd.functions.rounding import floor as floor
+    from nnmpi.autograd.functions.rounding import round as round  # noqa: A004
+    from nnmpi.autograd.functions.rounding import sign as sign
+    from nnmpi.autograd.functions.rounding import trunc as trunc
+    from nnmpi.autograd.functions.typed import BoolTensor as BoolTensor
+    from nnmpi.autograd.functions.typed import ByteTensor as ByteTensor
+    from nnmpi.autograd.functions.typed import CharTensor as CharTensor
+    from nnmpi.autograd.functions.typed import DoubleTensor as DoubleTensor
+    from nnmpi.autograd.functions.typed import FloatTensor as FloatTensor
+    from nnmpi.autograd.functions.typed import HalfTensor as HalfTensor
+    from nnmpi.autograd.functions.typed import IntTensor as IntTensor
+    from nnmpi.autograd.functions.typed import LongTensor as LongTensor
+    from nnmpi.autograd.functions.typed import ShortTensor as ShortTensor
+    from nnmpi.autograd.functions.typed import is_tensor as is_tensor
     from nnmpi.distributed.replicas import verify as verify
     from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot

@@ -7,6 +7,8 @@ rest.
     table           key                the value, or the function and what it returns
     options         its name           a Part of Config: its options, and their features
     names           a name of nnmpi    what `nnmpi.NAME` is; NAME may be in a package, as nn.GPT
+    tensor_methods  a method of        the function that it calls, with the tensor
+                    tensors
     in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     what it calls, with the session and its arguments
     instead         an option          (config, comm): the exit status of the command, which does
@@ -99,6 +101,32 @@ class AddOn(NamedTuple):
     commands: Mapping[str, tuple[str, str]] = {}
     files: tuple[str, ...] = ()
 
+
+def _places(modules: Mapping[str, str], package: str = "") -> dict[str, str]:
+    """Rows of names that modules have: the names of each with spaces between them."""
+    return {
+        f"{package}{name}": f"nnmpi.{module}:{name}"
+        for module, names in modules.items()
+        for name in names.split()
+    }
+
+
+_FUNCTIONS_AND_METHODS = _places(
+    {
+        "autograd.functions.formulas": "logical_and logical_not logical_or logical_xor logsumexp"
+        " reciprocal rsqrt square",
+        "autograd.functions.gathering": "gather index_add index_select scatter scatter_add"
+        " take_along_dim",
+        "autograd.functions.measuring": "bincount equal histc nonzero norm unique",
+        "autograd.functions.ordering": "argsort kthvalue median mode quantile sort topk",
+        "autograd.functions.products": "kron outer",
+        "autograd.functions.rearranging": "diag flip narrow repeat_interleave roll select tile"
+        " unbind",
+        "autograd.functions.rounding": "ceil floor round sign trunc",
+        "nn.random_writes": "bernoulli",
+    }
+)
+"""Functions of tensors that are methods too."""
 
 ADD_ONS = {
     "simulator": AddOn(
@@ -404,6 +432,53 @@ ADD_ONS = {
         files=("course", "tests/course"),
     ),
     "sklearn": AddOn(modules=("nnmpi.sklearn",)),
+    "tensor-functions": AddOn(
+        modules=(
+            *("nnmpi.autograd.functions", "nnmpi.autograd.declared", "nnmpi.nn.random_writes"),
+            *(
+                f"nnmpi.autograd.ops.{name}"
+                for name in ("arrange", "distance", "einsum", "gather", "order", "rounding")
+            ),
+        ),
+        rows={
+            "tensor_methods": _FUNCTIONS_AND_METHODS
+            | _places(
+                {
+                    "autograd.functions.gathering": "index_add_ scatter_ scatter_add_",
+                    "autograd.functions.in_place": "abs_ add_ addcdiv_ addcmul_ ceil_ clamp_"
+                    " clamp_max_ clamp_min_ copy_ cos_ div_ exp_ fill_ fill_diagonal_ floor_ lerp_"
+                    " log_ masked_fill_ mul_ neg_ pow_ relu_ remainder_ round_ sigmoid_ sin_ sqrt_"
+                    " sub_ tanh_ zero_",
+                    "autograd.functions.rearranging": "repeat unflatten unfold",
+                    "autograd.functions.same_kind": "new_empty new_full new_ones new_tensor"
+                    " new_zeros",
+                    "autograd.functions.typed": "type type_as",
+                    "nn.random_writes": "bernoulli_ exponential_ multinomial normal_ uniform_",
+                }
+            ),
+            "names": _FUNCTIONS_AND_METHODS
+            | _places(
+                {
+                    "autograd.functions.grad_modes": "enable_grad inference_mode is_grad_enabled"
+                    " set_grad_enabled",
+                    "autograd.functions.measuring": "cdist",
+                    "autograd.functions.products": "einsum",
+                    "autograd.functions.rearranging": "meshgrid tril_indices triu_indices",
+                    "autograd.functions.typed": "BoolTensor ByteTensor CharTensor DoubleTensor"
+                    " FloatTensor HalfTensor IntTensor LongTensor ShortTensor is_tensor",
+                }
+            )
+            | _places(
+                {
+                    "autograd.functions.custom_function": "Function",
+                    "autograd.functions.differentiation": "grad",
+                    "autograd.functions.grad_modes": "enable_grad inference_mode set_grad_enabled",
+                    "autograd.functions.gradcheck": "gradcheck",
+                },
+                "autograd.",
+            ),
+        },
+    ),
     "experts": AddOn(
         modules=(
             *("nnmpi.nn.layers.experts", "nnmpi.autograd.ops.experts"),
@@ -459,6 +534,7 @@ ADD_ONS = {
             "nnmpi.nn.layers.embedding_bag",
             *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
         ),
+        uses=("tensor-functions",),
         rows={
             "names": {
                 **{
@@ -557,6 +633,7 @@ ADD_ONS = {
     ),
     "distributions": AddOn(
         modules=("nnmpi.distributions",),
+        uses=("tensor-functions",),
         rows={"names": {"distributions": "nnmpi.distributions"}},
     ),
     "utils": AddOn(

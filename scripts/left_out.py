@@ -25,7 +25,7 @@ ASKS = re.compile(
     rf"|argument \S+: invalid choice: .?({OPTIONS})\b"
     rf"|unexpected keyword argument .({OPTIONS})\b"
     rf"|(model|data set) '({NAMES})\b[^']*' is (unknown|not known)"
-    rf"|has no '({NAMES})'"
+    rf"|has no (attribute )?'({NAMES})'"
     rf"|fixture '({NAMES})' not found"
     rf"|\b({NAMES}) is of an add-on that is not here"
 )

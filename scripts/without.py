@@ -22,6 +22,7 @@ TABLE = "nnmpi/addons.py"
 PACKAGES = (
     *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
     *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py", "nnmpi/nn/utils/__init__.py"),
+    *("nnmpi/autograd/__init__.py", "nnmpi/autograd/torch_names.py"),
 )
 """Files that import names of add-ons for type checkers."""
 
@@ -113,7 +114,7 @@ for name in {modules!r}:
     return "python", "-c", tries
 
 
-BY_NAME = ("names", "methods", "models", "datasets", "optimizers")
+BY_NAME = ("names", "methods", "tensor_methods", "models", "datasets", "optimizers")
 """Tables whose keys are what programs name."""
 
 

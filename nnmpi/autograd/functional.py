@@ -5,17 +5,17 @@ from typing import Any, overload
 
 import numpy as np
 
-from nnmpi.addons import loaded
+from nnmpi.addons import loaded, needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
-from nnmpi.autograd.ops import activations, attention, elementwise, linear, resample, shape
+from nnmpi.autograd.ops import activations, attention, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 
 __all__ = [
-    "broadcast_to", "cat", "concatenate", "einsum", "from_dlpack", "from_numpy", "gelu",
+    "broadcast_to", "cat", "concatenate", "from_dlpack", "from_numpy", "gelu",
     "leaky_relu", "maximum", "minimum", "pad", "scaled_dot_product_attention", "silu", "stack",
     "tensor", "where",
 ]  # fmt: skip
@@ -114,7 +114,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     """The elements of a where the condition is true, and those of b elsewhere; of two numbers they
     are float32 or int64. Without a and b, the places where it is true, as by `nonzero`."""
     if a is None and b is None:
-        return loaded("nnmpi.autograd.measuring:nonzero")(condition, as_tuple=True)
+        return needed("tensor_methods", "nonzero")(condition, as_tuple=True)
     if isinstance(a, int | float) and isinstance(b, int | float):
         a, b = tensor([a, b])
     return apply(elementwise.where, *as_tensors(condition, others=(a, b)), a, b)
@@ -124,7 +124,7 @@ def concatenate(
     tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None
 ) -> Tensor:
     """The tensors joined along an existing axis, by default axis 0."""
-    ts = _at_least_one("concatenate", tensors)
+    ts = at_least_one("concatenate", tensors)
     return apply(shape.concatenate, *ts, axis=axis_of(axis, dim, 0))
 
 
@@ -133,11 +133,12 @@ cat = concatenate
 
 def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """The tensors joined along a new axis, by default axis 0."""
-    ts, k = _at_least_one("stack", tensors), axis_of(axis, dim, 0)
+    ts, k = at_least_one("stack", tensors), axis_of(axis, dim, 0)
     return concatenate([t.unsqueeze(k) for t in ts], axis=k)
 
 
-def _at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
+def at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
+    """The tensors; raises ValueError if there are none."""
     if not len(tensors):
         raise ValueError(f"{name}: needs at least one tensor, got none")
     return as_tensors(*tensors)
@@ -166,15 +167,6 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     ends = [(0, 0)] * (t.ndim - len(widths) // 2)
     ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
     return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)
-
-
-def einsum(equation: str, *tensors: Any) -> Tensor:
-    """The sum of products that an equation of letters describes, as einsum("bij,bjk->bik", a,
-    b)."""
-    operands = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
-    if not isinstance(equation, str):
-        raise TypeError('einsum: write the letters first, as in einsum("ij,jk->ik", a, b)')
-    return apply(linear.einsum, *_at_least_one("einsum", operands), equation=equation)
 
 
 def scaled_dot_product_attention(

@@ -226,9 +226,7 @@ class Tensor(TorchNames):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.loses_gradient(value) and self.may_become(self):
-            from nnmpi.autograd.ops import gather  # rarely
-
-            self.become(apply(gather.set_elements, self, value, index=index_of(index)))
+            self.become(apply(shape.set_elements, self, value, index=index_of(index)))
             return
         # NumPy writes no array of one element into one place, as PyTorch does
         written = self.to_write(value)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from nnmpi.addons import table
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result
@@ -18,59 +19,8 @@ from nnmpi.autograd.base import TensorBase, along, method_of, reduction
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
 from nnmpi.autograd.recording import TapeNode
 
-
-def _places(modules: dict[str, str]) -> dict[str, str]:
-    return {
-        name: f"nnmpi.{module}:{name}" for module in modules for name in modules[module].split()
-    }
-
-
-FUNCTIONS_ON_USE = _places(
-    {
-        "autograd.formulas": "logical_and logical_not logical_or logical_xor logsumexp reciprocal"
-        " rsqrt square",
-        "autograd.gathering": "gather index_add index_select scatter scatter_add take_along_dim",
-        "autograd.measuring": "bincount equal histc nonzero norm outer unique",
-        "autograd.ordering": "argsort kthvalue median mode quantile sort topk",
-        "autograd.rearranging": "diag flip kron narrow repeat_interleave roll select tile unbind",
-        "autograd.rounding": "ceil floor round sign trunc",
-        "nn.random_writes": "bernoulli",
-    }
-)
-"""Where the functions are that are methods too, and are loaded when they are used first."""
-
-METHODS_ON_USE = FUNCTIONS_ON_USE | _places(
-    {
-        "autograd.gathering": "index_add_ scatter_ scatter_add_",
-        "autograd.in_place": "abs_ add_ addcdiv_ addcmul_ ceil_ clamp_ clamp_max_ clamp_min_ copy_"
-        " cos_ div_ exp_ fill_ fill_diagonal_ floor_ lerp_ log_ masked_fill_ mul_ neg_ pow_ relu_"
-        " remainder_ round_ sigmoid_ sin_ sqrt_ sub_ tanh_ zero_",
-        "autograd.rearranging": "repeat unflatten unfold",
-        "autograd.same_kind": "new_empty new_full new_ones new_tensor new_zeros",
-        "autograd.typed": "type type_as",
-        "nn.random_numbers": "multinomial",
-        "nn.random_writes": "bernoulli_ exponential_ normal_ uniform_",
-    }
-)
-"""Where all methods are that are loaded when they are used first."""
-
-NUMBERS = {name: f"math:{name}" for name in ("e", "inf", "nan", "pi")}
-"""Where the numbers are that PyTorch has as `torch.pi`."""
-
-NAMES_ON_USE = (FUNCTIONS_ON_USE | NUMBERS) | _places(
-    {
-        "autograd.grad_modes": "enable_grad inference_mode is_grad_enabled set_grad_enabled",
-        "autograd.measuring": "cdist",
-        "autograd.rearranging": "meshgrid tril_indices triu_indices",
-        "autograd.typed": "BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor"
-        " IntTensor LongTensor ShortTensor is_tensor",
-    }
-)
-"""Where all functions of `nnmpi` are that are loaded when they are used first."""
-
-
-_LOADED = method_of(shape.copy)
-"""Stands for a method that is loaded on its first use, for type checkers."""
+METHODS_ON_USE = table("tensor_methods")
+"""Where the methods of add-ons are, which are loaded when they are used first."""
 
 
 def to_method(where: str) -> Callable[..., Any]:
@@ -277,19 +227,19 @@ class TorchNames(TensorBase):
     clone = method_of(shape.copy)
 
     if TYPE_CHECKING:  # the names in METHODS_ON_USE
-        abs_ = add_ = addcdiv_ = addcmul_ = argsort = bernoulli = bernoulli_ = bincount = _LOADED
-        ceil = floor = round = sign = trunc = unflatten = _LOADED
-        ceil_ = clamp_ = clamp_max_ = clamp_min_ = copy_ = cos_ = diag = div_ = exp_ = _LOADED
-        equal = new_empty = new_full = new_ones = new_tensor = new_zeros = nonzero = _LOADED
-        exponential_ = fill_ = fill_diagonal_ = flip = floor_ = gather = histc = _LOADED
-        index_add = index_add_ = index_select = kron = kthvalue = lerp_ = log_ = _LOADED
-        logical_and = logical_not = logical_or = logical_xor = logsumexp = _LOADED
-        masked_fill_ = median = mode = mul_ = multinomial = neg_ = norm = normal_ = _LOADED
-        narrow = quantile = reciprocal = rsqrt = select = square = _LOADED
-        outer = pow_ = relu_ = remainder_ = repeat = repeat_interleave = roll = round_ = _LOADED
-        scatter = scatter_ = scatter_add = scatter_add_ = sigmoid_ = sin_ = sort = _LOADED
-        sqrt_ = sub_ = take_along_dim = tanh_ = tile = topk = unbind = unfold = _LOADED
-        type = type_as = uniform_ = unique = zero_ = _LOADED
+        from nnmpi.autograd.declared import (  # isort: skip
+            abs_, add_, addcdiv_, addcmul_, argsort, bernoulli, bernoulli_, bincount, ceil,
+            ceil_, clamp_, clamp_max_, clamp_min_, copy_, cos_, diag, div_, equal, exp_,
+            exponential_, fill_, fill_diagonal_, flip, floor, floor_, gather, histc,
+            index_add, index_add_, index_select, kron, kthvalue, lerp_, log_, logical_and,
+            logical_not, logical_or, logical_xor, logsumexp, masked_fill_, median, mode,
+            mul_, multinomial, narrow, neg_, new_empty, new_full, new_ones, new_tensor,
+            new_zeros, nonzero, norm, normal_, outer, pow_, quantile, reciprocal, relu_,
+            remainder_, repeat, repeat_interleave, roll, round, round_, rsqrt, scatter,  # noqa: A004
+            scatter_, scatter_add, scatter_add_, select, sigmoid_, sign, sin_, sort, sqrt_,
+            square, sub_, take_along_dim, tanh_, tile, topk, trunc, type, type_as, unbind,  # noqa: A004
+            unflatten, unfold, uniform_, unique, zero_,
+        )  # fmt: skip
 
     # ---- types and devices; last, since they hide Python's int, float and bool in this class
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.formulas import logsumexp
 from nnmpi.autograd.functional import tensor
-from nnmpi.autograd.gathering import gather
+from nnmpi.autograd.functions.formulas import logsumexp
+from nnmpi.autograd.functions.gathering import gather
 from nnmpi.distributions.basic import Categorical, Distribution, Shape
 
 

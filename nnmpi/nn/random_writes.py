@@ -12,6 +12,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor, no_grad, on_host
 from nnmpi.nn import init
+from nnmpi.nn.random_numbers import multinomial as multinomial  # a method too
 from nnmpi.nn.random_numbers import rand
 from nnmpi.nn.seeding import Generator, drawing_from
 

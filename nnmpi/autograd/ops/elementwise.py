@@ -233,23 +233,6 @@ def absolute(a: Array) -> Result:
     return _of_one(xp.absolute, a, lambda g, a: g * xp.sign(a))
 
 
-def _step(name: str) -> Callable[[Array], Result]:
-    """Makes the op for a NumPy function that is constant between jumps, such as floor; integers
-    have no part to round. The gradient is 0."""
-
-    def op(a: Array) -> Result:
-        is_whole = a.dtype.kind in "biu" and name != "sign"
-        y = a.copy("K") if is_whole else in_layout(getattr(xp_of(a), name), a)
-        return Result(y, (lambda g, out: xp_of(g).zeros_like(g),))
-
-    op.__name__, op.__doc__ = name, f"{name} of each element; the gradient is 0."
-    return op
-
-
-sign, floor, ceil = _step("sign"), _step("floor"), _step("ceil")
-trunc, rint = _step("trunc"), _step("rint")
-
-
 def sin(a: Array) -> Result:
     """The sine, elementwise."""
     xp, a = xp_of(a), floating(a)

@@ -4,8 +4,7 @@ from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
-from nnmpi.autograd.ops.elementwise import unbroadcast
-from nnmpi.autograd.ops.shape import add_at, copied_index
+from nnmpi.autograd.ops.shape import add_at
 
 
 def _places(index: Array, axis: int) -> tuple[Any, ...]:
@@ -55,23 +54,6 @@ def scatter(a: Array, index: Array, source: Any, *, axis: int, adds: bool = Fals
         return d if shape else d.sum()
 
     return Result(y, (of_a, lambda g, out: xp_of(g).zeros(a_shape), of_source))
-
-
-def set_elements(a: Array, value: Any, *, index: Any) -> Result:
-    """A copy of `a` in which `value`, which is broadcast, has replaced a[index]."""
-    y, at, shape = a.copy(), copied_index(index), getattr(value, "shape", ())
-    y[at] = value.reshape(()) if getattr(value, "size", 0) == 1 else value
-
-    def of_a(g: Array, out: Array | None) -> Array:
-        d = g.copy()
-        d[at] = 0
-        return d
-
-    def of_value(g: Array, out: Array | None) -> Array:
-        d = g[at]  # the value may have more axes of length 1 in front
-        return unbroadcast(d, shape[max(len(shape) - d.ndim, 0) :]).reshape(shape)
-
-    return Result(y, (of_a, of_value))
 
 
 def index_add(a: Array, index: Array, source: Array, *, axis: int, alpha: float = 1) -> Result:

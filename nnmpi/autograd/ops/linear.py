@@ -1,4 +1,4 @@
-"""Products of matrices, in linear layers, and along axes that letters name (einsum).
+"""Products of matrices, in linear layers.
 
 Weights come after inputs among the arguments. The tape visits later arguments first, so the
 all-reduce of a weight gradient starts before the gradient of the input is computed. The vjps of
@@ -9,9 +9,8 @@ and x only for the gradient of w. `mlp` must give the bits of `linear` layer by 
 users may get either of them (hooks, recording and layers on several ranks use `linear`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
-from string import ascii_letters
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
@@ -19,7 +18,7 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, shared_vjps
 from nnmpi.arrays.kernels import linear as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
-from nnmpi.arrays.kernels.precision import cast, in_one_type, widened, widened_products
+from nnmpi.arrays.kernels.precision import cast, in_one_type, widened_products
 from nnmpi.autograd.ops.elementwise import unbroadcast
 
 
@@ -139,79 +138,3 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         return gradients
 
     return Result(ys[-1], shared_vjps(1 + len(parameters)), prepare)
-
-
-@widened
-def einsum(*arrays: Array, equation: str) -> Result:
-    """The product of the arrays' elements, summed over all letters that are not in the output."""
-    xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
-    sizes: dict[str, int] = {}
-    for a, term in zip(arrays, inputs, strict=True):
-        for c, n in zip(term, a.shape, strict=True):
-            size = sizes.get(c, 1)
-            if n != size and 1 not in (n, size):
-                shapes = ", ".join(str(a.shape) for a in arrays)
-                raise ValueError(
-                    f"einsum: {equation!r} does not fit shapes {shapes}: give the axes {c!r} one "
-                    f"length, not {size} and {n}"
-                )
-            sizes[c] = n if size == 1 else size
-
-    def summed(terms: Sequence[str], to: str, *factors: Array) -> Array:
-        return xp.einsum(f"{','.join(terms)}->{to}", *factors, optimize=True)
-
-    def vjp_of(k: int) -> Callable[[Array, Array | None], Array]:
-        shape, term = arrays[k].shape, inputs[k]
-        length = dict(zip(term, shape, strict=True))  # a repeated letter ("ii") occurs once here
-        others, terms = [*arrays[:k], *arrays[k + 1 :]], [*inputs[:k], *inputs[k + 1 :]]
-
-        def vjp(g: Array, out: Array | None) -> Array:
-            # a letter that occurs in this term only was summed: its elements share one gradient.
-            # A letter of length 1 here that was broadcast gets the sum over that axis.
-            present = {*output, *"".join(terms)}
-            letters = [c for c, n in length.items() if c in present and n == sizes[c]]
-            d = summed([output, *terms], "".join(letters), g, *others)
-            lengths = dict(zip(letters, d.shape, strict=True))  # 1 if it is 1 in all other terms
-            d = d.reshape([lengths.get(c, 1) for c in length])
-            d = xp.broadcast_to(d, tuple(length.values()))
-            if len(length) == len(term):
-                return d
-            gradient = xp.zeros(shape, g.dtype)
-            summed([term], "".join(length), gradient)[...] = d  # a view of the diagonal
-            return gradient
-
-        return vjp
-
-    vjps = tuple(map(vjp_of, range(len(arrays))))
-    is_view = len(arrays) == 1 and {*output} == {*inputs[0]}  # otherwise einsum sums into a copy
-    return Result(summed(inputs, output, *arrays), vjps, is_view=is_view)
-
-
-def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each input and of the output, with unused letters in the place of "..."."""
-    inputs_text, arrow, right = equation.replace(" ", "").partition("->")
-    terms, dots = inputs_text.split(","), "..."
-    named = [term.replace(dots, "", 1) for term in terms]
-    output = right.replace(dots, "", 1)
-    letters = "".join(named)
-    known = {*letters} & {*ascii_letters}
-    wrong = [c for c in letters + output if c not in known or output.count(c) > 1]
-    if wrong:
-        raise ValueError(
-            f"einsum: {wrong[0]!r} in {equation!r} does not fit: write letters and '...', as in "
-            "'bij,bjk->bik', and after the arrow each letter only once that is before it"
-        )
-    unnamed = [n - len(names) for n, names in zip(axes, named, strict=False)]
-    fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(unnamed, terms, strict=False)]
-    if len(terms) != len(axes) or not all(fits):
-        raise ValueError(
-            f"einsum: {equation!r} for tensors with {', '.join(map(str, axes))} axes: it needs a "
-            "term for each tensor, and a letter for each axis"
-        )
-    # axes under "..." get unused letters, matched from the last axis as in broadcasting
-    longest = max(unnamed)
-    free = "".join([c for c in ascii_letters if c not in equation][:longest])
-    if not arrow:
-        right = dots + "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
-    inputs = [t.replace(dots, free[longest - n :]) for t, n in zip(terms, unnamed, strict=True)]
-    return inputs, right.replace(dots, free)

@@ -71,15 +71,6 @@ def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
-def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
-    """The indices that sort a along `axis`; the sort is stable, and NaNs come last."""
-    xp, n, a = xp_of(a), a.shape[axis], sortable(a)
-    if not descending:
-        return Result(xp.argsort(a, axis=axis, kind="stable"), ())
-    order = xp.argsort(xp.flip(a, axis=axis), axis=axis, kind="stable")
-    return Result(n - 1 - xp.flip(order, axis=axis), ())
-
-
 def _place(name: str, extreme: str) -> Callable[..., Result]:
     """Makes the op for NumPy's argmax or argmin."""
 

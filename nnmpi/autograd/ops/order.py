@@ -1,11 +1,33 @@
-"""Ops that return the index of one element of each row along an axis, by its place in the order.
+"""Ops that sort rows along an axis, or return the index of one element by its place in the order.
 
-They have no gradient. NaNs are the largest elements; of equal elements, the sort keeps the order.
+Indices have no gradient. NaNs are the largest elements; of equal elements, the sort keeps the
+order.
 """
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import sortable
+
+
+def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
+    """The indices that sort a along `axis`; the sort is stable, and NaNs come last."""
+    xp, n, a = xp_of(a), a.shape[axis], sortable(a)
+    if not descending:
+        return Result(xp.argsort(a, axis=axis, kind="stable"), ())
+    order = xp.argsort(xp.flip(a, axis=axis), axis=axis, kind="stable")
+    return Result(n - 1 - xp.flip(order, axis=axis), ())
+
+
+def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
+    """The elements of `a` at the indices `index` along an axis, which must not repeat."""
+    xp, a_shape = xp_of(a), a.shape
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp.zeros(a_shape, g.dtype)
+        xp.put_along_axis(d, index, g, axis=axis)
+        return d
+
+    return Result(xp.take_along_axis(a, index, axis=axis), (vjp, vjp))
 
 
 def kth(a: Array, *, axis: int, keepdims: bool, k: int) -> Result:

@@ -152,6 +152,23 @@ def getitem(a: Array, *, index: Any) -> Result:
     return Result(a[saved_index], (vjp,), is_view=basic is not None)
 
 
+def set_elements(a: Array, value: Any, *, index: Any) -> Result:
+    """A copy of `a` in which `value`, which is broadcast, has replaced a[index]."""
+    y, at, shape = a.copy(), copied_index(index), getattr(value, "shape", ())
+    y[at] = value.reshape(()) if getattr(value, "size", 0) == 1 else value
+
+    def of_a(g: Array, out: Array | None) -> Array:
+        d = g.copy()
+        d[at] = 0
+        return d
+
+    def of_value(g: Array, out: Array | None) -> Array:
+        d = g[at]  # the value may have more axes of length 1 in front
+        return unbroadcast(d, shape[max(len(shape) - d.ndim, 0) :]).reshape(shape)
+
+    return Result(y, (of_a, of_value))
+
+
 def add_at(to: Array, index: Any, g: Array) -> None:
     """to[index] += g, where an index that occurs several times is added each time."""
     xp = xp_of(to)
@@ -184,18 +201,6 @@ def copied_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(copied_index(k) for k in index)
     return index.copy() if hasattr(index, "copy") else index
-
-
-def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
-    """The elements of `a` at the indices `index` along an axis, which must not repeat."""
-    xp, a_shape = xp_of(a), a.shape
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.zeros(a_shape, g.dtype)
-        xp.put_along_axis(d, index, g, axis=axis)
-        return d
-
-    return Result(xp.take_along_axis(a, index, axis=axis), (vjp, vjp))
 
 
 def element_along(a: Array, index: Array, *, axis: int, keepdims: bool) -> Result:

@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi.autograd import Tensor, apply, as_tensor, on_host
 from nnmpi.autograd.creation import zeros
 from nnmpi.autograd.functional import tensor, where
-from nnmpi.autograd.gathering import index_add
+from nnmpi.autograd.functions.gathering import index_add
 from nnmpi.autograd.ops import lookup
 from nnmpi.nn.layers.basic import Embedding, check_choice
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.functional import pad
-from nnmpi.autograd.rearranging import unflatten
+from nnmpi.autograd.functions.rearranging import unflatten
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 

@@ -20,8 +20,9 @@ from nnmpi.autograd import Tensor
 
 CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
 CASES |= CHOOSING
-for NAME in ("recurrent", "experts"):
-    if NAME in ADD_ONS:
+OF_ADD_ONS = {"recurrent": "recurrent", "experts": "experts", "tensor-functions": "functions"}
+for ADD_ON, NAME in OF_ADD_ONS.items():
+    if ADD_ON in ADD_ONS:
         CASES |= vars(import_module(f"helpers.ops.opcases_{NAME}"))[NAME.upper()]
 
 

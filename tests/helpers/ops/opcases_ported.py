@@ -1,4 +1,4 @@
-"""Test cases of ops that models from elsewhere use: padding, einsum, sorting, larger images."""
+"""Test cases of ops that models from elsewhere use: padding, larger images."""
 
 from functools import partial
 from itertools import product
@@ -9,9 +9,8 @@ from helpers.ops.opcases import Case, label
 from helpers.ops.opcases_layers import channels_last
 
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import activations, conv, elementwise, linear, logic, pool, resample, shape
+from nnmpi.autograd.ops import activations, conv, pool, resample
 
-HALVES = np.array([[-2.5, -0.5, 0.0], [0.5, 1.5, 2.4]])
 KINKS = np.array([[-30.0, -2.0, -1e-3], [0.0, 1e-3, 40.0]])
 
 
@@ -34,11 +33,6 @@ def _activations() -> dict[str, Case]:
             {"beta": beta, "threshold": threshold},
             smooth=False,
         )
-    for op in (elementwise.sign, elementwise.floor, elementwise.ceil, elementwise.trunc):
-        cases[op.__name__] = Case(
-            op, (HALVES,), lambda t, a, name=op.__name__: getattr(t, name)(a), smooth=False
-        )
-    cases["rint"] = Case(elementwise.rint, (HALVES,), lambda t, a: t.round(a), smooth=False)
     for low, high in ((0.0, 6.0), (-1.0, 1.5)):
         cases[f"hardtanh {low} {high}"] = Case(
             activations.hardtanh,
@@ -86,63 +80,8 @@ def _pads() -> dict[str, Case]:
     return cases
 
 
-EQUATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "ij,jk->ik": ((2, 3), (3, 4)),
-    "bij,bkj->bik": ((5, 2, 3), (5, 4, 3)),
-    "bhid,bhjd->bhij": ((2, 3, 4, 5), (2, 3, 6, 5)),
-    "ij,jk,kl->il": ((2, 3), (3, 4), (4, 2)),
-    "i,j->ij": ((3,), (4,)),
-    "ij->": ((3, 4),),
-    "ij->i": ((3, 4),),
-    "ijk->kij": ((2, 3, 4),),
-    "ii->i": ((3, 3),),
-    "ii": ((3, 3),),
-    "iij,i->j": ((3, 3, 2), (3,)),
-    "ij,i->ij": ((3, 4), (3,)),
-    "ij,kj": ((2, 3), (4, 3)),
-    "...i,...i->...": ((2, 3, 4), (3, 4)),
-    "...ij,...jk": ((5, 1, 2, 3), (4, 3, 2)),
-    "b...,b->...": ((2, 3, 4), (2,)),
-    "ij,ij->i": ((3, 4), (1, 4)),
-    " i j , jk -> i k ": ((2, 3), (3, 4)),
-    "...->": ((2, 3),),
-    "bi,ij->bj": ((0, 3), (3, 2)),
-}
-
-
-def _einsums() -> dict[str, Case]:
-    return {
-        f"einsum {equation}": Case(
-            linear.einsum,
-            sizes,
-            lambda t, *arrays, equation: t.einsum(equation, *arrays),
-            {"equation": equation},
-        )
-        for equation, sizes in EQUATIONS.items()
-    }
-
-
-def _orders() -> dict[str, Case]:
-    ties = np.array([[2.0, np.nan, 2.0, -1.0, 2.0], [0.0, 5.0, -np.inf, 0.0, np.inf]])
+def _max_places() -> dict[str, Case]:
     cases = {}
-    for axis, descending in product((0, -1), (False, True)):
-        cases[f"argsort {axis} {descending}"] = Case(
-            logic.argsort,
-            (ties,),
-            lambda t, a, axis, descending: t.sort(a, stable=True, dim=axis, descending=descending)[
-                1
-            ],
-            {"axis": axis, "descending": descending},
-            has_gradient=False,
-        )
-    index = np.array([[2, 0, 1], [0, 2, 1]])
-    for axis, places in ((1, index), (0, np.array([[1, 0, 1], [0, 1, 0]])), (-1, index[:, :1])):
-        cases[f"take_along_axis {axis} {label(places.shape)}"] = Case(
-            shape.take_along_axis,
-            ((2, 3), places),
-            lambda t, a, index, axis: t.take_along_dim(a, t.as_tensor(index), axis),
-            {"axis": axis},
-        )
     windows: tuple[dict[str, Any], ...] = (
         {"kernel": 2, "stride": 2, "padding": 0},
         {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0), "ceil_mode": True},
@@ -242,8 +181,7 @@ def _applied(op: Any, of: Any, *args: Any, **options: Any) -> Any:
 PORTED = {
     **_activations(),
     **_pads(),
-    **_einsums(),
-    **_orders(),
+    **_max_places(),
     **_larger(),
     **_convolutions(),
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.functional import as_tensors, tensor
-from nnmpi.autograd.gathering import index_select
+from nnmpi.autograd.functions.gathering import index_select
 from nnmpi.autograd.ops import arrange, shape
 from nnmpi.autograd.recording import Storage
 from nnmpi.autograd.tensor import Tensor, apply, on_host
@@ -132,17 +132,6 @@ def repeat_interleave(
     times = np.broadcast_to(on_host(repeats), rows.shape[axis])
     index = tensor(np.repeat(np.arange(rows.shape[axis]), times), on=t.device)
     return index_select(rows, axis, index)
-
-
-def kron(a: Any, b: Any) -> Tensor:
-    """The Kronecker product: each element of a times the whole of b, put together."""
-    a, b = as_tensors(a, b)
-    ndim = max(a.ndim, b.ndim)
-    of_a, of_b = ((1,) * (ndim - t.ndim) + t.shape for t in (a, b))
-    left = a.reshape([k for n in of_a for k in (n, 1)])
-    right = b.reshape([k for n in of_b for k in (1, n)])
-    result: Tensor = (left * right).reshape([m * n for m, n in zip(of_a, of_b, strict=True)])
-    return result
 
 
 def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.autograd.functional import as_tensors, tensor
-from nnmpi.autograd.ops import distance, elementwise
+from nnmpi.autograd.ops import distance
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
 
@@ -48,12 +48,6 @@ def cdist(
         )
     between = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     return norm(between, p, -1) if x1.shape[-1] else between.sum(-1)
-
-
-def outer(a: Any, b: Any) -> Tensor:
-    """The products of all pairs of elements of two vectors."""
-    a, b = as_tensors(a, b)
-    return apply(elementwise.multiply, a.unsqueeze(1), b)
 
 
 def bincount(t: Any, weights: Any = None, minlength: int = 0) -> Tensor:

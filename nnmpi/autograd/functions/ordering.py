@@ -13,7 +13,7 @@ import numpy as np
 from nnmpi.autograd.arguments import axis_of
 from nnmpi.autograd.base import Chosen
 from nnmpi.autograd.functional import as_tensors, tensor, where
-from nnmpi.autograd.ops import logic, order, shape
+from nnmpi.autograd.ops import order, shape
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
 
@@ -41,7 +41,7 @@ def argsort(
     """The indices that sort t along `axis` (default: the last)."""
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
-    index = apply(logic.argsort, rows, axis=axis_of(axis, dim, -1), descending=descending)
+    index = apply(order.argsort, rows, axis=axis_of(axis, dim, -1), descending=descending)
     return index if t.ndim else index.reshape(())
 
 
@@ -145,8 +145,8 @@ def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Chosen:
     n = rows.shape[axis_index]
     if k is not None and not 0 <= k <= n:
         raise ValueError(f"topk: k={k} must be 0 to {n}, the length of axis {axis} of {t.shape}")
-    index = apply(logic.argsort, rows, axis=axis_index, descending=descending)
+    index = apply(order.argsort, rows, axis=axis_index, descending=descending)
     if k is not None:
         index = index[(slice(None),) * axis_index + (slice(k),)]
-    values = apply(shape.take_along_axis, rows, index, axis=axis_index)
+    values = apply(order.take_along_axis, rows, index, axis=axis_index)
     return Chosen(values, index) if t.ndim else Chosen(values.reshape(()), index.reshape(()))
