@@ -533,6 +533,7 @@ ADD_ONS = {
             ),
             "nnmpi.nn.layers.embedding_bag",
             *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
+            *("nnmpi.nn.more_losses", "nnmpi.autograd.ops.element_losses"),
         ),
         uses=("tensor-functions",),
         rows={
@@ -547,13 +548,24 @@ ADD_ONS = {
                     for name in ("PixelShuffle", "PixelUnshuffle", "Unflatten")
                 },
                 "nn.EmbeddingBag": "nnmpi.nn.layers.embedding_bag:EmbeddingBag",
-                **{
-                    f"nn.{name}": f"nnmpi.nn.layers.distances:{name}"
-                    for name in (
-                        *("CosineEmbeddingLoss", "CosineSimilarity"),
-                        *("MarginRankingLoss", "PairwiseDistance"),
-                    )
-                },
+                **_places(
+                    {
+                        "nn.layers.distances": "CosineEmbeddingLoss CosineSimilarity"
+                        " MarginRankingLoss PairwiseDistance TripletMarginLoss",
+                        "nn.more_losses": "BCELoss BCEWithLogitsLoss HuberLoss KLDivLoss"
+                        " SmoothL1Loss",
+                    },
+                    "nn.",
+                ),
+                **_places(
+                    {
+                        "nn.layers.distances": "cosine_similarity normalize pairwise_distance"
+                        " triplet_margin_loss",
+                        "nn.more_losses": "binary_cross_entropy binary_cross_entropy_with_logits"
+                        " huber_loss kl_div smooth_l1_loss",
+                    },
+                    "nn.functional.",
+                ),
                 **{
                     f"nn.{name}": f"nnmpi.nn.layers.more_activations:{name}"
                     for name in (
@@ -633,7 +645,7 @@ ADD_ONS = {
     ),
     "distributions": AddOn(
         modules=("nnmpi.distributions",),
-        uses=("tensor-functions",),
+        uses=("tensor-functions", "more-layers"),
         rows={"names": {"distributions": "nnmpi.distributions"}},
     ),
     "utils": AddOn(

@@ -24,6 +24,10 @@ _ON_USE = names_of("nnmpi.autograd")
 """Where the names are that are loaded when they are used first, as in torch.autograd."""
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_USE})
+
+
 def __getattr__(name: str) -> Any:
     if name in _ON_USE:
         return loaded(_ON_USE[name])

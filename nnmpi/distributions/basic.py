@@ -8,7 +8,8 @@ import numpy as np
 
 from nnmpi.autograd import Tensor, no_grad, on_host
 from nnmpi.autograd.functional import broadcast_to, tensor
-from nnmpi.nn.functional import binary_cross_entropy_with_logits, log_softmax
+from nnmpi.nn.functional import log_softmax
+from nnmpi.nn.more_losses import binary_cross_entropy_with_logits
 from nnmpi.nn.random_numbers import multinomial, rand, randn
 
 Shape = tuple[int, ...]

@@ -12,16 +12,6 @@ from nnmpi import addons as _addons
 from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import functional, init, utils
 from nnmpi.nn.containers import Branches, ModuleDict, ModuleList, ParameterList
-from nnmpi.nn.element_losses import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    MSELoss,
-    SmoothL1Loss,
-    TripletMarginLoss,
-)
 from nnmpi.nn.layers.activations import (
     ELU,
     GELU,
@@ -57,21 +47,20 @@ from nnmpi.nn.layers.pooling import (
     Upsample,
 )
 from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding, RotaryPositionalEmbeddings
-from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
+from nnmpi.nn.losses import CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
 __all__ = [
-    "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss",
-    "BatchNorm1d", "BatchNorm2d", "Branches", "ChannelsFirst", "Conv1d", "Conv2d",
-    "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d", "Embedding", "Flatten",
-    "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss", "L1Loss", "LayerNorm",
-    "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module",
-    "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter", "ParameterList",
-    "PositionalEmbedding", "RMSNorm", "ReLU", "RotaryPositionalEmbeddings", "SelfAttention",
-    "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh",
-    "TripletMarginLoss", "Upsample", "functional", "init", "utils",
+    "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d",
+    "Branches", "ChannelsFirst", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss",
+    "Dropout", "Dropout2d", "Embedding", "Flatten", "GroupNorm", "Identity", "InstanceNorm2d",
+    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
+    "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter",
+    "ParameterList", "PositionalEmbedding", "RMSNorm", "ReLU", "RotaryPositionalEmbeddings",
+    "SelfAttention", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "SwiGLU", "Tanh",
+    "Upsample", "functional", "init", "utils",
 ]  # fmt: skip
 
 _ON_USE = _addons.names_of("nnmpi.nn")
@@ -85,6 +74,7 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
     from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
+    from nnmpi.nn.layers.distances import TripletMarginLoss as TripletMarginLoss
     from nnmpi.nn.layers.embedding_bag import EmbeddingBag as EmbeddingBag
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.nn.layers.more_activations import SELU as SELU
@@ -118,6 +108,11 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
     from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
     from nnmpi.nn.llama import Llama as Llama
+    from nnmpi.nn.more_losses import BCELoss as BCELoss
+    from nnmpi.nn.more_losses import BCEWithLogitsLoss as BCEWithLogitsLoss
+    from nnmpi.nn.more_losses import HuberLoss as HuberLoss
+    from nnmpi.nn.more_losses import KLDivLoss as KLDivLoss
+    from nnmpi.nn.more_losses import SmoothL1Loss as SmoothL1Loss
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:

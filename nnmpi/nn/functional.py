@@ -7,8 +7,7 @@ keyword. An option that nnmpi lacks, or that would mean something else, is refus
 """
 
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +22,7 @@ from nnmpi.autograd.functional import scaled_dot_product_attention as scaled_dot
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
-from nnmpi.nn import element_losses
-from nnmpi.nn.element_losses import TripletMarginLoss
-from nnmpi.nn.element_losses import cosine_similarity as cosine_similarity
-from nnmpi.nn.element_losses import normalize as normalize
-from nnmpi.nn.element_losses import pairwise_distance as pairwise_distance
+from nnmpi.nn.layer_functions import function_of, temporary
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
 from nnmpi.nn.layers.basic import check_probability, padding_row, row_numbers
 from nnmpi.nn.layers.pooling import (
@@ -38,39 +33,8 @@ from nnmpi.nn.layers.pooling import (
     MaxPool2d,
     Upsample,
 )
-from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
+from nnmpi.nn.losses import CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from nnmpi.nn.module import Module
-from nnmpi.nn.registries import constructor_options
-from nnmpi.nn.seeding import seed_state
-
-M = TypeVar("M", bound=Module)
-
-
-def _temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
-    """Returns a layer for one call, without counting it as a constructed module."""
-    saved = seed_state.get()
-    try:
-        return layer(*args, **options)
-    finally:
-        seed_state.set(saved)
-
-
-def _wrap(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
-    """Returns a function of inputs with these names and of a layer's options, in the layer's
-    order."""
-    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
-    shown = Signature([*named, *constructor_options(layer)])
-
-    def function(*args: Any, **options: Any) -> Tensor:
-        given = shown.bind(*args, **options).arguments
-        values = [given.pop(p.name) for p in named]
-        y: Tensor = _temporary(layer, **given).forward(*values)
-        return y
-
-    described: Any = function
-    described.__signature__, described.__doc__ = shown, layer.__doc__
-    return function
-
 
 # ---- activations
 
@@ -112,10 +76,10 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return _written("elu", input, y, inplace)
 
 
-gelu = _wrap(GELU)
-sigmoid = _wrap(Sigmoid)
-softplus = _wrap(Softplus)
-tanh = _wrap(Tanh)
+gelu = function_of(GELU)
+sigmoid = function_of(Sigmoid)
+softplus = function_of(Softplus)
+tanh = function_of(Tanh)
 
 
 def prelu(input: Any, weight: Any) -> Tensor:
@@ -261,17 +225,17 @@ def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:
         sizes = (kernel_size, stride, padding, dilation)
-        return _temporary(layer, *sizes, return_indices, ceil_mode).forward(input)
+        return temporary(layer, *sizes, return_indices, ceil_mode).forward(input)
 
     return function
 
 
 max_pool1d = _max_pool(MaxPool1d)
 max_pool2d = _max_pool(MaxPool2d)
-avg_pool1d = _wrap(AvgPool1d)
-avg_pool2d = _wrap(AvgPool2d)
-adaptive_avg_pool2d = _wrap(AdaptiveAvgPool2d)
-interpolate = _wrap(Upsample)
+avg_pool1d = function_of(AvgPool1d)
+avg_pool2d = function_of(AvgPool2d)
+adaptive_avg_pool2d = function_of(AdaptiveAvgPool2d)
+interpolate = function_of(Upsample)
 
 
 def pad(
@@ -300,23 +264,44 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 # ---- losses
 
-cross_entropy = _wrap(CrossEntropyLoss, "input", "target")
-nll_loss = _wrap(NLLLoss, "input", "target")
-mse_loss = _wrap(element_losses.MSELoss, "input", "target")
-l1_loss = _wrap(element_losses.L1Loss, "input", "target")
-smooth_l1_loss = _wrap(element_losses.SmoothL1Loss, "input", "target")
-huber_loss = _wrap(element_losses.HuberLoss, "input", "target")
-kl_div = _wrap(element_losses.KLDivLoss, "input", "target")
-binary_cross_entropy = _wrap(element_losses.BCELoss, "input", "target")
-binary_cross_entropy_with_logits = _wrap(element_losses.BCEWithLogitsLoss, "input", "target")
-triplet_margin_loss = _wrap(TripletMarginLoss, "anchor", "positive", "negative")
+cross_entropy = function_of(CrossEntropyLoss, "input", "target")
+nll_loss = function_of(NLLLoss, "input", "target")
+mse_loss = function_of(MSELoss, "input", "target")
+l1_loss = function_of(L1Loss, "input", "target")
 
 
-if not TYPE_CHECKING:  # so that type checkers still know which names there are
+_ON_USE = addons.names_of("nnmpi.nn.functional")
+"""Where the names are that are loaded when they are used first."""
+
+if TYPE_CHECKING:
+    from nnmpi.nn.layers.distances import cosine_similarity as cosine_similarity
+    from nnmpi.nn.layers.distances import normalize as normalize
+    from nnmpi.nn.layers.distances import pairwise_distance as pairwise_distance
+    from nnmpi.nn.layers.distances import triplet_margin_loss as triplet_margin_loss
+    from nnmpi.nn.layers.more_activations import hardsigmoid as hardsigmoid
+    from nnmpi.nn.layers.more_activations import hardswish as hardswish
+    from nnmpi.nn.layers.more_activations import hardtanh as hardtanh
+    from nnmpi.nn.layers.more_activations import logsigmoid as logsigmoid
+    from nnmpi.nn.layers.more_activations import mish as mish
+    from nnmpi.nn.layers.more_activations import relu6 as relu6
+    from nnmpi.nn.layers.more_activations import selu as selu
+    from nnmpi.nn.layers.more_activations import softsign as softsign
+    from nnmpi.nn.more_losses import binary_cross_entropy as binary_cross_entropy
+    from nnmpi.nn.more_losses import (
+        binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+    )
+    from nnmpi.nn.more_losses import huber_loss as huber_loss
+    from nnmpi.nn.more_losses import kl_div as kl_div
+    from nnmpi.nn.more_losses import smooth_l1_loss as smooth_l1_loss
+else:  # type checkers know from the names above which there are
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_ON_USE})
 
     def __getattr__(name: str) -> Any:
-        if where := addons.names_of(__name__).get(name):
-            return addons.loaded(where)
+        if name in _ON_USE:
+            globals()[name] = addons.loaded(_ON_USE[name])
+            return globals()[name]
         raise replacements.missing(
             f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, "
             "or write it with tensor operations"

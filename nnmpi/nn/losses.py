@@ -274,3 +274,44 @@ class NLLLoss(ClassLoss):
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         return apply(ops.nll, scores, labels, **self.options(scores))
+
+
+# ---- losses of elements: predictions and targets of the same shape
+
+
+class ElementLoss(Loss):
+    """The base of losses that compare each element of the prediction with the same element of the
+    target."""
+
+    def forward(self, prediction: Any, target: Any) -> Tensor:
+        prediction = as_tensor(prediction)
+        # in the prediction's type, so that the gradient is of that type too
+        if not isinstance(target, Tensor):
+            target = Tensor(array_on(backend.of(prediction.array), target, prediction.dtype))
+        elif target.dtype != prediction.dtype:
+            target = target.astype(prediction.dtype)
+        if target.shape != prediction.shape:
+            raise ValueError(
+                f"{type(self).__name__}: prediction of shape {prediction.shape}, "
+                f"target of {target.shape}: give both the same shape; y[:, None] adds an axis"
+            )
+        return self.reduced(self.losses(prediction, target))
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Returns the loss of each element."""
+        raise NotImplementedError
+
+
+class MSELoss(ElementLoss):
+    """The squared error (prediction - target) ** 2."""
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        d: Tensor = prediction - target
+        return d * d
+
+
+class L1Loss(ElementLoss):
+    """The absolute error |prediction - target|."""
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return abs(prediction - target)

@@ -11,7 +11,7 @@ from helpers.programs import printed
 import nnmpi
 from nnmpi.autograd import torch_names
 
-PACKAGES = (nnmpi, nnmpi.nn)
+PACKAGES = (nnmpi, nnmpi.autograd, nnmpi.nn, nnmpi.nn.functional)
 NAMES = [(package, name) for package in PACKAGES for name in package._ON_USE]
 
 
@@ -19,7 +19,7 @@ NAMES = [(package, name) for package in PACKAGES for name in package._ON_USE]
 def test_type_checkers_know_the_same_names(package: ModuleType) -> None:
     text = Path(str(package.__file__)).read_text(encoding="utf-8")
     branches = (n for n in ast.parse(text).body if isinstance(n, ast.If))
-    (branch,) = (n for n in branches if ast.unparse(n.test) == "_TYPE_CHECKING")
+    (branch,) = (n for n in branches if ast.unparse(n.test).endswith("TYPE_CHECKING"))
     imports = [n for n in branch.body if isinstance(n, ast.ImportFrom)]
     assert {a.name: n.module for n in imports for a in n.names} == {
         name: where.partition(":")[0] if ":" in where else where.rpartition(".")[0]

@@ -1,13 +1,58 @@
-"""PyTorch's layers of two inputs: cosines of angles between vectors, and their distances; losses of
-two inputs, with labels 1 and -1."""
+"""PyTorch's distances of vectors, and cosines of the angles between them, as functions and layers;
+losses of distances."""
 
+import math
 from typing import Any
 
+import numpy as np
+
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import as_tensors, where
-from nnmpi.nn.element_losses import cosine_similarity, pairwise_distance
+from nnmpi.autograd.functional import as_tensors, maximum, minimum, where
+from nnmpi.nn.layer_functions import function_of
 from nnmpi.nn.losses import Loss
 from nnmpi.nn.module import Module
+
+
+def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
+    """Returns the p-norms along an axis, which is kept with length 1; norms below `least` are
+    `least`, and have no gradient."""
+    if not p > 0:
+        raise ValueError(f"p={p!r}: the order of a norm must be above 0, or math.inf")
+    if math.isinf(p):
+        return maximum(abs(x).amax(dim, True), least)
+    powers = (x * x if p == 2 else abs(x) ** p).sum(dim, True)
+    norms: Tensor = maximum(powers, max(least**p, float(np.finfo(x.dtype).tiny))) ** (1 / p)
+    return norms
+
+
+def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
+    """Returns the type of the first value, and all values as tensors in the accumulation type,
+    which is at least float32."""
+    tensors = as_tensors(*values)
+    return tensors[0].dtype, [t.astype(types_of(t.dtype).sums) for t in tensors]
+
+
+def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """Returns x / max(|x|, eps), where |x| is the p-norm along `dim`."""
+    dtype, (x,) = _widened(input)
+    return (x / _norms(x, p, dim, eps)).astype(dtype)
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Returns the sum of x1 x2 along `dim`, divided by max(|x1|, eps) max(|x2|, eps)."""
+    dtype, (a, b) = _widened(x1, x2)
+    cosines: Tensor = (a / _norms(a, 2, dim, eps) * (b / _norms(b, 2, dim, eps))).sum(dim)
+    return cosines.astype(dtype)
+
+
+def pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """Returns the p-norm of x1 - x2 + eps along the last axis."""
+    dtype, (a, b) = _widened(x1, x2)
+    distances = _norms(a - b + eps, p, -1, 0.0).astype(dtype)
+    return distances if keepdim else distances.squeeze(-1)
 
 
 class CosineSimilarity(Module):
@@ -63,3 +108,33 @@ class MarginRankingLoss(Loss):
         a, b, y = as_tensors(input1, input2, target)
         losses: Tensor = (self.margin - y.to(a.dtype) * (a - b)).clamp(min=0.0)
         return self.reduced(losses)
+
+
+class TripletMarginLoss(Loss):
+    """The loss max(d(anchor, positive) - d(anchor, negative) + margin, 0), where d is the distance.
+
+    With `swap`, d(positive, negative) replaces d(anchor, negative) where it is smaller. `p` and
+    `eps` are those of `functional.pairwise_distance`.
+    """
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        *,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
+
+    def forward(self, anchor: Any, positive: Any, negative: Any) -> Tensor:
+        near = pairwise_distance(anchor, positive, self.p, self.eps)
+        far = pairwise_distance(anchor, negative, self.p, self.eps)
+        if self.swap:
+            far = minimum(far, pairwise_distance(positive, negative, self.p, self.eps))
+        return self.reduced((near - far + self.margin).clamp(min=0.0))
+
+
+triplet_margin_loss = function_of(TripletMarginLoss, "anchor", "positive", "negative")

@@ -20,7 +20,12 @@ from nnmpi.autograd import Tensor
 
 CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
 CASES |= CHOOSING
-OF_ADD_ONS = {"recurrent": "recurrent", "experts": "experts", "tensor-functions": "functions"}
+OF_ADD_ONS = {
+    "recurrent": "recurrent",
+    "experts": "experts",
+    "tensor-functions": "functions",
+    "more-layers": "element_losses",
+}
 for ADD_ON, NAME in OF_ADD_ONS.items():
     if ADD_ON in ADD_ONS:
         CASES |= vars(import_module(f"helpers.ops.opcases_{NAME}"))[NAME.upper()]

@@ -1,14 +1,12 @@
-"""Test cases of ops: losses."""
+"""Test cases of ops: losses of classes."""
 
 from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Draw, Op
+from helpers.ops.opcases import Case
 from helpers.ops.opcases_layers import channels_last
 
-from nnmpi.arrays import backend
-from nnmpi.autograd import apply
 from nnmpi.autograd.ops import losses, softmax
 
 LABELS = np.array([2, 0, 0, 3, 1])
@@ -66,51 +64,4 @@ def _of_classes() -> dict[str, Case]:
     return cases
 
 
-def _between(low: float, high: float, *sizes: int) -> Draw:
-    return lambda rng: np.asarray(rng.uniform(low, high, sizes))
-
-
-def _of_elements() -> dict[str, Case]:
-    def bce(t: Any, p: Any, y: Any) -> Any:
-        return t.nn.functional.binary_cross_entropy(p, y, reduction="none")
-
-    def logits(t: Any, z: Any, y: Any, pos_weight: Any = 1.0) -> Any:
-        pos_weight = t.as_tensor(pos_weight, dtype=z.dtype)
-        name = "binary_cross_entropy_with_logits"
-        return getattr(t.nn.functional, name)(z, y, reduction="none", pos_weight=pos_weight)
-
-    def smooth(t: Any, d: Any, beta: float) -> Any:
-        return t.nn.functional.smooth_l1_loss(d, t.zeros_like(d), reduction="none", beta=beta)
-
-    sizes, targets = (3, 4), _between(0, 1, 3, 4)
-    certain, known = np.array([0.0, 1.0, 1.0, 0.0, 1e-30]), np.array([0, 1, 0, 1, 1])
-
-    def of_known(op: Op, p: Any) -> Any:
-        return apply(op, p, backend.of(p.array).asarray(known, p.dtype))
-
-    huge = np.array([1e4, -1e4, 800.0, 0.0])
-    op = losses.bce_with_logits
-    cases = {
-        "bce": Case(losses.bce, (_between(0.01, 0.99, *sizes), targets), bce),
-        "bce of certain predictions": Case(
-            losses.bce,
-            (certain,),
-            lambda t, p: bce(t, p, t.as_tensor(known).double()),
-            run=of_known,
-            smooth=False,
-        ),
-        "bce_with_logits": Case(op, (sizes, targets), logits),
-        "bce_with_logits of huge numbers": Case(
-            op, (huge, np.array([1.0, 1.0, 0.0, 0.5])), logits, smooth=False
-        ),
-        "bce_with_logits, weighted": Case(op, (sizes, targets), logits, {"pos_weight": WEIGHT}),
-    }
-    for beta, d in product((1.0, 0.3), ((5, 6), np.array([-0.3, 0.3, 1.0, -1.0, 0.0]))):
-        kind = "" if isinstance(d, tuple) else " at its kinks"
-        cases[f"smooth_l1 {beta}{kind}"] = Case(
-            losses.smooth_l1, (d,), smooth, {"beta": beta}, smooth=not kind
-        )
-    return cases
-
-
-LOSSES = _of_classes() | _of_elements()
+LOSSES = _of_classes()

@@ -1,0 +1,38 @@
+"""Functions of layers without parameters, which make a layer for one call."""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any, TypeVar
+
+from nnmpi.autograd import Tensor
+from nnmpi.nn.module import Module
+from nnmpi.nn.registries import constructor_options
+from nnmpi.nn.seeding import seed_state
+
+M = TypeVar("M", bound=Module)
+
+
+def temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
+    """Returns a layer for one call, without counting it as a constructed module."""
+    saved = seed_state.get()
+    try:
+        return layer(*args, **options)
+    finally:
+        seed_state.set(saved)
+
+
+def function_of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
+    """Returns a function of inputs with these names and of a layer's options, in the layer's
+    order."""
+    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
+    shown = Signature([*named, *constructor_options(layer)])
+
+    def function(*args: Any, **options: Any) -> Tensor:
+        given = shown.bind(*args, **options).arguments
+        values = [given.pop(p.name) for p in named]
+        y: Tensor = temporary(layer, **given).forward(*values)
+        return y
+
+    described: Any = function
+    described.__signature__, described.__doc__ = shown, layer.__doc__
+    return function
