@@ -34,7 +34,7 @@ MODES: dict[str, Options] = {
     **{codec: {"compress": codec} for codec in ("topk:0.1", "sign", "powersgd:3", "int8")},
 }
 PAGES = "local-steps", "compression"
-EVENTS = ("the same replicas", "other replicas", "a mode without it", "a loss", "by hand")
+EVENTS = ("same replicas", "other replicas", "mode without it", "a loss", "by hand")
 
 
 def table() -> dict[str, dict[str, str]]:
@@ -159,11 +159,11 @@ def other_modes_take_what_the_table_says(comm: Comm, name: str) -> None:
     for mode in {name: 0, **dict.fromkeys(one_in(4, MODES, name))}:
         new, _ = goes_on(comm, mode, run)
         if mode == name:
-            check(name, "the same replicas", run[2], new)
+            check(name, "same replicas", run[2], new)
         is_one = "sync" in MODES[name] and "sync" not in MODES[mode]
         for state in run[2][0]:
             had, has = ([rows[state] for rows in x if state in rows] for x in (run[2], new))
-            word = said(name, state, "a mode without it") if is_one or not has else "kept"
+            word = said(name, state, "mode without it") if is_one or not has else "kept"
             assert WORDS[word](had, has, range(len(had))), (name, mode, state, word)
 
 
