@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lib import steps_plot
+from lib import start_plot, steps_plot, text_plot
 from lib.collectives import plot as collectives
 from lib.communication import plot as communication
 from lib.scaling import plot as scaling
@@ -32,6 +32,8 @@ PLOTS: dict[str, Callable[[Sequence[Row], str], None]] = {
     "scaling": scaling.draw,
     "collectives": _collectives,
     "communication": communication.draw,
+    "start": start_plot.draw,
+    "text": text_plot.draw,
 }
 """By the benchmark that wrote the rows."""
 

@@ -22,7 +22,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
-from lib import published
+from lib import panels, published
 from lib.published import Published, Row, Table, price
 
 from nnmpi.planning.described.description import Description
@@ -152,29 +152,33 @@ def records_of(table: Table, rows: Sequence[Row], draws: int) -> list[dict[str, 
 
 
 def plot(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Draws predicted against published seconds, a point a row: on the left as machines are
-    described, on the right the first draw, without the rows that were fitted."""
-    from matplotlib import pyplot as plt
+    """Draws predicted against published seconds, a point a row: above as machines are
+    described, below the first draw, without the rows that were fitted."""
+    from matplotlib.figure import Figure
 
-    figure, both = plt.subplots(1, 2, figsize=(10, 5), sharey=True, constrained_layout=True)
+    figure = Figure(figsize=(panels.ACROSS, 11.5), layout="constrained")
+    both: Any = figure.subplots(2)
     every = [x for r in records for point in r["points"] for x in point[:2]]
     ends = [min(every) * 0.8, max(every) * 1.25]
-    for axes, seed, title in zip(both, (AS_IS, 0), ("as described", "fitted"), strict=True):
+    for axes, seed, title in zip(both, (AS_IS, 0), ("Machines as described", "Fitted to some rows"), strict=True):
         axes.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color="0.88",
                           label="within 10%")  # fmt: skip
         for k, name in enumerate(dict.fromkeys(r["title"] for r in records)):
             of_title = [r for r in records if (r["title"], r["seed"]) == (name, seed)]
             points = [p[:2] for r in of_title for p in r["points"] if not p[2]]
             marker = "..osD^vP"[k]
-            style = {"ms": 3 if marker == "." else 5, "mfc": "none", "color": f"C{k}"}
+            style = {"ms": 5 if marker == "." else 7, "mfc": "none", "color": f"C{k}"}
             axes.plot(
                 *zip(*points, strict=True) if points else ([], []), marker, label=name, **style
             )
-        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=title)
-        axes.set(xlabel="seconds of a step, published")
-    both[0].set(ylabel="seconds of a step, predicted")
-    both[0].legend()
-    figure.savefig(path, dpi=110)
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        axes.set_xlabel("published seconds of a step", size=12)
+        axes.set_ylabel("predicted seconds", size=12)
+        panels.style(axes, "both")
+        panels.title(axes, title)
+    figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower left", ncols=2,
+                  frameon=False, fontsize=12)  # fmt: skip
+    figure.savefig(path, dpi=panels.DPI)
 
 
 def main() -> None:

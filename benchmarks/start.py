@@ -14,19 +14,16 @@ A formula, a + b log2 p + c p with terms of at least 0, is fitted to it. Process
 before main() is that of Python's start only.
 """
 
-import math
 import time
 from collections.abc import Sequence
-from itertools import chain, combinations
 
 import numpy as np
-from lib import jobs, timing
+from lib import jobs, start_plot, timing
 from lib.flags import Parser
+from lib.start_plot import DRAWN, fit, predicted
 from lib.timing import Row
 
 PHASES = ("process", "import", "MPI_Init", "connections", "Comms", "discovery")
-TERMS = {"1": lambda p: 1.0, "log2 p": math.log2, "p": float}
-DRAWN = 100_000
 MANY = 32  # ranks that are started in all, at most, for repetitions
 
 
@@ -34,29 +31,6 @@ def started(ranks: int, timeout: float) -> np.ndarray:
     """Times of one start: (ranks, phases + 1, wall clock and processor)."""
     command = [*jobs.program("lib.start_rank"), repr(time.time())]
     return np.array(jobs.answer(jobs.mpirun(ranks, command), f"{ranks} ranks", timeout))
-
-
-def fit(ranks: Sequence[int], seconds: Sequence[float]) -> dict[str, float]:
-    """The coefficients of the terms, none negative, with the least squared relative error."""
-    weight = 1 / np.maximum(seconds, 1e-9)
-    columns = {name: np.array([f(p) for p in ranks]) * weight for name, f in TERMS.items()}
-    best = math.inf, dict.fromkeys(TERMS, 0.0)
-    for names in chain.from_iterable(combinations(TERMS, n) for n in range(1, 4)):
-        a = np.stack([columns[name] for name in names], axis=1)
-        x = np.linalg.lstsq(a, np.ones(len(ranks)), rcond=None)[0]
-        if x.min() >= 0:
-            error = float(((a @ x - 1) ** 2).sum())
-            best = min(
-                best,
-                (error, dict.fromkeys(TERMS, 0.0) | dict(zip(names, x.tolist(), strict=True))),
-                key=lambda pair: pair[0],
-            )
-    return best[1]
-
-
-def predicted(formula: dict[str, float], ranks: float) -> float:
-    """The seconds of a formula."""
-    return sum(formula[name] * f(ranks) for name, f in TERMS.items())
 
 
 def rows_of(ranks: int, samples: Sequence[np.ndarray], facts: Row) -> list[Row]:
@@ -75,23 +49,6 @@ def rows_of(ranks: int, samples: Sequence[np.ndarray], facts: Row) -> list[Row]:
         }
         for i, phase in enumerate(PHASES)
     ]
-
-
-def draw(rows: Sequence[Row], formulas: dict[str, dict[str, float]], path: str) -> None:
-    """Processor time over ranks: measured as dots, formulas as lines up to 100,000 ranks."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 5.6), layout="constrained")
-    axes = figure.subplots()
-    xs = np.geomspace(2, DRAWN, 60)
-    for phase, formula in formulas.items():
-        line = axes.plot(xs, [predicted(formula, x) for x in xs], label=phase)[0]
-        dots = [(r["ranks"], r["processor_seconds"]) for r in rows if r["case"] == phase]
-        axes.plot(*zip(*dots, strict=True), "o", color=line.get_color())
-    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="processor seconds of a rank")
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -122,10 +79,9 @@ def measure(
             f"{r['case']} {r['seconds']:.3f} ({r['processor_seconds']:.4f})" for r in last
         )
         print(f"{ranks:3} ranks, wall clock (processor): {own}", flush=True)
-    formulas = {}
     for phase in PHASES:
         own_rows = [r for r in rows if r["case"] == phase]
-        f = formulas[phase] = fit(sizes, [r["processor_seconds"] for r in own_rows])
+        f = fit(sizes, [r["processor_seconds"] for r in own_rows])
         print(
             f"{phase:12} {f['1']:.3g} + {f['log2 p']:.3g} log2 p + {f['p']:.3g} p s; at "
             f"{DRAWN:,} ranks {predicted(f, DRAWN):.3g} s"
@@ -133,7 +89,7 @@ def measure(
         for row in own_rows:
             row["predicted_seconds"] = predicted(f, row["ranks"])
     if plot:
-        draw(rows, formulas, plot)
+        start_plot.draw(rows, plot)
     timing.finish(path, rows)
 
 

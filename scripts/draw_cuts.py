@@ -109,29 +109,27 @@ def holding(kind: Any) -> Bytes:
 
 
 def draw(found: Sequence[Row], path: str) -> None:
-    """Draws two panels with a bar for each layout: bytes sent in a step, and bytes held."""
+    """Draws two panels with a bar for each layout: bytes sent in a step, and below them bytes held."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(16, 10.5), layout="constrained")
-    panels.heading(figure, f"{MODEL}: float32, Adam, each rank on a node of its own")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(panels.ACROSS, 15), layout="constrained")
+    panels.heading(figure, f"{MODEL}:\nfloat32, Adam, each rank on a node of its own")
+    sent, held = figure.subplots(2)
     at = [*places(found)]
-    for axes, what in ((left, "sent"), (right, "held")):
+    for axes, what in ((sent, "sent"), (held, "held")):
         bars(axes, at, [getattr(row, what) for row in found])
         panels.style(axes, "x")
-        axes.set_xlabel("MB", size=12)
-        axes.tick_params(axis="y", labelsize=11)
-    panels.title(left, "bytes and messages that a rank sends in a step")
-    panels.title(right, "held by a rank (dashed: by one rank alone)")
-    sends = [f"{mb(row.sent)} MB in {row.messages:,}" if row.messages else "0" for row in found]
-    label(left, at, [row.sent for row in found], sends)
-    label(right, at, [row.held for row in found], [f"{mb(row.held)} MB" for row in found])
+        axes.set_yticks(at, [row.options or "one rank" for row in found], size=12)
+        axes.set_ylim(at[-1] + 1, -1)
+    panels.title(sent, "A rank sends: MB in messages")
+    panels.title(held, "A rank holds: MB")
+    sends = [f"{mb(row.sent)} in {row.messages:,}" if row.messages else "0" for row in found]
+    label(sent, at, [row.sent for row in found], sends)
+    label(held, at, [row.held for row in found], [mb(row.held) for row in found])
     one = sum(found[0].held.values()) / 1e6
-    right.axvline(one, color="black", linewidth=1.2, linestyle="--")
-    left.set_yticks(at, [row.options or "one rank" for row in found], family="monospace", size=11)
-    left.set_ylim(at[-1] + 1, -1)
+    held.axvline(one, color="black", linewidth=1.2, linestyle="--")
     legend(figure)
-    figure.savefig(path, dpi=100, metadata={"Description": json.dumps(found)})
+    figure.savefig(path, dpi=panels.DPI, metadata={"Description": json.dumps(found)})
 
 
 def draw_zero(path: str) -> None:
@@ -140,7 +138,7 @@ def draw_zero(path: str) -> None:
 
     options = [f"--dp {ZERO_RANKS} --zero {stage}" for stage in range(4)]
     held = [row_of(one, ZERO_RANKS).held for one in options]
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    figure = Figure(figsize=(panels.ACROSS, 3.6), layout="constrained")
     axes = figure.subplots()
     bars(axes, range(4), held)
     panels.style(axes, "x")
@@ -148,8 +146,8 @@ def draw_zero(path: str) -> None:
     label(axes, range(4), held, [f"{mb(parts)} MB" for parts in held])
     axes.set_yticks(range(4), [f"--zero {stage}" for stage in range(4)], size=12)
     axes.set_ylim(3.6, -0.6)
-    legend(figure, 3)
-    figure.savefig(path, dpi=120, metadata={"Description": MODEL})
+    legend(figure, but="keys and values")
+    figure.savefig(path, dpi=panels.DPI, metadata={"Description": MODEL})
 
 
 def places(found: Sequence[Row]) -> Iterator[float]:
@@ -181,15 +179,16 @@ def mb(parts: Bytes) -> str:
     return f"{sum(parts.values()) / 1e6:.1f}"
 
 
-def legend(figure: Any, columns: int = 6) -> None:
+def legend(figure: Any, but: str = "") -> None:
+    """Names the parts, all but one, below the panels."""
     from matplotlib.patches import Patch
 
     patches = [
         Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name)
         for name, (colour, hatch) in PARTS.items()
-        if columns == len(PARTS) or name != "keys and values"
+        if name != but
     ]
-    place = {"loc": "outside lower center", "ncols": columns}
+    place = {"loc": "outside lower center", "ncols": 3}
     figure.legend(handles=patches, **place, frameon=False, fontsize=12)
 
 

@@ -8,10 +8,12 @@ the operations and bytes of nnmpi.planning.described.roofline. Needs matplotlib:
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from lib import panels  # noqa: E402
 
 from nnmpi.options import cli  # noqa: E402
 from nnmpi.planning.described.description import (  # noqa: E402
@@ -57,7 +59,7 @@ def kernels(machine: Description) -> Mapping[str, list[Kernel]]:
 
 def draw(name: str, out: str) -> None:
     """Writes the picture."""
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     machine = description_named(name)
     if machine is None:
@@ -65,25 +67,27 @@ def draw(name: str, out: str) -> None:
     dtype = next((name for name in reversed(HALVES) if name in machine.peak), "float32")
     rate, moved = machine.rate(dtype), machine.moved
     ridge, ends = rate / moved, (0.1, 10_000.0)
-    figure, axes = plt.subplots(figsize=(8, 4.8), constrained_layout=True)
+    figure = Figure(figsize=(panels.ACROSS, 5), layout="constrained")
+    axes: Any = figure.subplots()
     axes.plot([ends[0], ridge, ends[1]], [ends[0] * moved, rate, rate], color="black")
     axes.axvline(ridge, color="0.7", linestyle=":")
     for marker, (label, of_label) in zip("os", kernels(machine).items(), strict=True):
         points = [(k.operations / k.nbytes, k.rate(machine, dtype)) for k in of_label]
         axes.plot(*zip(*points, strict=True), marker, label=label)
         for kernel, point in zip(of_label, points, strict=True):
-            axes.annotate(kernel.name, point, (6, -12), textcoords="offset points", size=9)
-    axes.legend(loc="upper left")
-    note = {"textcoords": "offset points", "size": 9, "color": "0.3"}
+            axes.annotate(kernel.name, point, (6, -12), textcoords="offset points", size=11)
+    axes.legend(loc="upper left", frameon=False, fontsize=12)
+    note = {"textcoords": "offset points", "size": 11, "color": "0.3"}
     roof = f"products: {rate / 1e12:.0f} Tflop/s"
     axes.annotate(roof, (ends[1], rate), (-4, 6), ha="right", **note)
     slope = f"memory: {moved / 1e12:.2g} TB/s"
     axes.annotate(slope, (4.0, 4.0 * moved), (-6, 6), ha="right", **note)
     axes.annotate(f"{ridge:.0f} operations a byte", (ridge, rate / 3e3), (6, 0), **note)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=(rate / 5e3, 3 * rate))
-    axes.set(xlabel="operations for each byte that is read or written", title=machine.title)
-    axes.set(ylabel=f"operations a second, {dtype}")
-    figure.savefig(out, dpi=110)
+    axes.set_xlabel("operations for each byte that is read or written", size=12)
+    panels.style(axes)
+    panels.title(axes, f"{machine.title}: operations a second, {dtype}")
+    figure.savefig(out, dpi=panels.DPI)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,7 @@
-"""Plots of panels side by side: bars, each with a line at what was expected."""
+"""The style of plots: a width and letters that fit a phone, and panels one below the other.
+
+Letters of 12 points in a figure 7 inches wide are still legible on a screen 360 pixels wide.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -6,6 +9,8 @@ from typing import Any, NamedTuple
 from lib.timing import Row
 
 BLUE, INK = "#0072b2", "#555555"
+ACROSS = 7.0  # inches of a figure
+DPI = 150
 WIDTH = 0.74  # of a bar
 
 
@@ -23,15 +28,15 @@ def draw(rows: Sequence[Row], path: str, panels: Sequence[Panel], ranks: str) ->
 
     parts = [(p, [r for r in rows if r["section"] == p.section and p.shows(r)]) for p in panels]
     parts = [(panel, found) for panel, found in parts if found]
-    figure = Figure(figsize=(1 + 5.2 * max(len(parts), 1), 5.8), layout="constrained")
+    figure = Figure(figsize=(ACROSS, 0.6 + 4.6 * max(len(parts), 1)), layout="constrained")
     if rows:
         where = f"{ranks}, one thread each, {rows[0]['cores']} cores, {rows[0]['cpu']}"
         heading(figure, where)
     for i, (panel, found) in enumerate(parts):
-        axes = figure.add_subplot(1, len(parts), i + 1)
+        axes = figure.add_subplot(len(parts), 1, i + 1)
         panel.draw(axes, found)
         style(axes)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=DPI)
 
 
 def heading(figure: Any, text: str) -> None:

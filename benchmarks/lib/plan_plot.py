@@ -22,7 +22,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     """One panel; on the line a prediction is exact, in the band it is off by 12% at most."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 6.6), layout="constrained")
+    figure = Figure(figsize=(panels.ACROSS, 6.6), layout="constrained")
     axes: Any = figure.subplots()
     settings = [*dict.fromkeys(row["setting"] for row in rows)]
     for setting, colour in zip(settings, COLOURS, strict=False):
@@ -45,4 +45,4 @@ def draw(rows: Sequence[Row], path: str) -> None:
     axes.legend(frameon=False, fontsize=12, loc="upper left")
     panels.style(axes, "both")
     panels.title(axes, "Steps of layouts, predicted and measured; band: 12%")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=panels.DPI)

@@ -30,7 +30,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     ours = [row for row in rows if row.get("subject") == "nnmpi" and row["case"] in NAMES]
     best = {row["case"]: max(row[f"ratio to {name}"] for name in TORCH) for row in ours}
     cases = sorted(best, key=best.__getitem__, reverse=True)
-    figure = Figure(figsize=(9.2, 0.9 + 0.4 * len(cases)), layout="constrained")
+    figure = Figure(figsize=(panels.ACROSS, 0.9 + 0.4 * len(cases)), layout="constrained")
     axes = figure.subplots()
     for y, case in enumerate(cases):
         axes.barh(y, best[case], 0.72, color=panels.BLUE)
@@ -45,4 +45,4 @@ def draw(rows: Sequence[Row], path: str) -> None:
     axes.set_xlim(0, 1.02)
     panels.style(axes, "x")
     panels.title(axes, "Time of nnmpi's training step on one core")
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=panels.DPI)

@@ -77,7 +77,7 @@ def boxes(root: ElementTree.Element) -> list[tuple[float, float, float, float, s
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_span_is_a_box_within_its_row(name: str) -> None:
-    timeline = of(name)
+    timeline = of(name, m=4)  # few enough for one band
     root = ElementTree.fromstring(svg([timeline]))
     groups = root.findall(f"{NAMESPACE}g")
     spans = [s for s in timeline.spans if s.end > s.start]
@@ -130,7 +130,7 @@ def test_everything_lies_within_the_picture() -> None:
         assert y + h <= height
     texts = [t.text for t in root.iter(f"{NAMESPACE}text")]
     assert [*dict.fromkeys(t for t in texts if t in SCHEDULES)] == list(SCHEDULES)
-    assert texts.count("rank 3") == len(SCHEDULES) + 1  # naive goes on on a second band
+    assert texts.count("rank 3") > len(SCHEDULES)  # naive goes on on other bands
 
 
 def test_a_slow_timeline_is_cut_off() -> None:

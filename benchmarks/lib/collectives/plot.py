@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row], lines: Sequence[str], where: str, path: str) -> No
     measured = {row["algorithm"] for row in sums}
     shown = [name for name in lines if name in measured and name != APART]
     is_apart = APART in measured
-    figure = Figure(figsize=(7.2, 1.6 + 4.2 * (2 + is_apart)), layout="constrained")
+    figure = Figure(figsize=(panels.ACROSS, 1.6 + 4.2 * (2 + is_apart)), layout="constrained")
     top, below, *others = figure.subplots(2 + is_apart, squeeze=False)[:, 0]
     note = "Bands: half of the rounds; dashed: predicted from alpha and beta"
     panels.heading(figure, f"{where}\n{note}")
@@ -67,7 +67,7 @@ def draw(rows: Sequence[Row], lines: Sequence[str], where: str, path: str) -> No
         _ratios(others[0])
     handles, names = top.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower left", ncols=3, frameon=False, fontsize=13)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=panels.DPI)
 
 
 def _line(axes: Any, rows: Sequence[Row], key: str) -> None:

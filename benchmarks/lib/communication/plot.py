@@ -48,7 +48,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     if seconds:
         rate = of_network[0]["bits_per_second"] / 1e6
         drawn.append((seconds, f"Test loss over seconds, links of {rate:g} Mbit/s", "s"))
-    figure = Figure(figsize=(7.2, 0.6 + 5.2 * len(drawn)), layout="constrained")
+    figure = Figure(figsize=(panels.ACROSS, 0.6 + 5.2 * len(drawn)), layout="constrained")
     heading = f"{case}, {replicas} replicas, {first['steps']} steps; means of {seeds} seeds"
     panels.heading(figure, heading)
     for axes, (step, title, unit) in zip(
@@ -56,7 +56,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     ):
         panel(axes, curves, step, unit)
         panels.title(axes, title)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=panels.DPI)
 
 
 def curves_of(rows: Sequence[Row]) -> list[Curve]:

@@ -1,4 +1,7 @@
-"""The plot of benchmarks/scaling.py: samples per second on 1 and N ranks, a panel for each case."""
+"""The plot of benchmarks/scaling.py: samples per second on 1 and N ranks, a panel for each case.
+
+Bars lie on their sides, so that their labels fit a phone.
+"""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -22,12 +25,12 @@ def draw(rows: Sequence[Row], path: str) -> None:
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
     colors = _colors([row for row in rows if row["subject"] != APART])
-    figure = Figure(figsize=(11.5, 1.2 + 4.4 * len(cases)), layout="constrained")
+    figure = Figure(figsize=(panels.ACROSS, 1.6 + 4.8 * len(cases)), layout="constrained")
     all_axes = figure.subplots(len(cases), squeeze=False)[:, 0]
     first = rows[0]
-    where = f"{first['cpu']}, {first['cores']} cores, one thread per rank"
-    note = "On 2 ranks PyTorch is DDP. White, below: times one rank"
-    panels.heading(figure, f"{where}. {note}")
+    where = f"{first['cpu']}, {first['cores']} cores, one thread per rank; on 2 ranks PyTorch is DDP"
+    note = "White, on the left: times one rank; on the right: times PyTorch T+"
+    panels.heading(figure, f"{where}\n{note}")
     line = None
     for axes, case in zip(all_axes, cases, strict=True):
         line = _panel(axes, [row for row in rows if row["case"] == case], colors) or line
@@ -35,8 +38,8 @@ def draw(rows: Sequence[Row], path: str) -> None:
     names = list(colors)
     if line is not None:
         handles, names = [*handles, line], [*names, "ranks that train apart"]
-    figure.legend(handles, names, loc="outside lower left", ncols=6, frameon=False, fontsize=13)
-    figure.savefig(path, dpi=130)
+    figure.legend(handles, names, loc="outside lower left", ncols=3, frameon=False, fontsize=12)
+    figure.savefig(path, dpi=panels.DPI)
 
 
 def _panel(axes: Any, rows: Sequence[Row], colors: dict[str, str]) -> Any:
@@ -50,11 +53,12 @@ def _panel(axes: Any, rows: Sequence[Row], colors: dict[str, str]) -> Any:
     for row in (row for row in rows if row["subject"] == APART):
         at, height = ORDER.index(row["scaling"]), row["samples_per_second"]
         ends = at - WIDTH / 6, at + WIDTH / 2  # beside the first bar, whose label is above it
-        line = axes.hlines(height, *ends, color="black", linewidth=2, linestyle="--", zorder=5)
-    axes.set_ylim(0, 1.1 * max(row["samples_per_second"] for row in rows))
-    axes.set_xticks(range(len(ORDER)), [_group(bars, scaling) for scaling in ORDER])
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    panels.style(axes)
+        line = axes.vlines(height, *ends, color="black", linewidth=2, linestyle="--", zorder=5)
+    axes.set_xlim(0, 1.2 * max(row["samples_per_second"] for row in rows))
+    axes.set_yticks(range(len(ORDER)), [_group(bars, scaling) for scaling in ORDER])
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    panels.style(axes, "x")
     case, model = rows[0]["case"], rows[0]["model"]
     panels.title(axes, f"{case}, {model}: samples per second")
     return line
@@ -77,18 +81,19 @@ def _group(rows: Sequence[Row], scaling: str) -> str:
     return f"{ranks}\nbatch {row['batch_size']}"
 
 
-def _bar(axes: Any, row: Row, x: float, width: float, colors: dict[str, str]) -> None:
+def _bar(axes: Any, row: Row, y: float, width: float, colors: dict[str, str]) -> None:
     """A bar with its quartiles and its height; inside it the ratios to PyTorch and to one rank."""
-    height = row["samples_per_second"]
-    axes.bar(x, height, 0.94 * width, color=colors[_name(row)])
-    low = top = height
+    rate = row["samples_per_second"]
+    axes.barh(y, rate, 0.94 * width, color=colors[_name(row)])
+    low = top = rate
     if "seconds_low" in row:
         low, top = (row["batch_size"] / row[f"seconds_{end}"] for end in ("high", "low"))
-        axes.vlines(x, low, top, color="#222222", linewidth=1.4, zorder=4)
-    near = {"textcoords": "offset points", "ha": "center", "size": 11}
-    axes.annotate(f"{height:,.0f}", (x, top), (0, 3), **near)
-    inside = {**near, "color": "white", "weight": "bold", "rotation": 90}  # bars are narrow
+        axes.hlines(y, low, top, color="#222222", linewidth=1.4, zorder=4)
+    near = {"textcoords": "offset points", "va": "center", "size": 12}
+    above = {"zorder": 6, "bbox": {"color": "white", "pad": 0.5}}  # a line may cross it
+    axes.annotate(f"{rate:,.0f}", (top, y), (4, 0), **near, **above)
+    inside = {**near, "color": "white", "weight": "bold", "size": 11}
     if "ratio" in row:
-        axes.annotate(f"{row['ratio']:.2f} x T+", (x, low), (0, -5), va="top", **inside)
+        axes.annotate(f"{row['ratio']:.2f}", (low, y), (-4, 0), ha="right", **inside)
     if "over_one_rank" in row:
-        axes.annotate(f"{row['over_one_rank']:.2f}", (x, 0), (0, 8), va="bottom", **inside)
+        axes.annotate(f"{row['over_one_rank']:.2f}", (0, y), (5, 0), **inside)

@@ -9,22 +9,25 @@ from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, page, text
 
 MOST_REPLICAS = 32  # replicas that a drawing has room for
 CELL, RADIUS, NODE, TOP = 250, 100.0, 12.0, 56  # in pixels
+ACROSS = 2  # graphs beside each other: letters fit a phone
 ARROW, BEND, HEAD = "#2f6fd0", 0.14, 8.0
 
 
 def neighbours(graphs: Mapping[str, Gossip]) -> str:
-    """The graphs beside each other, each on a circle, or on its grid if that has several rows."""
+    """The graphs, two beside each other, each on a circle, or on its grid if it has several rows."""
     if (most := max(graph.replicas for graph in graphs.values())) > MOST_REPLICAS:
         raise ValueError(
             f"a drawing of neighbours has room for {MOST_REPLICAS} replicas, got {most}"
         )
     parts = list[str]()
     for k, (name, graph) in enumerate(graphs.items()):
-        x, sent = k * CELL, plural(len(graph.offsets), "message")
-        parts.append(text(x + 16, 24, name, 18, weight="bold"))
-        parts.append(text(x + 16, 46, f"{sent} a replica, gap {graph.gap():.2g}", 13, QUIET))
-        parts += _graph(graph, x + CELL / 2, TOP + CELL / 2)
-    return page(len(graphs) * CELL, CELL + TOP, parts)
+        row, column = divmod(k, ACROSS)
+        x, y, sent = column * CELL, row * (TOP + CELL), plural(len(graph.offsets), "message")
+        parts.append(text(x + 16, y + 24, name, 18, weight="bold"))
+        parts.append(text(x + 16, y + 46, f"{sent} a replica, gap {graph.gap():.2g}", 13, QUIET))
+        parts += _graph(graph, x + CELL / 2, y + TOP + CELL / 2)
+    rows = -(-len(graphs) // ACROSS)
+    return page(min(len(graphs), ACROSS) * CELL, rows * (TOP + CELL), parts)
 
 
 def _graph(graph: Gossip, x: float, y: float) -> Iterator[str]:

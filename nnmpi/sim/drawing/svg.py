@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10
+from textwrap import wrap
 from typing import NamedTuple
 
 from nnmpi.sim.drawing.timeline import (
@@ -17,16 +18,18 @@ from nnmpi.sim.drawing.timeline import (
 )
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
-PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
+PLOT = 620  # the width: a wider picture would have labels too small for a phone
 SHORTEST, NARROW = 8, 480  # of the shortest computation and of the plot: fit for a phone
 LINE = 3  # width of a span without duration
 SMALLEST = 9.0  # font size of a label
 HIGH = 0.72  # height of a digit over its font size
 NARROWEST = HIGH * SMALLEST + 1  # width of a box with room for a number turned by 90 degrees
 MOST_BANDS = 6  # for a timeline that is too long for one row a rank
-BOLD = 0.57  # mean width of a bold letter over its font size
+BOLD = 0.66  # mean width of a bold letter over its font size, of the widest of the fonts
 INK, QUIET, PAPER, IDLE, AREA = "#1f2430", "#667085", "#ffffff", "#eef0f3", "#a9b4c4"
 FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
+DARK = "@media (prefers-color-scheme: dark) { .nnmpi { filter: invert(.88) hue-rotate(180deg) } }"
+"""Dark on dark pages, in the same hues. The class keeps it from other pictures of a page."""
 
 
 class Band(NamedTuple):
@@ -49,16 +52,15 @@ class Band(NamedTuple):
 def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = None) -> str:
     """An SVG document of timelines one below the other, with a time axis and a legend.
 
-    Later stages of a rank are darker. Time without a span is idle and has the colour of the row.
+    Later stages of a rank have another shade. Time without a span is idle and has the colour of the row.
     Time after `until` is cut off, so that one slow timeline does not squeeze the others.
     """
     end = until or max(timeline.end for timeline in timelines) or 1
     y, parts = 16.0, list[str]()
     bands = _bands(timelines, end)
     if title:
-        size = min(20, (MARGIN + bands[0].width) / (BOLD * len(title)))
-        parts.append(text(16, y + 16, title, size, weight="bold"))
-        y += 36
+        lines, y = heading(title, y + 16, MARGIN + bands[0].width)
+        parts += lines
     for band in bands:
         for timeline in timelines:
             if band.start and timeline.end <= band.start:
@@ -86,15 +88,24 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
     """An SVG document of this size, scaled down where the page that shows it is narrower."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-        f'width="{width:g}" style="max-width:100%;height:auto" {FONT}>'
+        f'width="{width:g}" class="nnmpi" style="max-width:100%;height:auto" {FONT}>'
+        f"<style>{DARK}</style>"
     )
     return "\n".join([head, box(0, 0, width, height, PAPER), *parts, "</svg>\n"])
+
+
+def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[str], float]:
+    """The title of a picture from height y, on as many lines as it needs, and the height below."""
+    lines = wrap(title, max(1, int(width / (BOLD * size))))
+    step = 1.4 * size
+    texts = [text(16, y + i * step, line, size, weight="bold") for i, line in enumerate(lines)]
+    return texts, y + len(lines) * step
 
 
 def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
     """Yields the heading and rows of one timeline."""
     if timeline.title:
-        size = min(16, (MARGIN + band.width) / (BOLD * len(timeline.title)))
+        size = min(16, (MARGIN + band.width) / (BOLD * len(timeline.title)))  # on one line
         yield text(16, y + 24, timeline.title, size, weight="bold")
     last = timeline.end
     if last > end:
@@ -175,7 +186,7 @@ def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
     entries.append(("idle", IDLE))
     if any(span.stage >= t.ranks for t in timelines for span in t.spans):
-        entries.append(("darker: a later stage of the rank", "#9096a1"))
+        entries.append(("second shade: a later stage of the rank", "#9096a1"))
     for name, colour in entries:
         width = 25 + 7.2 * len(name) + 26
         if x + width > right + 24 and x > MARGIN:
