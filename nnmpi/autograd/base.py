@@ -79,7 +79,12 @@ class TensorBase:
 
     def item(self) -> Any:
         """The only element as a Python number; waits for the device."""
-        return backend.to_host(self.array).item()
+        if (value := self.array).size != 1:
+            raise ValueError(
+                f"a tensor of shape {tuple(value.shape)} has {value.size:,} elements, and only one "
+                "element can become a Python number: use tolist() or numpy() for all"
+            )
+        return backend.to_host(value).item()
 
     def __dlpack__(self, **options: Any) -> Any:
         """The memory of the tensor, for `from_dlpack` of another library."""

@@ -134,6 +134,9 @@ cat = concatenate
 def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None) -> Tensor:
     """The tensors joined along a new axis, by default axis 0."""
     ts, k = at_least_one("stack", tensors), axis_of(axis, dim, 0)
+    if len({tuple(t.shape) for t in ts}) > 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in ts)
+        raise ValueError(f"stack: shapes {shapes}: give tensors of one shape; cat joins others")
     return concatenate([t.unsqueeze(k) for t in ts], axis=k)
 
 

@@ -46,7 +46,10 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
     """The gradient that a backward pass starts from: the given one, or 1 for a root with one
     element."""
     if not root.requires_grad:
-        raise RuntimeError("backward: nothing under this tensor requires a gradient")
+        raise RuntimeError(
+            "backward: this tensor was not computed from one that requires a gradient: create that "
+            "with requires_grad=True, and compute outside of no_grad()"
+        )
     value = root.array
     xp, shape = xp_of(value), tuple(value.shape)
     if gradient is not None:

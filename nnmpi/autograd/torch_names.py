@@ -91,7 +91,14 @@ class TorchNames(TensorBase):
         y, (dtype, on) = self, type_and_device(args, dtype, device)
         if on and on.is_host != self.device.is_host:
             y = self.applied(_moved, y, on=on)
-        if dtype is not None and np.dtype(dtype) != y.operand.dtype:
+        try:
+            to_other = dtype is not None and np.dtype(dtype) != y.operand.dtype
+        except TypeError:
+            raise TypeError(
+                f"to: {dtype!r:.60} is neither a dtype, such as 'float32', nor one of the devices "
+                f"{', '.join(backend.DEVICES)}"
+            ) from None
+        if to_other:
             y = y.astype(dtype)
         return y.copy() if copy and y is self else y
 

@@ -48,8 +48,8 @@ class NumberedLayers(_Numbered):
         """Adds a layer at the end."""
         if not isinstance(layer, Module):
             raise ValueError(
-                f"{type(self).__name__}: layer {len(self)} is a {type(layer).__name__}, not a "
-                "Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
+                f"{type(self).__name__}: layer {len(self)} is of type {type(layer).__name__}, not "
+                "a Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
             )
         # after a deletion the next number may be taken
         names = (str(i) for i in range(len(self), 2 * len(self) + 1))

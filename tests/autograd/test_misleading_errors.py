@@ -35,6 +35,12 @@ def to_no_gpu() -> nnmpi.Tensor:
 
 MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "float64 input": (lambda: nn.Linear(3, 2)(t()), ValueError, ("x.astype('float32')",)),
+    "a device of another name": (
+        lambda: t().to("gpu"),
+        TypeError,
+        ("'gpu' is neither a dtype", "cpu, cuda, auto"),
+    ),
+    "item of two": (lambda: nnmpi.ones(2, 1).item(), ValueError, ("shape (2, 1) has 2 elements",)),
     "float64 images": (lambda: nn.Conv2d(1, 1, 2)(images()), ValueError, ("float32'",)),
     "save a module": (
         lambda: saved(nn.Linear(3, 2)),

@@ -26,7 +26,10 @@ from nnmpi.autograd.ops.elementwise import unbroadcast
 def matmul(a: Array, b: Array) -> Result:
     """a @ b with NumPy's rules: 1-D arguments are vectors, leading axes broadcast."""
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
-        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
+        raise ValueError(
+            f"matmul: shapes {a.shape} and {b.shape} do not fit: the first must have as many "
+            "columns as the second has rows"
+        )
     xp, (a, b) = xp_of(a), in_one_type(a, b)
     # vectors become matrices, so that both gradients are products of matrices
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
