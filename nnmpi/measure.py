@@ -72,7 +72,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
     out, within = chosen.pop("out"), chosen.pop("within")
 
     def checked() -> tuple[Config, float]:
-        check_target(out, "out")
+        check_target(out, "write")
         return Config(**chosen), duration(within)
 
     config, seconds = all_or_none(comm, checked)

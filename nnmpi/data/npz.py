@@ -76,5 +76,11 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 def _array(archive: Any, name: str, path: Path) -> np.ndarray:
     """An array of the archive, in the dtype in which it will be stored."""
     with reading(f"{path}: {name}.npy", REMEDY), np.errstate(over="ignore"):
-        array = np.asarray(archive[name])  # a member that is not an array is returned as bytes
+        try:
+            array = np.asarray(archive[name])  # a member that is not an array is returned as bytes
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
+            found = f"{shown(path)}: {name} holds Python objects, such as rows of unequal lengths"
+            raise RefusedError(f"{found}; {REMEDY}") from None
         return array.astype(kept_as(array.dtype, name in LABELS), copy=False)

@@ -170,7 +170,10 @@ def refused(file: Path) -> Iterator[None]:
                 f"{cannot}: it is a pickle, as torch.save writes; convert it: {convert}"
             ) from None
         reason = shown(" ".join(str(error).split()))
-        raise ValueError(f"{cannot}: not a complete safetensors file ({reason})") from None
+        raise ValueError(
+            f"{cannot}: not a complete safetensors file ({reason}); save or copy it again, or name "
+            "another file"
+        ) from None
 
 
 _CONVERT = "python -c \"import nnmpi; nnmpi.save(nnmpi.load('{0}'), '{1}')\""

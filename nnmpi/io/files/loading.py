@@ -185,7 +185,8 @@ def _checked(
         check_state(sources, sources, places)
     except ValueError as error:
         prefix = "" if loaded.loaded or not partial else "no tensor in it fits the model: "
-        takes = "; to train with the tensors that fit, add --load-partial"
-        remedy = takes if loaded.loaded and not partial else ""
-        raise ValueError(f"--load {path}: {prefix}{error}{remedy}") from None
+        takes = "to train with the tensors that fit, add --load-partial"
+        other = "choose the model that was saved, or load another file"
+        remedy = takes if loaded.loaded and not partial else other
+        raise ValueError(f"--load {path}: {prefix}{error}; {remedy}") from None
     return loaded

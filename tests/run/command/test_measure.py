@@ -219,6 +219,13 @@ def test_a_machine_file_whose_missing_is_no_text_is_refused(tmp_path: Path) -> N
         read_machine(file)
 
 
+def test_a_file_in_no_directory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measure.main([*IRIS, "--out", str(tmp_path / "none" / "m.json")]) == 2
+    assert f"cannot write {tmp_path}/none/m.json: there is no directory" in capsys.readouterr().err
+
+
 def test_a_burst_of_messages_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once they took a microsecond, and then, beside other programs, a millisecond each."""
     calls, seconds = count(), count(step=1e-3)
