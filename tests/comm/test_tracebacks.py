@@ -41,3 +41,9 @@ def test_a_traceback_of_nnmpi_alone_is_whole() -> None:
     text = traceback_text(caught.value.with_traceback(trace))
     assert text.startswith("Traceback")
     assert "config.py" in text
+
+
+@pytest.mark.parametrize("text", ["MPI_ERR_TRUNCATE: message truncated", "Message truncated"])
+def test_a_truncated_message_names_the_check_of_collectives(text: str) -> None:
+    assert "NNMPI_DEBUG=collectives" in traceback_text(RuntimeError(text))
+    assert "NNMPI_DEBUG" not in traceback_text(RuntimeError("another"))

@@ -155,6 +155,11 @@ PACKAGE = str(Path(__file__).parents[2]) + os.sep
 RUNPY = "<frozen runpy>"  # frames of `python -m`
 DECORATOR = np.errstate.__call__.__code__.co_filename  # np.errstate decorates functions of nnmpi
 
+TRUNCATED = (
+    "ranks called different collectives, or with arrays of different lengths or types: "
+    "NNMPI_DEBUG=collectives shows the calls that differ\n"
+)
+
 
 def traceback_text(error: BaseException) -> str:
     """The traceback of an exception without frames of nnmpi, unless it has no other frames.
@@ -162,14 +167,16 @@ def traceback_text(error: BaseException) -> str:
     With NNMPI_TRACEBACK=full it is Python's full traceback.
     """
     described = TracebackException.from_exception(error)
+    # the text of MPI_ERR_TRUNCATE, in any MPI
+    hint = TRUNCATED if "message truncated" in str(described).lower() else ""
     stacks = [part.stack for part in _chain(described)]
     left_out = sum(map(_is_ours, frames := [frame for stack in stacks for frame in stack]))
     if os.environ.get("NNMPI_TRACEBACK") == "full" or left_out in (0, len(frames)):
-        return "".join(described.format())
+        return "".join(described.format()) + hint
     for part in _chain(described):
         part.stack = StackSummary.from_list([f for f in part.stack if not _is_ours(f)])
     about = f"{left_out} frames of nnmpi are left out; NNMPI_TRACEBACK=full shows them\n"
-    return about + "".join(described.format())
+    return about + "".join(described.format()) + hint
 
 
 def _chain(error: TracebackException | None) -> Iterator[TracebackException]:
