@@ -39,7 +39,7 @@ def checked_rank(rank: int, size: int) -> int:
     """Returns the rank number as an int; raises ValueError unless 0 <= rank < size."""
     rank = operator.index(rank)
     if not 0 <= rank < size:
-        raise ValueError(f"rank {rank} is out of range for {size} ranks: use 0 to {size - 1}")
+        raise ValueError(f"rank {rank} is out of range: the ranks of this Comm are 0 to {size - 1}")
     return rank
 
 

@@ -78,7 +78,7 @@ class Mesh:
             remedy = "leave dp out" if dp else f"use another --{' or --'.join(others)}"
             raise ValueError(
                 f"{' x '.join(asked)} does not fit {ranks} rank{'s' * (ranks != 1)}: "
-                f"start it with mpirun -n {wanted}, or {remedy}"
+                f"take {wanted} (mpirun -n {wanted}; in a simulation --ranks {wanted}), or {remedy}"
             )
         names = order.split(",")
         for axis in AXES:

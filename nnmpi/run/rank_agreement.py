@@ -184,7 +184,11 @@ def check_copies(part: ModelPart, comm: Comm, step: int, buffers: bool) -> None:
 
 
 def _given(values: Mapping[str, Any], remedy: str) -> list[Compared]:
-    return [(f"{name} ({value!r:.60})", value, remedy) for name, value in values.items()]
+    return [(f"{name} ({_text(value)})", value, remedy) for name, value in values.items()]
+
+
+def _text(value: Any) -> str:
+    return "not given" if value is None else f"{value!r:.60}"
 
 
 def _options_of(config: Config) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
+from nnmpi.run import rank_agreement
 
 
 def changed(part: int, index: tuple[int, ...], n: int = 70) -> tuple[np.ndarray, ...]:
@@ -80,6 +81,17 @@ def test_the_error_names_what_differs(name: str) -> None:
 
     words = CASES[name][1]
     assert threads.run(3, rank) == [OtherRankError, ValueError, OtherRankError]
+
+
+def test_a_value_that_one_rank_lacks_is_not_given() -> None:
+    def rank(comm: Comm) -> str:
+        with pytest.raises((ValueError, OtherRankError)) as caught:
+            rank_agreement.check_given(comm, {"dp": None if comm.rank else 2})
+        return str(caught.value)
+
+    assert all(
+        "rank 1 differs from rank 0 in dp (not given)" in text for text in threads.run(2, rank)
+    )
 
 
 def test_stages_are_compared_with_their_replicas() -> None:

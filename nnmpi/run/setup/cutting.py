@@ -74,9 +74,10 @@ def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
     x, y = arrays(dataset.train.x), dataset.train.y
     if y.ndim != 2 or any(array.shape[1:2] != y.shape[1:] for array in x):
         shapes = ", ".join(str(array.shape[1:]) for array in x)
+        labels = f"labels of shape {y.shape[1:]}" if y.ndim > 1 else "one label each"
         raise ValueError(
             f"cp {config.cp} cuts sequences along their positions, and samples of {dataset.name} "
-            f"are {shapes} with labels {y.shape[1:]}: use windows of tokens with a label for each, "
+            f"have the shape {shapes} and {labels}: use windows of tokens with a label for each, "
             "such as --data text, or --dp"
         )
     if metrics or not isinstance(loss, ClassLoss):

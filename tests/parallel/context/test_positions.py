@@ -130,7 +130,9 @@ def test_tests_of_another_length_are_refused(cut: dict[str, Any]) -> None:
 
 
 def test_samples_without_positions_are_refused() -> None:
-    with refused("cp 2 cuts sequences", "samples of digits are (1, 8, 8) with labels ()"):
+    with refused(
+        "cp 2 cuts sequences", "samples of digits have the shape (1, 8, 8) and one label each"
+    ):
         threads.run(2, lambda comm: Trainer(Config(cp=2), comm=comm))
 
 
