@@ -25,7 +25,8 @@ class Action(Enum):
 
 
 class TreeMove(NamedTuple):
-    """One action, and its slice (LEAF) or peer rank (RECEIVE, SEND)."""
+    """One action of a rank. `other` is the slice that a LEAF computes, or the rank that a RECEIVE
+    or SEND exchanges with; ADD needs neither."""
 
     action: Action
     other: int = -1

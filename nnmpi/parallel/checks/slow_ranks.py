@@ -101,6 +101,7 @@ def fitted(config: Config, workers: int) -> dict[str, Any]:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """The delays that a config asks for, as fields of the start event."""
+    """The artificial delays that a config asks for, --slow-rank and --jitter, as fields of the
+    event that describes the start of a run."""
     slowed = {"slow_rank": a.config.slow_rank, "jitter": a.config.jitter}
     return {name: value for name, value in slowed.items() if value}

@@ -24,7 +24,7 @@ def jitter(e: Event) -> Iterator[str]:
 
 
 def verify(e: Event) -> Iterator[str]:
-    """A phrase on the second model."""
+    """A phrase that says that each step is compared with a model on one rank."""
     yield "verified against one rank"
 
 

@@ -117,10 +117,10 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Runs a backward pass, or its second half, unit by unit: by the tape, then as a replay.
+        """Runs a backward pass, or its second half, twice: each unit by the tape, then as a replay.
 
-        Between units, a parameter of several units has the gradient of a part of them, and the tape
-        and the replay each go on with their own.
+        Both add to the gradients of the same parameters. So before each unit, the gradients are set
+        to what the tape, or the replay, has computed so far, and in the end both are compared.
         """
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]

@@ -72,11 +72,12 @@ class Notes:
             self._is_same = False
 
     def noting(self) -> AbstractContextManager[None]:
-        """A context in which what arrives is noted."""
+        """A context in which copies of the arrays that are sent and that arrive are kept."""
         return _with_wires(lambda comm, array: _NotingWire(comm, self))
 
     def recalling(self) -> AbstractContextManager[None]:
-        """A context in which arrays get what was noted, and nothing is sent."""
+        """A context in which exchanges send and receive nothing: the arrays that would receive get
+        the copies that `noting` has kept, in order."""
         return _with_wires(lambda comm, array: _RecallingWire(comm, self))
 
 

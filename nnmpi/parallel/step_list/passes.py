@@ -1,4 +1,8 @@
-"""Passes of units and their messages: the first steps in the making of a list.
+"""The passes of a rank and their messages: the first part of the list of what it does in a step.
+
+A schedule orders the passes of whole stages. Here each is replaced by the passes of its units, the
+layers that no pipeline separates: F3.0 is the forward pass of unit 3 with micro-batch 0, and B3.0
+its backward pass. NOTE follows the last forward pass: all losses are known.
 
 a schedule's    F0 (stage 2)                 B0 (stage 2)
 units           F3.0 F4.0                    B4.0 B3.0

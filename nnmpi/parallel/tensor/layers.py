@@ -41,9 +41,11 @@ from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
-    """The base of all sharded layers: this rank has channels bounds[rank] to bounds[rank + 1] - 1.
+    """The base of layers whose channels are divided among ranks: this rank has channels
+    bounds[rank] to bounds[rank + 1] - 1.
 
-    spec   how ranks have what is not cut along channels
+    spec   how ranks hold the activations that are not cut along channels: whole on every rank, or
+           cut along positions or samples
     """
 
     comm: Comm

@@ -56,8 +56,11 @@ def takes_samples(graph: Graph, node: Node) -> bool:
 
 
 def follows(node: Node) -> bool:
-    """Returns True if a layer works unchanged on a part of its input, and so never changes how that
-    is cut; some of these layers exchange rows of images."""
+    """Returns True if a layer has no parameters and works as it is on a part of its input: its
+    output is then cut like its input.
+
+    Layers that need rows of images from the neighbouring ranks, such as pooling, count too.
+    """
     if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False
     return not any(way.rebuilds for way in ways(node.layer) if IMAGE_ROWS not in way.markers)

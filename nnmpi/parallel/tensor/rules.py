@@ -77,10 +77,12 @@ def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
 
 
 class LayerRule(NamedTuple):
-    """The rule by which ranks may divide a layer.
+    """How the ranks may divide a layer of one type.
 
-    ways       along tp, the preferred one first
-    positions  the PositionRule, for sequences that cp cuts
+    ways       under tensor parallelism (tp): each Way says which axes of the input, the output and
+               the parameters are cut; the preferred one comes first
+    positions  under context parallelism (cp), which cuts sequences: a function that returns the
+               axis of positions in the output, or None if the layer mixes positions
     """
 
     ways: tuple[Way, ...] = ()
