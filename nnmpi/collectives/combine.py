@@ -123,7 +123,11 @@ def factors(p: int) -> Shape:
 #                1, rho -1    0 <-> 7   2 <-> 1   4 <-> 3   6 <-> 5
 #                2, rho 3     0 <-> 3   2 <-> 5   4 <-> 7   6 <-> 1
 class Partners(NamedTuple):
-    """Whom each rank exchanges halves with in each step, and the chunk with which it ends."""
+    """A recursive halving: in each step, each rank exchanges half of what it has with a partner.
+
+    of     the partner of each rank in each step
+    chunk  the chunk of the array that each rank has at the end
+    """
 
     of: Ranks  # [step, rank]
     chunk: Ranks  # [rank]

@@ -19,16 +19,15 @@ Links: TypeAlias = Callable[[Ranks, Ranks], Ranks]
 
 
 class Topology(NamedTuple):
-    """A network of switches or of links between neighbours.
+    """The links of a network (switches, or a torus) and which of them each message takes.
 
-    text    its name, as `--network` takes it
-    ranks   the number of ranks that it connects
-    links   the links of messages
-    width   of each link, how many messages it carries at full speed
-    shape   the sides of a torus
-    node    ranks of a node, which is inside of another network
-
-    Ranks take the places of a topology in order.
+    text    the name of the topology, as `--network` takes it
+    ranks   the largest number of ranks that it connects; rank i is at place i
+    links   a function: the numbers of the links that messages take, given the arrays of their
+            senders and of their receivers
+    width   a function: how many messages each link carries at full speed; None: one each
+    shape   the lengths of the sides of a torus; else empty
+    node    the number of ranks in a node, if the topology describes nodes; else 0
     """
 
     text: str

@@ -145,8 +145,11 @@ class StepCode:
     # ---- values
 
     def _take(self, value: Any, name: str) -> Any:
-        """Takes a value that the step reads under this name; raises UnfitError if it may change
-        unseen. Returns it if only its attributes may be used, and FREE for others."""
+        """Registers a value that the step reads under this name, so that `is_same` sees changes.
+
+        Raises UnfitError if it could change unnoticed. Returns a module or namespace itself, since
+        the step may read only its attributes, and FREE for any other value.
+        """
         if isinstance(value, Module):
             self.modules += [value] * (value not in self.modules)
         elif isinstance(value, Optimizer) and is_own(value):

@@ -44,7 +44,8 @@ def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], 
 
 
 def close_dropped(comm: Comm) -> None:
-    """Closes the sessions that all ranks have dropped. Every rank calls it."""
+    """Closes the sessions of Trainers that have been garbage collected on all ranks. Every rank
+    calls it."""
     if SESSIONS in comm.attributes:
         dropped = comm.attributes[SESSIONS].dropped
         for number in sorted(set.intersection(*gather_objects(comm, {*dropped}))):

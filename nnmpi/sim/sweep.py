@@ -75,7 +75,10 @@ def table(by: str, rows: list[list[Record]]) -> str:
 
 
 def _fastest(by: str, rows: list[list[Record]]) -> str:
-    """The fastest algorithm for each range of sizes; "" for ranks, where it alternates."""
+    """A text that names the fastest algorithm for each range of sizes.
+
+    It is empty for one algorithm, and if the number of ranks varies: then the fastest alternates.
+    """
     if by == "ranks" or len(rows[0]) == 1:
         return ""
     best = [min(row, key=itemgetter("seconds")) for row in rows]

@@ -175,8 +175,8 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
 def _spool(
     text: Path, tokenizer: Tokenizer, dtype: np.dtype[Any], comm: Comm, spool: IO[bytes]
 ) -> Iterator[int]:
-    """Writes the tokens of this rank's part to its spool, and yields the number of tokens in each
-    piece."""
+    """Tokenizes this rank's part of the text piece by piece, and writes the tokens to `spool`, a
+    temporary file; yields the number of tokens in each piece."""
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
             encoded = tokenizer.encode(piece)

@@ -83,7 +83,11 @@ def depthwise_images(
 def depthwise_weights(
     x: Array, z: Array, w: InOut, top: int, left: int, down: int, right: int, dh: int, dw: int
 ) -> None:
-    """Adds the gradient of the weights to w, from the gradient z of the outputs."""
+    """Adds the gradient of the weights to w (kh, kw, C), from images x (n, H, W, C) and the
+    gradient z (n, h, w, C) of the outputs.
+
+    `top` and `left` are paddings, `down` and `right` strides, `dh` and `dw` dilations.
+    """
     for k, pixels, part in _terms(x, w, z, top, left, down, right, dh, dw):
         w[k] += column_sum((pixels * part).reshape(-1, w.shape[2]))
 

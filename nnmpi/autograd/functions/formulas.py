@@ -52,7 +52,7 @@ def logical_or(a: Any, b: Any) -> Tensor:
 
 
 def logical_xor(a: Any, b: Any) -> Tensor:
-    """True where one element of two is not 0."""
+    """True where exactly one of the two elements is not 0."""
     return _truths(a) ^ _truths(b)
 
 

@@ -153,7 +153,8 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns g as rows, and the gradients of w and b."""
+        """Returns g as a matrix of rows, the gradient of w and that of b; those two are not filled
+        in if neither is needed."""
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:

@@ -93,7 +93,10 @@ class AllReduceDispatch:
         return SharedReduction(topology, self._interpreter, n, dtype)
 
     def node_transport(self, nbytes: int) -> Transport:
-        """A transport of this node's ranks, if `nbytes` of memory can be shared; collective."""
+        """A new transport between the ranks of this node, for memory that they share; collective.
+
+        Raises NoRoomError on all ranks unless each node has `nbytes` of shared memory free.
+        """
         self.topology().check_memory(nbytes, "a memory for each node", "go without shared memory")
         return self.topology().node.duplicate()
 

@@ -1,9 +1,10 @@
-"""Files that are replaced whole or not at all: the new content is written beside the file first.
+"""Files that are replaced whole or not at all: the new content is written to a temporary file in
+the same directory, which is then renamed to the file.
 
-    .nnmpi-NAME.part    NAME is a hash of the file's name
+    .nnmpi-HASH.part    the temporary file; HASH is a hash of the file's name
 
-The writer holds a lock on the part until it has replaced the file. If a process was killed, the
-next writer of the same name takes its part.
+The writer locks the temporary file until it has been renamed. If the process is killed before, the
+temporary file stays, and the next writer of the same file overwrites it.
 """
 
 import fcntl

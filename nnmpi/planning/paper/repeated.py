@@ -56,7 +56,7 @@ def in_sections(a: Arrangement) -> Arrangement:
 
 @cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
-    """The sections of a stage."""
+    """The parts of a stage in order, such as its embedding and each block, as Sections."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
     parts = enumerate(cut.division.stages)
     return [_cached_section(cut, i) for i, part in parts if part.nodes.start in nodes]

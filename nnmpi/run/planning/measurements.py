@@ -192,8 +192,10 @@ def update(node: Node, session: Session, fields: Fields) -> None:
 
 
 def moving(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the seconds in which an array function reads or writes a byte, by adding two arrays
-    as long as all parameters."""
+    """Measures the seconds that an array function takes for each byte that it reads or writes.
+
+    It adds two arrays, each with as many elements as the model has parameters.
+    """
     a, b = np.ones((2, _numbers(session)), np.float32)
     fields["moving"] = node.cold_seconds(partial(np.add, a, b)) / (3 * a.nbytes)
 
