@@ -495,13 +495,13 @@ ADD_ONS = {
     "transformer": AddOn(
         modules=("nnmpi.nn.layers.multihead", "nnmpi.nn.layers.transformer"),
         rows={
-            "names": {
-                "nn.MultiheadAttention": "nnmpi.nn.layers.multihead:MultiheadAttention",
-                **{
-                    f"nn.{name}": f"nnmpi.nn.layers.transformer:{name}"
-                    for name in ("TransformerEncoder", "TransformerEncoderLayer")
+            "names": _places(
+                {
+                    "nn.layers.multihead": "MultiheadAttention",
+                    "nn.layers.transformer": "TransformerEncoder TransformerEncoderLayer",
                 },
-            }
+                "nn.",
+            )
         },
     ),
     "recurrent": AddOn(
@@ -513,14 +513,13 @@ ADD_ONS = {
         rows={
             "names": {
                 "nn.utils.rnn": "nnmpi.nn.utils.rnn",
-                **{
-                    f"nn.{name}": f"nnmpi.nn.layers.recurrent:{name}"
-                    for name in ("GRU", "LSTM", "RNN")
-                },
-                **{
-                    f"nn.{name}": f"nnmpi.nn.layers.recurrent_cells:{name}"
-                    for name in ("GRUCell", "LSTMCell", "RNNCell")
-                },
+                **_places(
+                    {
+                        "nn.layers.recurrent": "GRU LSTM RNN",
+                        "nn.layers.recurrent_cells": "GRUCell LSTMCell RNNCell",
+                    },
+                    "nn.",
+                ),
             }
         },
     ),
@@ -543,15 +542,14 @@ ADD_ONS = {
                     for kind in ("Circular", "Constant", "Reflection", "Replication", "Zero")
                     for axes in (1, 2)
                 },
-                **{
-                    f"nn.{name}": f"nnmpi.nn.layers.padding:{name}"
-                    for name in ("PixelShuffle", "PixelUnshuffle", "Unflatten")
-                },
-                "nn.EmbeddingBag": "nnmpi.nn.layers.embedding_bag:EmbeddingBag",
                 **_places(
                     {
                         "nn.layers.distances": "CosineEmbeddingLoss CosineSimilarity"
                         " MarginRankingLoss PairwiseDistance TripletMarginLoss",
+                        "nn.layers.embedding_bag": "EmbeddingBag",
+                        "nn.layers.more_activations": "Hardsigmoid Hardswish Hardtanh LogSigmoid"
+                        " Mish ReLU6 SELU Softsign",
+                        "nn.layers.padding": "PixelShuffle PixelUnshuffle Unflatten",
                         "nn.more_losses": "BCELoss BCEWithLogitsLoss HuberLoss KLDivLoss"
                         " SmoothL1Loss",
                     },
@@ -561,36 +559,21 @@ ADD_ONS = {
                     {
                         "nn.layers.distances": "cosine_similarity normalize pairwise_distance"
                         " triplet_margin_loss",
+                        "nn.layers.more_activations": "hardsigmoid hardswish hardtanh logsigmoid"
+                        " mish relu6 selu softsign",
                         "nn.more_losses": "binary_cross_entropy binary_cross_entropy_with_logits"
                         " huber_loss kl_div smooth_l1_loss",
                     },
                     "nn.functional.",
                 ),
-                **{
-                    f"nn.{name}": f"nnmpi.nn.layers.more_activations:{name}"
-                    for name in (
-                        *("Hardsigmoid", "Hardswish", "Hardtanh", "LogSigmoid", "Mish"),
-                        *("ReLU6", "SELU", "Softsign"),
-                    )
-                },
-                **{
-                    f"nn.functional.{name}": f"nnmpi.nn.layers.more_activations:{name}"
-                    for name in (
-                        *("hardsigmoid", "hardswish", "hardtanh", "logsigmoid", "mish"),
-                        *("relu6", "selu", "softsign"),
-                    )
-                },
-                **{
-                    f"nn.utils.{name}": f"nnmpi.nn.utils.norms:{name}"
-                    for name in (
-                        *("weight_norm", "remove_weight_norm"),
-                        *("spectral_norm", "remove_spectral_norm"),
-                    )
-                },
-                **{
-                    f"nn.utils.{name}": f"nnmpi.nn.utils.vectors:{name}"
-                    for name in ("parameters_to_vector", "vector_to_parameters")
-                },
+                **_places(
+                    {
+                        "nn.utils.norms": "remove_spectral_norm remove_weight_norm spectral_norm"
+                        " weight_norm",
+                        "nn.utils.vectors": "parameters_to_vector vector_to_parameters",
+                    },
+                    "nn.utils.",
+                ),
             }
         },
     ),
@@ -602,16 +585,15 @@ ADD_ONS = {
         ),
         rows={
             "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
-            "names": {
-                **{
-                    f"optim.{name}": f"nnmpi.optim.adaptive:{name}"
-                    for name in ("Adadelta", "Adagrad", "NAdam", "RAdam")
+            "names": _places(
+                {
+                    "optim.adaptive": "Adadelta Adagrad NAdam RAdam",
+                    "optim.layerwise": "LAMB LARS",
+                    "optim.lbfgs": "LBFGS",
+                    "optim.muon": "Muon",
                 },
-                "optim.LAMB": "nnmpi.optim.layerwise:LAMB",
-                "optim.LBFGS": "nnmpi.optim.lbfgs:LBFGS",
-                "optim.LARS": "nnmpi.optim.layerwise:LARS",
-                "optim.Muon": "nnmpi.optim.muon:Muon",
-            },
+                "optim.",
+            ),
             "optimizers": {
                 **{
                     name.lower(): f"nnmpi.optim.adaptive:{name}"
@@ -636,10 +618,7 @@ ADD_ONS = {
                 "cuda.amp": "nnmpi.cuda.amp",
                 "autocast": "nnmpi.amp:autocast",
                 "backends": "nnmpi.backends",
-                **{
-                    name: f"nnmpi.memory_formats:{name}"
-                    for name in ("channels_last", "contiguous_format", "preserve_format")
-                },
+                **_places({"memory_formats": "channels_last contiguous_format preserve_format"}),
             }
         },
     ),
