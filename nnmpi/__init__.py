@@ -137,14 +137,16 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.functions.rearranging import roll as roll
     from nnmpi.autograd.functions.rearranging import select as select
     from nnmpi.autograd.functions.rearranging import tile as tile
-    from nnmpi.autograd.functions.rearranging import tril_indices as tril_indices
-    from nnmpi.autograd.functions.rearranging import triu_indices as triu_indices
     from nnmpi.autograd.functions.rearranging import unbind as unbind
     from nnmpi.autograd.functions.rounding import ceil as ceil
     from nnmpi.autograd.functions.rounding import floor as floor
     from nnmpi.autograd.functions.rounding import round as round  # noqa: A004
     from nnmpi.autograd.functions.rounding import sign as sign
     from nnmpi.autograd.functions.rounding import trunc as trunc
+    from nnmpi.autograd.functions.triangles import tril as tril
+    from nnmpi.autograd.functions.triangles import tril_indices as tril_indices
+    from nnmpi.autograd.functions.triangles import triu as triu
+    from nnmpi.autograd.functions.triangles import triu_indices as triu_indices
     from nnmpi.autograd.functions.typed import BoolTensor as BoolTensor
     from nnmpi.autograd.functions.typed import ByteTensor as ByteTensor
     from nnmpi.autograd.functions.typed import CharTensor as CharTensor

@@ -463,7 +463,8 @@ ADD_ONS = {
                     " set_grad_enabled",
                     "autograd.functions.measuring": "cdist",
                     "autograd.functions.products": "einsum",
-                    "autograd.functions.rearranging": "meshgrid tril_indices triu_indices",
+                    "autograd.functions.rearranging": "meshgrid",
+                    "autograd.functions.triangles": "tril tril_indices triu triu_indices",
                     "autograd.functions.typed": "BoolTensor ByteTensor CharTensor DoubleTensor"
                     " FloatTensor HalfTensor IntTensor LongTensor ShortTensor is_tensor",
                 }

@@ -9,12 +9,12 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.autograd.arguments import flat
-from nnmpi.autograd.functional import as_tensors, backend_of, tensor, where
+from nnmpi.autograd.functional import backend_of, tensor
 from nnmpi.autograd.tensor import Tensor, array_on
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "full", "full_like",
-    "linspace", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+    "linspace", "ones", "ones_like", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -124,25 +124,3 @@ def linspace(start: float, end: float, steps: int) -> Array:
 def eye(n: int, m: int | None = None) -> Array:
     """A matrix with 1 on the diagonal and 0 elsewhere."""
     return np.eye(n, m)
-
-
-def tril(t: Any, diagonal: int = 0) -> Tensor:
-    """The lower triangles of the matrices in the last two axes: elements above the diagonal become
-    0."""
-    return _triangle(t, diagonal, True)
-
-
-def triu(t: Any, diagonal: int = 0) -> Tensor:
-    """The upper triangles of the matrices in the last two axes: elements below the diagonal become
-    0."""
-    return _triangle(t, diagonal - 1, False)
-
-
-def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
-    """The elements on and below a diagonal (`lower`) or those above it, with 0 elsewhere."""
-    (t,) = as_tensors(t)
-    if t.ndim < 2:
-        raise ValueError(f"tril and triu take matrices, not a tensor of shape {t.shape}")
-    mask = np.tri(t.shape[-2], t.shape[-1], diagonal, dtype=bool)
-    zero = t.dtype.type(0).item()
-    return where(backend.of(t.operand).asarray(mask == lower), t, zero)

@@ -150,16 +150,6 @@ def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
     return divided
 
 
-def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """The rows and columns of the elements on and below a diagonal of a matrix, as (2, n)."""
-    return tensor(np.stack(np.tril_indices(row, offset, col)), device=device)
-
-
-def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """The rows and columns of the elements on and above a diagonal of a matrix, as (2, n)."""
-    return tensor(np.stack(np.triu_indices(row, offset, col)), device=device)
-
-
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """The coordinates of a grid: for each vector a tensor with an axis for every vector, in which
     its elements lie along its own axis. With indexing="xy" the first two axes are exchanged."""

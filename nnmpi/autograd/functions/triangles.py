@@ -1,0 +1,41 @@
+"""Triangles of matrices under PyTorch's names: their elements, and the places of these."""
+
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.autograd.functional import as_tensors, tensor, where
+from nnmpi.autograd.tensor import Tensor
+
+
+def tril(t: Any, diagonal: int = 0) -> Tensor:
+    """The lower triangles of the matrices in the last two axes: elements above the diagonal become
+    0."""
+    return _triangle(t, diagonal, True)
+
+
+def triu(t: Any, diagonal: int = 0) -> Tensor:
+    """The upper triangles of the matrices in the last two axes: elements below the diagonal become
+    0."""
+    return _triangle(t, diagonal - 1, False)
+
+
+def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
+    """The elements on and below a diagonal (`lower`) or those above it, with 0 elsewhere."""
+    (t,) = as_tensors(t)
+    if t.ndim < 2:
+        raise ValueError(f"tril and triu take matrices, not a tensor of shape {t.shape}")
+    mask = np.tri(t.shape[-2], t.shape[-1], diagonal, dtype=bool)
+    zero = t.dtype.type(0).item()
+    return where(backend.of(t.operand).asarray(mask == lower), t, zero)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """The rows and columns of the elements on and below a diagonal of a matrix, as (2, n)."""
+    return tensor(np.stack(np.tril_indices(row, offset, col)), device=device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """The rows and columns of the elements on and above a diagonal of a matrix, as (2, n)."""
+    return tensor(np.stack(np.triu_indices(row, offset, col)), device=device)
