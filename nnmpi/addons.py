@@ -508,7 +508,7 @@ ADD_ONS = {
     "recurrent": AddOn(
         modules=(
             *("nnmpi.nn.layers.recurrent", "nnmpi.nn.layers.recurrent_cells"),
-            "nnmpi.autograd.ops.recurrent",
+            *("nnmpi.autograd.ops.recurrent", "nnmpi.autograd.ops.distinct_rows"),
             *("nnmpi.nn.packed", "nnmpi.nn.utils.rnn"),
         ),
         rows={

@@ -1,14 +1,7 @@
-"""Rows of a table looked up by integers, and the savings for equal rows: each is computed once.
-
-index   3 1 3 3 1      distinct   1 3        rows of the table, in this order
-                       first      1 0        position of each in the index
-                       inverse    1 0 1 1 0  which distinct row each position has
-"""
+"""Rows of a table looked up by integers; their gradient may be summed over equal rows."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
@@ -60,28 +53,3 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
         return dw
 
     return Result(w[index_copy], (vjp,))
-
-
-class DistinctRows(NamedTuple):
-    """The distinct values of an index, where each first occurs, and the inverse, as from
-    np.unique."""
-
-    values: Array
-    first: Array
-    inverse: Array
-
-    def spread(self, rows: Array, out: Array) -> None:
-        """Writes to `out` (P, C), for each position, its row among the distinct rows (U, C)."""
-        xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # mode "raise" would buffer `out`
-
-    def summed(self, g: Array) -> Array:
-        """The sum (U, C) of g (P, C) over the positions of each distinct row."""
-        sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
-        embedding_gradient_loop(g, self.inverse, sums)
-        return sums
-
-
-def distinct(index: Array) -> DistinctRows:
-    """The distinct integers of an index (P,)."""
-    values, first, inverse = np.unique(index, return_index=True, return_inverse=True)
-    return DistinctRows(values.astype(np.int64), first, inverse)

@@ -23,8 +23,9 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.arrays.kernels import recurrent as kernels
 from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, prefers_compiled
+from nnmpi.autograd.ops.distinct_rows import DistinctRows, distinct
 from nnmpi.autograd.ops.linear import check_dtype
-from nnmpi.autograd.ops.lookup import DistinctRows, TableGradient, distinct
+from nnmpi.autograd.ops.lookup import TableGradient
 
 
 class Cell(NamedTuple):

@@ -1,0 +1,38 @@
+"""The savings for equal rows of a table, looked up by integers: each is computed once.
+
+index   3 1 3 3 1      distinct   1 3        rows of the table, in this order
+                       first      1 0        position of each in the index
+                       inverse    1 0 1 1 0  which distinct row each position has
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.rows import embedding_gradient_loop
+
+
+class DistinctRows(NamedTuple):
+    """The distinct values of an index, where each first occurs, and the inverse, as from
+    np.unique."""
+
+    values: Array
+    first: Array
+    inverse: Array
+
+    def spread(self, rows: Array, out: Array) -> None:
+        """Writes to `out` (P, C), for each position, its row among the distinct rows (U, C)."""
+        xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # mode "raise" would buffer `out`
+
+    def summed(self, g: Array) -> Array:
+        """The sum (U, C) of g (P, C) over the positions of each distinct row."""
+        sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
+        embedding_gradient_loop(g, self.inverse, sums)
+        return sums
+
+
+def distinct(index: Array) -> DistinctRows:
+    """The distinct integers of an index (P,)."""
+    values, first, inverse = np.unique(index, return_index=True, return_inverse=True)
+    return DistinctRows(values.astype(np.int64), first, inverse)
