@@ -533,7 +533,8 @@ ADD_ONS = {
             ),
             "nnmpi.nn.layers.embedding_bag",
             *("nnmpi.nn.utils.norms", "nnmpi.nn.utils.vectors"),
-            *("nnmpi.nn.more_losses", "nnmpi.autograd.ops.element_losses"),
+            "nnmpi.nn.more_losses",
+            *("nnmpi.autograd.ops.element_losses", "nnmpi.autograd.ops.more_activations"),
         ),
         uses=("tensor-functions",),
         rows={

@@ -1,5 +1,4 @@
-"""Activations that have an op of their own: SiLU, GELU, ELU, PReLU, leaky ReLU, hard tanh,
-softplus."""
+"""Activations that have an op of their own: SiLU, GELU, ELU, PReLU, leaky ReLU, softplus."""
 
 import operator
 from collections.abc import Callable
@@ -57,13 +56,6 @@ def leaky_relu(a: Array, *, slope: float) -> Result:
 
     factor = elementwise(slopes, a)
     return Result(multiplied(a, factor), (lambda g, out: multiplied(g, factor),))
-
-
-def hardtanh(a: Array, *, low: float, high: float) -> Result:
-    """The elements of a limited to [low, high]; the gradient passes inside, without both ends."""
-    y = elementwise(lambda a: xp_of(a).clip(a, low, high), a)
-    inside = elementwise(lambda a: ((a > low) & (a < high)).astype(a.dtype), a)
-    return Result(y, (lambda g, out: multiplied(g, inside),))
 
 
 def prelu(a: Array, w: Array) -> Result:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import activations
+from nnmpi.autograd.ops import activations, more_activations
 from nnmpi.nn.module import Module
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -17,7 +17,9 @@ def hardtanh(
     """Returns x limited to [min_val, max_val]; the gradient at both ends is 0."""
     if min_val >= max_val:
         raise ValueError(f"hardtanh: min_val={min_val} must be below max_val={max_val}")
-    return apply(activations.hardtanh, as_tensor(input), low=float(min_val), high=float(max_val))
+    return apply(
+        more_activations.hardtanh, as_tensor(input), low=float(min_val), high=float(max_val)
+    )
 
 
 def relu6(input: Any, inplace: bool = False) -> Tensor:

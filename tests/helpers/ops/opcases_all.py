@@ -24,7 +24,7 @@ OF_ADD_ONS = {
     "recurrent": "recurrent",
     "experts": "experts",
     "tensor-functions": "functions",
-    "more-layers": "element_losses",
+    "more-layers": "more_layers",
 }
 for ADD_ON, NAME in OF_ADD_ONS.items():
     if ADD_ON in ADD_ONS:

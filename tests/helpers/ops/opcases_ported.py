@@ -33,14 +33,6 @@ def _activations() -> dict[str, Case]:
             {"beta": beta, "threshold": threshold},
             smooth=False,
         )
-    for low, high in ((0.0, 6.0), (-1.0, 1.5)):
-        cases[f"hardtanh {low} {high}"] = Case(
-            activations.hardtanh,
-            (np.array([[-3.0, low, 0.1], [1.25, high, 8.0]]),),
-            lambda t, a, low, high: t.nn.functional.hardtanh(a, low, high),
-            {"low": low, "high": high},
-            smooth=False,
-        )
     for a, w in (((4, 5), (1,)), ((4, 5), (5,)), ((2, 3, 4, 5), (3,)), ((6,), (1,)), (KINKS, (3,))):
         cases[f"prelu {label(np.shape(a))} by {label(w)}"] = Case(
             activations.prelu,

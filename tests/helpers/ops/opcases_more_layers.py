@@ -1,4 +1,4 @@
-"""Test cases of ops: losses of elements."""
+"""Test cases of ops of PyTorch's layers besides core's: losses of elements, hardtanh."""
 
 from itertools import product
 from typing import Any
@@ -9,6 +9,7 @@ from helpers.ops.opcases import Case, Draw, Op
 from nnmpi.arrays import backend
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops import element_losses as losses
+from nnmpi.autograd.ops import more_activations
 
 WEIGHT = np.array([0.5, 2.0, 0.0, 1.5])
 
@@ -60,4 +61,17 @@ def _of_elements() -> dict[str, Case]:
     return cases
 
 
-ELEMENT_LOSSES = _of_elements()
+def _hardtanh() -> dict[str, Case]:
+    cases = {}
+    for low, high in ((0.0, 6.0), (-1.0, 1.5)):
+        cases[f"hardtanh {low} {high}"] = Case(
+            more_activations.hardtanh,
+            (np.array([[-3.0, low, 0.1], [1.25, high, 8.0]]),),
+            lambda t, a, low, high: t.nn.functional.hardtanh(a, low, high),
+            {"low": low, "high": high},
+            smooth=False,
+        )
+    return cases
+
+
+MORE_LAYERS = _of_elements() | _hardtanh()
