@@ -477,7 +477,8 @@ ADD_ONS = {
                     "autograd.functions.gradcheck": "gradcheck",
                 },
                 "autograd.",
-            ),
+            )
+            | _places({"autograd.functions.gathering": "one_hot"}, "nn.functional."),
         },
     ),
     "experts": AddOn(

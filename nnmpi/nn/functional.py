@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
@@ -208,7 +207,7 @@ def group_norm(
     return apply(norm.group_norm, x, _optional(weight), _optional(bias), groups=num_groups, eps=eps)
 
 
-# ---- pooling, sizes, labels
+# ---- pooling, sizes
 
 
 def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
@@ -245,23 +244,6 @@ def pad(
     return functional.pad(input, pad, mode, value)
 
 
-def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
-    """Returns int64 labels as rows with 1 at the label and 0 elsewhere, along a new last axis.
-
-    With num_classes=-1 there are as many classes as the labels need.
-    """
-    labels = as_tensor(tensor)
-    index = labels.numpy()
-    highest = int(index.max(initial=-1))
-    classes = highest + 1 if num_classes == -1 else num_classes
-    if index.dtype.kind not in "iu" or index.min(initial=0) < 0 or highest >= classes:
-        raise ValueError(
-            f"one_hot: {index.dtype} labels from {index.min(initial=0)} to {highest} for {classes} "
-            "classes: they must be integers of at least 0, below the number of classes"
-        )
-    return functional.tensor(np.eye(classes, dtype="int64")[index], on=backend.of(labels.array))
-
-
 # ---- losses
 
 cross_entropy = function_of(CrossEntropyLoss, "input", "target")
@@ -274,6 +256,7 @@ _ON_USE = addons.names_of("nnmpi.nn.functional")
 """Where the names are that are loaded when they are used first."""
 
 if TYPE_CHECKING:
+    from nnmpi.autograd.functions.gathering import one_hot as one_hot
     from nnmpi.nn.layers.distances import cosine_similarity as cosine_similarity
     from nnmpi.nn.layers.distances import normalize as normalize
     from nnmpi.nn.layers.distances import pairwise_distance as pairwise_distance

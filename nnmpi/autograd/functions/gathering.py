@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+
 from nnmpi.autograd.base import write_result
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import gather as ops
 from nnmpi.autograd.ops import shape
-from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.autograd.tensor import Tensor, apply, array_on
 
 
 def gather(t: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Tensor:
@@ -81,6 +83,23 @@ def index_add(t: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) ->
 def index_add_(t: Tensor, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
     """Adds alpha times the slices of `source` to the slices `index` of t along an axis."""
     return _written(index_add, t, dim, index, source, alpha=alpha)
+
+
+def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
+    """int64 labels as rows with 1 at the label and 0 elsewhere, along a new last axis.
+
+    With num_classes=-1 there are as many classes as the labels need.
+    """
+    (labels,) = as_tensors(tensor)
+    index = labels.numpy()
+    highest = int(index.max(initial=-1))
+    classes = highest + 1 if num_classes == -1 else num_classes
+    if index.dtype.kind not in "iu" or index.min(initial=0) < 0 or highest >= classes:
+        raise ValueError(
+            f"one_hot: {index.dtype} labels from {index.min(initial=0)} to {highest} for {classes} "
+            "classes: they must be integers of at least 0, below the number of classes"
+        )
+    return Tensor(array_on(labels.device, np.eye(classes, dtype="int64")[index]))
 
 
 def _rows(name: str, t: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
