@@ -510,6 +510,7 @@ ADD_ONS = {
         modules=(
             *("nnmpi.nn.layers.recurrent", "nnmpi.nn.layers.recurrent_cells"),
             *("nnmpi.autograd.ops.recurrent", "nnmpi.autograd.ops.distinct_rows"),
+            "nnmpi.arrays.kernels.recurrent",
             *("nnmpi.nn.packed", "nnmpi.nn.utils.rnn"),
         ),
         rows={

@@ -1,6 +1,7 @@
 """Each compiled kernel against NumPy, on every set of instructions that this processor has."""
 
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from helpers.kernels import attention, cases, halves, products
 from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
+from nnmpi.addons import ADD_ONS
 from nnmpi.arrays import native
 from nnmpi.arrays.dtypes import HALVES, is_half
-from nnmpi.arrays.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
+from nnmpi.arrays.kernels import conv, steps, winograd  # noqa: F401 - they fill the table
 from nnmpi.arrays.native.table import KERNELS
 from nnmpi.comm.transport import node_barrier  # noqa: F401 - fills the table
 
@@ -155,6 +157,9 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     **cases.CASES,
 }
 """Arguments of a kernel, how far it may be from NumPy, and whether it takes float64."""
+for ADD_ON in ("recurrent",):
+    if ADD_ON in ADD_ONS:
+        CASES |= import_module(f"helpers.kernels.{ADD_ON}").CASES
 
 
 def copies(args: list[Any]) -> list[Any]:
@@ -205,6 +210,7 @@ OF_SHARED_MEMORY = {"short_sum"}
 """What `nnmpi/arrays/native/shared.c` makes calls of."""
 
 
+@pytest.mark.all_add_ons
 @pytest.mark.skipif(not MODULES, reason="the kernels were not compiled")
 def test_every_kernel_is_compiled() -> None:
     for kind, module in MODULES.items():

@@ -253,23 +253,6 @@ def scores_gradient(rng: Rng, dtype: Any) -> list[Any]:
     return [s, dp, lse, of_rows, 0.3, later]
 
 
-def steps(gates: int, kinds: str) -> Draw:
-    """Arrays of sequences: g of all gates side by side, s of a state; some are rows of larger ones,
-    or parts of rows."""
-
-    def draw(rng: Rng, dtype: Any) -> list[Any]:
-        n, H = int(rng.choice([1, 3, 32])), int(rng.choice([1, 5, 16, 100]))
-
-        def one(kind: str) -> np.ndarray:
-            width = H * gates if kind == "g" else H
-            whole = numbers(rng, (n + 2, width + int(rng.integers(2) * 7)), dtype)
-            return whole[1 : n + 1, :width]
-
-        return list(map(one, kinds))
-
-    return draw
-
-
 CASES: dict[str, tuple[Draw, float, bool]] = {
     "tanh_loop": (of_images(2), CLOSE, False),
     "tanh_gradient_loop": (of_images(3), 0, False),
@@ -312,9 +295,5 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "dropout_mask_loop": (dropout_mask, 0, False),
     "random_bits_loop": (random_bits, 0, False),
     "embedding_gradient_loop": (embedding_gradient, 0, False),
-    "lstm_loop": (steps(4, "ggssss"), CLOSE, False),
-    "lstm_gradient_loop": (steps(4, "ssgssg"), 0, False),
-    "gru_loop": (steps(3, "ggsss"), CLOSE, False),
-    "gru_gradient_loop": (steps(3, "sgssgg"), 0, False),
 }
 """As in tests/kernels/test_table.py."""
