@@ -178,6 +178,8 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
     with progress.log.during(record_of(start, 0)):
         comm, channel = _connect(progress, error)
         if comm.any_thread:
+            if outliving:  # before the channel, over which messages for it arrive
+                watchdog.silent_ranks = outliving.SilentRankMonitor(watchdog, channel)
             watchdog.channel = channel or mpi_job.MPIChannel.of_job()
     if outliving:
         start_mpi.at_exit(outliving.remove_segments)  # runs after those registered below

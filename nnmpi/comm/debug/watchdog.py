@@ -8,7 +8,7 @@ left     a rank has reached its end; another rank that waits for it, in a collec
          message, ends the job
 failed   an exception ends a rank; if several ranks fail, the first one prints it
 silent   in a fault-tolerant job, a rank for which others have waited that long is killed instead of
-         the job: `silent_ranks` finds it
+         the job: its `SilentRanks` find it
 
 Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
 would do so silently, and would not notice that a rank waits for one that has left.
@@ -22,12 +22,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.exit_hooks import Failures, JobEnd
-from nnmpi.comm.debug.silent_ranks import SilentRankMonitor
 from nnmpi.comm.debug.start_limit import stopped_ranks
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
@@ -44,7 +43,7 @@ FRAMES = 8  # innermost frames of a stack that a report shows
 
 TIME_TO_FAIL = 0.5  # seconds in which failing ranks learn of each other
 
-REPORT, LEFT, FAILED = "report", "left", "failed"  # types of messages, beside those of silent_ranks
+REPORT, LEFT, FAILED = "report", "left", "failed"  # types of messages, beside those of SilentRanks
 END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # the wait of a rank at its end
 
 
@@ -65,6 +64,20 @@ class DepartedRank(NamedTuple):
         return self.calls.get(call.comm, 0) >= call.number
 
 
+class SilentRanks(Protocol):
+    """A monitor that finds and kills silent ranks, in a job that continues without them."""
+
+    def note_activity(self) -> None:
+        """Records what this rank does; called at each look."""
+
+    def receive(self, source: int, kind: str, value: float) -> None:
+        """Handles a message about silent ranks."""
+
+    def kill(self, reason: str, limit: float) -> bool:
+        """Has silent ranks killed, and returns False if that cannot help; called at each look
+        while this rank waits for longer than the limit."""
+
+
 class Watchdog:
     """A thread that watches the thread that creates it, and talks to the watchdogs of other ranks.
 
@@ -72,9 +85,9 @@ class Watchdog:
     """
 
     def __init__(self, rank: int, progress: Progress, ending: JobEnd) -> None:
-        self._rank, self._progress, self._ending = rank, progress, ending
+        self.rank, self.progress, self._ending = rank, progress, ending
         self.channel: MPIChannel | None = None  # to the other ranks, for which `leave` then waits
-        self._silent_ranks = SilentRankMonitor(rank, progress, self._send)
+        self.silent_ranks: SilentRanks | None = None  # in a fault-tolerant job
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._departed: dict[int, DepartedRank] = {}
         self._failed: dict[int, tuple[str, bool, bool]] = {}  # message, is first, follows
@@ -85,9 +98,12 @@ class Watchdog:
 
     def leave(self) -> None:
         """Ends the watchdog: returns when all ranks have called it, unless a rank ends the job."""
-        self._silent_ranks.at_end = True
         self._ended.set()
         self._thread.join()
+
+    def waits(self) -> bool:
+        """True if this rank waits in a call or at its end."""
+        return self._ended.is_set() or self.progress.waiting() is not None
 
     def failures(self, message: str, follows: bool) -> Failures:
         """Tells the other ranks that this rank fails; returns the failures that they have reported.
@@ -108,31 +124,32 @@ class Watchdog:
         failed = dict(self._failed)  # a copy: the watchdog's thread may add to it
         others = {r: text for r, (text, _, follows) in sorted(failed.items()) if not follows}
         first = [r for r, (_, first, _) in failed.items() if first]
-        is_first = is_first and self._rank < min(first, default=self._rank + 1)
+        is_first = is_first and self.rank < min(first, default=self.rank + 1)
         over = {*failed, *self._departed} >= {*channel.left()}
         return Failures(is_first, others, over)
 
     def _run(self) -> None:
-        while not self._ended.wait(min(TICK, self._progress.log.settings.timeout / 4)):
+        while not self._ended.wait(min(TICK, self.progress.log.settings.timeout / 4)):
             self._look()
         if self.channel is not None:
             self._wait_for_all(self.channel)
 
     def _look(self) -> None:
         self._receive()
-        self._silent_ranks.note_activity()
-        waiting = self._progress.waiting()
+        if self.silent_ranks is not None:
+            self.silent_ranks.note_activity()
+        waiting = self.progress.waiting()
         if waiting is None:
             return
         call, seconds = waiting
         self._check_for_ranks_that_left(call, seconds)
-        settings = self._progress.log.settings
+        settings = self.progress.log.settings
         limit = settings.start if call.operation == "world" else settings.timeout
         if seconds > limit:
             self._time_out(f"in {call}", call, limit)
         elif seconds > LONG_WAIT and not self._warned:
             self._warned = True
-            warn(self._rank, call, seconds)
+            warn(self.rank, call, seconds)
 
     def _receive(self) -> None:
         while (message := self._next()) is not None:
@@ -145,19 +162,18 @@ class Watchdog:
                 self._departed[source] = DepartedRank(calls, incomplete, last, time.monotonic())
             elif kind == REPORT:
                 self._report(LoggedCall(*values))
-            else:
-                self._silent_ranks.receive(source, kind, values[0])
+            elif self.silent_ranks is not None:
+                self.silent_ranks.receive(source, kind, values[0])
 
     def _next(self) -> tuple[int, bytes] | None:
         with self._lock:
             return None if self.channel is None else self.channel.receive()
 
     def _time_out(self, reason: str, call: LoggedCall, limit: float) -> None:
-        channel = self.channel if self._ending.fault_tolerant else None
-        if channel is not None and self._silent_ranks.kill_silent_ranks(channel, reason, limit):
+        if self.silent_ranks is not None and self.silent_ranks.kill(reason, limit):
             return
         print_error(
-            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {reason}; "
+            f"rank {self.rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {reason}; "
             "every rank reports, unless it is stopped, gone or in a long call outside Python"
             f"{stopped_ranks(os.getppid())}:"
         )
@@ -170,18 +186,18 @@ class Watchdog:
         if not self._reported:
             self._reported = True
             if self._ended.is_set():
-                print_error(f"rank {self._rank} has reached its end {self._last_call()}")
+                print_error(f"rank {self.rank} has reached its end {self._last_call()}")
             else:
-                print_error(report(self._rank, self._progress, self._main, late))
+                print_error(report(self.rank, self.progress, self._main, late))
 
     def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
         """Ends the job if this rank waits for a rank that has reached its end."""
-        participants = self._progress.log.participants(call)
+        participants = self.progress.log.participants(call)
         for r, left in self._departed.items():
             known = min(seconds, time.monotonic() - left.received)
             if r in participants and known > IN_FLIGHT and not left.takes_part_in(call):
                 print_error(
-                    f"rank {self._rank} waits for rank {r} in {call}, "
+                    f"rank {self.rank} waits for rank {r} in {call}, "
                     f"but rank {r} has left {left.last}"
                 )
                 self._ending.end_job(1)
@@ -195,7 +211,7 @@ class Watchdog:
             if not sent and time.monotonic() - started > TIME_TO_END:
                 sent = True
                 self._announce_departure()
-            limit = self._progress.log.settings.timeout
+            limit = self.progress.log.settings.timeout
             if time.monotonic() - started > limit:
                 missing = [r for r in channel.left() if r not in self._departed]
                 whom = name_ranks(missing) if missing else "another rank"
@@ -205,20 +221,20 @@ class Watchdog:
         self._receive()  # MPI_Finalize requires that no message is pending
 
     def _announce_departure(self) -> None:
-        log = self._progress.log
+        log = self.progress.log
         calls = {name: counter.calls for name, counter in log.counters.items()}
-        incomplete = [w.call[:2] for w in self._progress.works]
+        incomplete = [w.call[:2] for w in self.progress.works]
         self._send_all(LEFT, calls, incomplete, self._last_call())
 
     def _last_call(self) -> str:
-        calls = self._progress.log.calls
+        calls = self.progress.log.calls
         return f"after {calls[-1]}" if calls else "without any call"
 
     def _send_all(self, *message: object) -> None:
         for r in self.channel.left() if self.channel is not None else ():
-            self._send(r, *message)
+            self.send(r, *message)
 
-    def _send(self, to: int, *message: object) -> None:
+    def send(self, to: int, *message: object) -> None:
         """Sends a message, its type first and then its values, as JSON."""
         assert self.channel is not None
         with self._lock:

@@ -22,7 +22,6 @@ class MPIChannel:
         self._ranks = comm.Get_group().Translate_ranks(range(comm.Get_size()), job)
         self.peers = [r for r in self._ranks if r != job.Get_rank()]
         self._sends: list[MPI.Request] = []
-        self.processes: dict[int, tuple[int, int]] = {}  # each rank's node and process id, if known
 
     @classmethod
     def of_job(cls) -> Self:

@@ -23,6 +23,7 @@ class UlfmChannel(MPIChannel):
         self._ended: set[int] = set()
         rows = transport.gather([node_number(), os.getpid()]).tolist()
         self.processes = {r: (n, p) for r, (n, p) in zip(transport.members, rows, strict=True)}
+        """Each rank's node and process id."""
 
     def left(self) -> Sequence[int]:
         return [r for r in self.peers if r not in self._gone]

@@ -11,6 +11,7 @@ from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.ulfm import channel
 from nnmpi.comm.ulfm.family import UlfmFamily
 from nnmpi.comm.ulfm.files import HAS_FILES
+from nnmpi.comm.ulfm.silent_ranks import SilentRankMonitor as SilentRankMonitor
 from nnmpi.comm.ulfm.transport import UlfmTransport
 
 

@@ -1,8 +1,9 @@
 """Finds and kills silent ranks in a job that continues without them.
 
-rank 0   waits ........ for longer than the limit: ask ──► answers: 1 waits, 3 waits, 2 nothing rank
-1   waits ........ answer                                          │ rank 2   stopped
-▼  SIGKILL rank 3   waits ........ answer ◄── on the host of rank 2: end it ───────┘
+    rank 0   waits ..... for longer than the limit: ask ──► answers: 1 waits, 3 waits, 2 nothing
+    rank 1   waits ..... answer                                          │
+    rank 2   stopped ◄───── SIGKILL ─────┐                               │
+    rank 3   waits ..... answer          └── on the host of rank 2 ◄─────┘
 
 A rank is silent if it does not answer in time, or if it has only computed for longer than the
 limit: it has made no call and waits in none. Of the ranks that wait, the one with the lowest number
@@ -13,16 +14,12 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from nnmpi.comm.debug.compare import name_ranks
-from nnmpi.comm.progress import Progress
+from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.stderr import print_error
-
-if TYPE_CHECKING:  # an import starts MPI
-    from nnmpi.comm.transport.mpi_job import MPIChannel
+from nnmpi.comm.ulfm.channel import UlfmChannel
 
 TIME_TO_ANSWER = 1.0  # seconds, at least
 PART_TO_ANSWER = 0.1  # of the limit: a long call outside Python may delay a watchdog's answer
@@ -31,13 +28,11 @@ ASK, ANSWER, END = "ask", "answer", "end"
 
 
 class SilentRankMonitor:
-    """Finds silent ranks for a watchdog; `send` sends a message to another rank's monitor."""
+    """Finds silent ranks for a watchdog, over its channel to the other ranks."""
 
-    def __init__(
-        self, rank: int, progress: Progress, send: Callable[[int, str, object], None]
-    ) -> None:
-        self._rank, self._progress, self._send = rank, progress, send
-        self.at_end = False  # this rank has reached its end
+    def __init__(self, watchdog: Watchdog, channel: UlfmChannel) -> None:
+        self._watchdog, self._channel = watchdog, channel
+        self._rank, self._send = watchdog.rank, watchdog.send
         self._last_record: object = None
         self._active_at = time.monotonic()  # when this rank last made a call or waited
         self._asked_at = -math.inf  # when this rank asked the others
@@ -49,9 +44,9 @@ class SilentRankMonitor:
 
         The watchdog calls it repeatedly.
         """
-        log = self._progress.log
-        record = log.records[-1] if log.records else None
-        if record is not self._last_record or self._waits():
+        records = self._watchdog.progress.log.records
+        record = records[-1] if records else None
+        if record is not self._last_record or self._watchdog.waits():
             self._last_record, self._active_at = record, time.monotonic()
 
     def receive(self, source: int, kind: str, value: float) -> None:
@@ -60,23 +55,21 @@ class SilentRankMonitor:
         """
         if kind == ASK:
             self.note_activity()
-            self._send(source, ANSWER, 0.0 if self._waits() else time.monotonic() - self._active_at)
+            waits = self._watchdog.waits()
+            self._send(source, ANSWER, 0.0 if waits else time.monotonic() - self._active_at)
         elif kind == ANSWER:
             self._busy_seconds[source] = value
         else:
             kill_process(int(value))
 
-    def _waits(self) -> bool:
-        return self.at_end or self._progress.waiting() is not None
-
-    def kill_silent_ranks(self, channel: "MPIChannel", reason: str, limit: float) -> bool:
+    def kill(self, reason: str, limit: float) -> bool:
         """Has silent ranks killed and returns True; False if that cannot help, since all ranks
         wait.
 
         The watchdog calls it repeatedly while this rank waits for longer than the limit. The first
         call asks the other ranks, later ones evaluate their answers.
         """
-        now, others = time.monotonic(), channel.left()
+        now, others = time.monotonic(), self._channel.left()
         answer_time = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
         if now - self._asked_at > 2 * answer_time:  # not asked, or during an earlier wait
             self._asked_at = now
@@ -98,20 +91,21 @@ class SilentRankMonitor:
         new = [r for r in silent if r not in self._killed_at]
         self._killed_at |= dict.fromkeys(new, now)
         reason = f"{reason} for longer than NNMPI_TIMEOUT={limit:g} s"
-        return not new or self._kill(new, channel, reason)
+        return not new or self._kill(new, reason)
 
-    def _kill(self, silent: list[int], channel: "MPIChannel", reason: str) -> bool:
+    def _kill(self, silent: list[int], reason: str) -> bool:
         """Has these ranks killed; returns False if a rank's host has no other rank that can kill
         it.
         """
+        processes = self._channel.processes
         here = sorted({self._rank, *self._busy_seconds} - {*self._killed_at})
         print_error(
             f"rank {self._rank} has waited {reason}; {name_ranks(silent)} "
             f"{'is' if len(silent) == 1 else 'are'} silent and will be killed"
         )
         for r in silent:
-            host, process = channel.processes[r]
-            beside = [q for q in here if channel.processes[q][0] == host]
+            host, process = processes[r]
+            beside = [q for q in here if processes[q][0] == host]
             if not beside:
                 return False
             if self._rank in beside:
