@@ -30,6 +30,8 @@ rest.
                                        the codec, and what each rank sends, or None
     device_kernels  a device           the DeviceKernels for its arrays
     device_settings the same           (config, backend): sets what is of the whole process
+    late_outcomes   the same           (spec, store, optimizer, update): steps whose outcome the
+                                       host reads during the next one, as DeferredSteps, or None
     library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
     twins           an option          (arrangement): that of a second model, trained beside it
@@ -175,13 +177,17 @@ ADD_ONS = {
         },
     ),
     "cuda": AddOn(
-        modules=("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda"),
+        modules=("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda", "nnmpi.parallel.deferred_steps"),
         rows={
             "options": {"cuda": "nnmpi.options.parts.cuda:PART"},
             "device_kernels": {"cuda": "nnmpi.arrays.cuda:KERNELS"},
             "device_settings": {"cuda": "nnmpi.arrays.cuda.tf32:set_up"},
+            "late_outcomes": {"cuda": "nnmpi.parallel.deferred_steps:deferred"},
         },
-        files=("scripts/gpu_check", "scripts/gpu_check.py"),
+        files=(
+            *("scripts/gpu_check", "scripts/gpu_check.py"),
+            *(f"tests/strict/test_strict_late{rest}.py" for rest in ("", "_halves", "_ranks")),
+        ),
     ),
     "planning": AddOn(
         modules=(

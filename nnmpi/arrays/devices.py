@@ -4,7 +4,7 @@
     copy stream               └── fetch ── event    put┘
     host                                   polls it: sends, receives and adds up
 
-Only `HostCopy.wait` waits. The interface is CuPy's; any module with this part of it works.
+Nothing here waits. The interface is CuPy's; any module with this part of it works.
 """
 
 import tracemalloc
@@ -87,21 +87,3 @@ class CopyStream(SideStream):
         with self._device:
             array.set(host, stream=self.stream)
             self.lead()
-
-
-class HostCopy:
-    """An asynchronous copy of a device array to the host, started after all kernels launched so
-    far."""
-
-    def __init__(self, copies: CopyStream, array: Array) -> None:
-        self._array = array  # keeps the memory alive until it is copied
-        self._host = copies.pinned(array.nbytes).view(array.dtype)
-        copies.follow()
-        copies.fetch(array, self._host)
-        self._event = copies.event()
-
-    def wait(self) -> list[float]:
-        """Waits until the copy is complete, and returns the elements of the array."""
-        self._event.synchronize()
-        elements: list[float] = self._host.tolist()
-        return elements

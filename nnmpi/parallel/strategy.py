@@ -39,7 +39,6 @@ from nnmpi.parallel.model.whole import WholeArrays, whole_model
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.deferred_steps import DeferredSteps, can_defer
 from nnmpi.parallel.step.executor import (
     NO_SYNC,
     Executor,
@@ -278,9 +277,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
     last: Undo | None = undo_of(layout, "step", update, spec.part.model)
-    deferred, clip_norm = None, spec.arrangement.config.clip_norm
-    if not last and can_defer(spec.arrangement, parts.store, optimizer):
-        deferred = DeferredSteps(parts.store, optimizer, clip_norm, update, spec.control)
+    late = None if last else addons.row("late_outcomes", spec.task.on.name)
+    deferred = late and late(spec, parts.store, optimizer, update)
     executor = executor_of(
         layout,
         spec,

@@ -11,7 +11,7 @@ Where a model is spread over ranks of other axes, one more all-reduce sums over 
 Rules:
 
 - A step waits for a device only here, once, for the values of `totals`, or not at all
-  (`deferred_steps.py`). Add to that array what else has to be read; `tests/strict/` counts waits.
+  (row `late_outcomes`). Add to that array what else has to be read; `tests/strict/` counts waits.
 - Every decision (to clip, to skip the step, which parameters have a gradient) is made from sums
   that are the same on all ranks. A decision from a rank's own gradient would let copies diverge.
 - Each element counts once. `counts_loss` and `counts` say on which rank: a new axis along which

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.devices import CopyStream, HostCopy
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.devices import CopyStream
 from nnmpi.arrays.kernels.steps import decide_loop
 from nnmpi.data import StepBatch
 from nnmpi.optim import Optimizer
@@ -26,11 +27,11 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.recorder import Do
-from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import is_in_order, wire_of
 
 UNREAD = Outcome(0.0, 0.0, True)
@@ -45,16 +46,12 @@ class DeferredSteps:
     """
 
     def __init__(
-        self,
-        store: LocalStore,
-        optimizer: Optimizer,
-        clip_norm: float | None,
-        update: Update,
-        control: StepControl,
+        self, spec: TrainSpec, store: LocalStore, optimizer: Optimizer, update: Update
     ) -> None:
         self._store, self._optimizer = store, optimizer
+        clip_norm = spec.arrangement.config.clip_norm
         self._most = math.inf if clip_norm is None else clip_norm
-        self._update, self._control, self._is_deferred = update, control, False
+        self._update, self._control, self._is_deferred = update, spec.control, False
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
@@ -143,10 +140,37 @@ class DeferredSteps:
             self._store.factor = 1.0 / scaler.current.scale
 
 
-def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
-    """True if the host may read outcomes one step late: this rank has a GPU and all parameters, and
-    gradients are summed on the device or on no other rank."""
+class HostCopy:
+    """An asynchronous copy of a device array to the host, started after all kernels launched so
+    far."""
+
+    def __init__(self, copies: CopyStream, array: Array) -> None:
+        self._array = array  # keeps the memory alive until it is copied
+        self._host = copies.pinned(array.nbytes).view(array.dtype)
+        copies.follow()
+        copies.fetch(array, self._host)
+        self._event = copies.event()
+
+    def wait(self) -> list[float]:
+        """Waits until the copy is complete, and returns the elements of the array."""
+        self._event.synchronize()
+        elements: list[float] = self._host.tolist()
+        return elements
+
+
+def deferred(
+    spec: TrainSpec, store: LocalStore, optimizer: Optimizer, update: Update
+) -> DeferredSteps | None:
+    """Returns the steps of a rank with a GPU if its host may read outcomes one step late; else
+    None."""
+    can_defer = _can_defer(spec.arrangement, store, optimizer)
+    return DeferredSteps(spec, store, optimizer, update) if can_defer else None
+
+
+def _can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
+    """True if this rank has all parameters, and gradients are summed on the device or on no other
+    rank."""
     copies = a.store.name in ("local", "replica") and a.ranks == a.mesh.count(*REPLICAS)
-    if store.on.is_host or not copies or not optimizer.takes_mixed:
+    if not copies or not optimizer.takes_mixed:
         return False
     return a.ranks == 1 or is_in_order(wire_of(store.dp, store.on))
