@@ -3,7 +3,7 @@
 loaded     the modules of nnmpi that `import nnmpi` loads
 trainer    the modules that nnmpi.Trainer loads, those included
 plain      the code lines of the functions that two data-parallel ranks execute to train a CNN, and
-           the number of their files; imports are not counted
+           the number of their files; imports, and what modules call there, are not counted
 several    the same with ZeRO 2 and 3, a pipeline, tensor parallelism, a checkpoint and --verify too
 
 Docstrings, comments and blank lines are no code lines. Ranks are threads. As JSON with --json.
@@ -40,7 +40,7 @@ class Calls:
         self.code = set[CodeType]()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
+        if event == "call" and frame.f_code not in self.code and not _is_of_import(frame):
             self.code.add(frame.f_code)
 
     def run(self, options: dict[str, Any]) -> None:
@@ -70,6 +70,16 @@ class Calls:
             for line in _functions(code.co_filename).get(code.co_firstlineno, ())
         }
         return len(lines), len({name for name, _ in lines})
+
+
+IMPORTLIB = "<frozen importlib._bootstrap>"
+
+
+def _is_of_import(frame: FrameType | None) -> bool:
+    """Returns True for the call of a module that is being imported, such as of a decorator."""
+    while frame is not None and frame.f_code.co_filename != IMPORTLIB:
+        frame = frame.f_back
+    return frame is not None
 
 
 _KNOWN: dict[str, dict[int, list[int]]] = {}
