@@ -32,6 +32,8 @@ rest.
     device_settings the same           (config, backend): sets what is of the whole process
     late_outcomes   the same           (spec, store, optimizer, update): steps whose outcome the
                                        host reads during the next one, as DeferredSteps, or None
+    convolutions    an algorithm       (x, w, shape): the method of a convolution on the host, and
+                                       how many images it takes at a time; None if it has none
     library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
     twins           an option          (arrangement): that of a second model, trained beside it
@@ -188,6 +190,14 @@ ADD_ONS = {
             *("scripts/gpu_check", "scripts/gpu_check.py"),
             *(f"tests/strict/test_strict_late{rest}.py" for rest in ("", "_halves", "_ranks")),
         ),
+    ),
+    "winograd": AddOn(
+        modules=("nnmpi.arrays.winograd",),
+        rows={
+            "convolutions": dict.fromkeys(
+                ("auto", "winograd2", "winograd4"), "nnmpi.arrays.winograd:method_of"
+            )
+        },
     ),
     "planning": AddOn(
         modules=(

@@ -20,7 +20,7 @@ def _any_of(variable: str) -> str:
 
 OPTIONS, NAMES = _any_of("NNMPI_GONE_OPTIONS"), _any_of("NNMPI_GONE_NAMES")
 ASKS = re.compile(
-    rf"\b({OPTIONS})\b.{{0,20}}(is not an option|is not one of)"
+    rf"\b({OPTIONS})\b.{{0,20}}(is not an option|is not one of|must be one of)"
     rf"|unrecognized arguments:.*--({OPTIONS})\b"
     rf"|argument \S+: invalid choice: .?({OPTIONS})\b"
     rf"|unexpected keyword argument .({OPTIONS})\b"

@@ -134,8 +134,8 @@ def options_of(gone: set[str]) -> Iterator[str]:
     from nnmpi.addons import ADD_ONS, loaded
 
     for name in gone:
-        for table in ("simulations", "sim_options"):
-            yield from ADD_ONS[name].rows.get(table, {})
+        for table in ("simulations", "sim_options", "convolutions"):
+            yield from ADD_ONS[name].rows.get(table, {}).keys() - {"auto"}  # a value that stays
         for where in ADD_ONS[name].rows.get("options", {}).values():
             part = loaded(where)
             if part.options:

@@ -34,7 +34,7 @@ from nnmpi.options.quoting import nearest, shown
 from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
+CONVOLUTIONS = tuple(dict.fromkeys(("auto", *addons.table("convolutions"), "im2col")))
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
@@ -156,7 +156,7 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     )
     convolution: str = training_option(
         "auto",
-        "algorithm of 3x3 convolutions; winograd2 and im2col are slower and a little more exact",
+        "algorithm of 3x3 convolutions; im2col is slower and a little more exact",
         choices=CONVOLUTIONS,
         resume=rules.OTHER_RANKS,
     )

@@ -14,6 +14,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.cuda import cudnn
 from nnmpi.arrays.cuda.conv import Cudnn
 from nnmpi.arrays.kernels import conv
+from nnmpi.arrays.kernels.window import Window
 from nnmpi.autograd.ops.conv import conv2d
 
 pytestmark = needs_device
@@ -133,4 +134,4 @@ def test_other_arrays_are_left_to_other_methods(
 
 
 def conv_windows() -> Any:
-    return (conv.Window(3, 1, 1, 1),) * 2
+    return (Window(3, 1, 1, 1),) * 2

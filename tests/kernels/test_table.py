@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,10 +11,9 @@ import pytest
 from helpers.kernels import attention, cases, halves, products
 from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
-from nnmpi.addons import ADD_ONS
 from nnmpi.arrays import native
 from nnmpi.arrays.dtypes import HALVES, is_half
-from nnmpi.arrays.kernels import conv, steps, winograd  # noqa: F401 - they fill the table
+from nnmpi.arrays.kernels import conv, steps  # noqa: F401 - they fill the table
 from nnmpi.arrays.native.table import KERNELS
 from nnmpi.comm.transport import node_barrier  # noqa: F401 - fills the table
 
@@ -137,6 +137,12 @@ def meet(rng: Rng, dtype: Any) -> list[Any]:
     return [own, here, count, 300, int, tuple(others)]
 
 
+OF_ADD_ONS = [
+    import_module(f"helpers.kernels.{path.stem}")
+    for path in sorted((Path(__file__).parents[1] / "helpers" / "kernels").glob("of_*.py"))
+]
+"""Arguments of kernels of add-ons, those that are here; what they import fills the table."""
+
 CASES: dict[str, tuple[Draw, float, bool]] = {
     "scale_loop": (scaled, 0, True),
     "adam_loop": (adam, 0, True),
@@ -155,11 +161,9 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     **halves.CASES,
     **products.CASES,
     **cases.CASES,
+    **{name: case for module in OF_ADD_ONS for name, case in module.CASES.items()},
 }
 """Arguments of a kernel, how far it may be from NumPy, and whether it takes float64."""
-for ADD_ON in ("recurrent",):
-    if ADD_ON in ADD_ONS:
-        CASES |= import_module(f"helpers.kernels.{ADD_ON}").CASES
 
 
 def copies(args: list[Any]) -> list[Any]:

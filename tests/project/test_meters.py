@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOADED = {"loaded": 170, "trainer": 331}
+LOADED = {"loaded": 168, "trainer": 328}
 """The most modules that `import nnmpi` and `nnmpi.Trainer` may load."""
 
-PLAIN = 9_350, 206
+PLAIN = 9_346, 205
 """The most code lines, and files, of functions that a plain data-parallel run may execute. They
 differ by some lines between processors, whose kernels are others."""
 
-SEVERAL = 13_470, 246
+SEVERAL = 13_464, 245
 """The same for ZeRO, pipelines, tensor parallelism, checkpoints and --verify too."""
 
 

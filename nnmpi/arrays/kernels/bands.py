@@ -20,7 +20,7 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.window import Window
 
 LEAST = 4
-"""The rows of output of a band are a multiple of this, so that Winograd tiles and pooling windows
+"""The rows of output of a band are a multiple of this, so that pooling windows and tiles of outputs
 fit."""
 
 WORTHWHILE = 8

@@ -1,28 +1,26 @@
-"""Convolution by Winograd, im2col or a method of the device, in chunks of images, with the epilogue
-in cache.
+"""Convolution by im2col, or by a method of an add-on or of the device, in chunks of images, with
+the epilogue in cache.
 
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
 
 `method_of` chooses the method:
 
-    Winograd   on the host, 3x3 kernels of stride 1 with enough channels: F(4x4) or F(2x2),
-               whichever needs fewer products for the size of the image: 36 products of small
-               matrices for 16 output pixels, or 16 for 4. In float64 only if `--convolution`
-               names one.
+    of add-ons on the host: the row of the algorithm, if it applies
     of GPUs    all images at once, if there is one (`cuda/conv.py`)
     Depthwise  one channel a group: a weighted sum of shifted images
     Direct     images with at most 4 channels, if that kernel is compiled
     Im2col     everything else
 
-A tile of Winograd is one or four pooling windows. So bias and ReLU, which commute with max-pooling,
-are applied after pooling, to a quarter of the elements. In 16 bits the factors of products are
-rounded; sums and transforms are in float32.
+Bias and ReLU commute with max-pooling: they are applied after it, to a quarter of the elements. In
+16 bits the factors of products are rounded, and sums are in float32.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+from nnmpi import addons
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hook
@@ -30,18 +28,15 @@ from nnmpi.arrays.kernels.depthwise import Depthwise
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.im2col import Direct, Im2col
 from nnmpi.arrays.kernels.precision import cast, float32_on_host
-from nnmpi.arrays.kernels.window import Window, Windows
-from nnmpi.arrays.kernels.winograd import Winograd, grid
+from nnmpi.arrays.kernels.window import Windows
 from nnmpi.arrays.native.table import device_kernels
 
-CONVOLUTIONS = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,), "im2col": ()}
-"""For each `--convolution`, the sides m of Winograd's output tiles that it chooses from.
+CONVOLUTIONS = tuple(dict.fromkeys(("auto", *addons.table("convolutions"), "im2col")))
+"""The values of `--convolution`.
 
-Where Winograd does not apply or is slower, im2col is used instead, and on a GPU cuDNN, if it is
-installed, except with "im2col". "auto" takes float64 as a wish for exact results and uses im2col.
+Where the algorithm does not apply or is slower, im2col is used instead, and on a GPU cuDNN, if it
+is installed, except with "im2col".
 """
-
-MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
 
 
 class ConvShape(NamedTuple):
@@ -95,49 +90,37 @@ class ConvMethod(Protocol):
         """Frees memory behind a pass."""
 
 
-def tile_sides(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
-    """Returns the sides of the output tiles that Winograd may use on the host; () if it does not
-    apply."""
-    sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype != "float64" else ()
-    p = f.windows[0].before
-    fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
-    return sides if fits and channels >= MIN_CHANNELS else ()
+@cache
+def _of_add_on(algorithm: str) -> Any:
+    return addons.row("convolutions", algorithm)
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
     """Chooses the method for x (N, H, W, C) and w (kh, kw, C / groups, O), and the images per
     chunk."""
-    N, H, W, C = x.shape
-    O = w.shape[3]
-    outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]
-    sides = tile_sides(f, C, outputs, x.dtype) if of(x).is_host else ()
-    if sides:
-        p = f.windows[0].before
-        q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
-        budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
-        budget = max(budget, min(2 * U, 4 * budget))  # each chunk reads U again
-        tiles = C * x.itemsize + O * types_of(x.dtype).sums.itemsize
-        chunk = _chunk(N, q.products * tiles, budget)
-        return Winograd(x, w, q, chunk), chunk
+    choose = _of_add_on(f.algorithm) if of(x).is_host else None
+    found: tuple[ConvMethod, int] | None = choose and choose(x, w, f)
+    if found:
+        return found
     by_device = device_kernels(x).convolution(x, w, f) if f.algorithm != "im2col" else None
-    return im2col(x, w, f) if by_device is None else (by_device, N)
+    return im2col(x, w, f) if by_device is None else (by_device, len(x))
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """Chooses a method without Winograd and cuDNN, and the images per chunk."""
+    """Chooses a method of core for any device, and the images per chunk."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
     h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
     budget = of(x).chunk_bytes
     if f.groups == C > 1:
-        chunk = _chunk(N, (H * W * C + 2 * h * v * O) * x.itemsize, budget)
+        chunk = images_per_chunk(N, (H * W * C + 2 * h * v * O) * x.itemsize, budget)
         return Depthwise(x, w, f.windows, f.pool), chunk
-    chunk = _chunk(N, h * v * (kh * kw * C + O) * x.itemsize, budget)
+    chunk = images_per_chunk(N, h * v * (kh * kw * C + O) * x.itemsize, budget)
     method = Direct if Direct.suits(x, w, f.windows, f.groups) else Im2col
     return method(x, w, f.windows, f.groups, f.pool, chunk), chunk
 
 
-def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
+def images_per_chunk(N: int, bytes_per_image: int, budget: int) -> int:
     """Images per chunk within the budget, with chunks of about equal size."""
     most = max(1, min(N, budget // max(bytes_per_image, 1)))
     return -(-N // -(-N // most)) if N else 1

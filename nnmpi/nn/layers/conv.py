@@ -125,7 +125,7 @@ class Conv2d(_Convolution):
     and `padding_mode` "reflect", "replicate" or "circular", which pad with the image's own pixels.
     """
 
-    axes, op, algorithms = 2, staticmethod(conv.conv2d), tuple(CONVOLUTIONS)
+    axes, op, algorithms = 2, staticmethod(conv.conv2d), CONVOLUTIONS
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         """Computes the convolution; `relu` and `pool` apply ReLU and a 2x2 max-pool in the same

@@ -10,9 +10,10 @@
     Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
 
 and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
-F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
-transforms are GEMMs, and planes are padded by 16 elements: rows that are a power of two apart share
-a cache set. V, U and the gradient of M have the dtype of images, everything else that of sums.
+F(4x4) see POINTS. A tile is one or four pooling windows. In NumPy, copies move whole rows of tiles
+(phases first, then tiles), all transforms are GEMMs, and planes are padded by 16 elements: rows
+that are a power of two apart share a cache set. V, U and the gradient of M have the dtype of
+images, everything else that of sums.
 """
 
 from functools import lru_cache
@@ -21,12 +22,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
+from nnmpi.arrays.kernels.conv import ConvShape, images_per_chunk
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.linear import products_loop
+from nnmpi.arrays.kernels.window import Window
 from nnmpi.arrays.native.table import InOut, Out, kernel
+
+SIDES = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,)}
+"""For each `--convolution`, the sides m of output tiles to choose from."""
+
+MIN_CHANNELS = 8  # with fewer, the transforms cost more than the GEMMs save
 
 _PLANE_PAD = 16  # elements; without them one transform took 9 times as long
 
@@ -348,3 +356,25 @@ class Winograd:
 def _rows(X: np.ndarray) -> np.ndarray:
     """Returns planes (k, n, th, tw, C) as matrices (k, T, C): a view."""
     return X.reshape(len(X), -1, X.shape[-1])
+
+
+def method_of(x: Array, w: Array, f: ConvShape) -> tuple[Winograd, int] | None:
+    """Returns the method for images x (N, H, W, C) on the host and w (3, 3, C, O), and the images
+    per chunk; None where Winograd does not apply or is slower.
+
+    Of F(2x2) and F(4x4) it takes the one with fewer products for images of this size: 36 products
+    of small matrices for 16 output pixels, or 16 for 4. "auto" takes float64 as a wish for exact
+    results.
+    """
+    (N, H, W, C), O, p = x.shape, w.shape[3], f.windows[0].before
+    outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]
+    fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
+    is_exact = f.algorithm == "auto" and x.dtype == "float64"
+    if not fits or C < MIN_CHANNELS or is_exact:
+        return None
+    q = min((grid(m, H, W, p, f.pool) for m in SIDES[f.algorithm]), key=lambda q: q.products)
+    budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
+    budget = max(budget, min(2 * U, 4 * budget))  # each chunk reads U again
+    tiles = C * x.itemsize + O * types_of(x.dtype).sums.itemsize
+    chunk = images_per_chunk(N, q.products * tiles, budget)
+    return Winograd(x, w, q, chunk), chunk
