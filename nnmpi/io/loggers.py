@@ -25,9 +25,8 @@ from nnmpi.io.output.plot import run_figure
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import LOGGERS, logger
-from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.planning import layout_svg
+from nnmpi.planning import layout_lines, layout_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +152,7 @@ class TensorBoard(Logger):
 
     def layout(self, a: Arrangement, step: int) -> None:
         """Writes the layout as text, since TensorBoard shows no SVG."""
-        lines = "\n".join(drawing.as_lines(a))
+        lines = "\n".join(layout_lines.as_lines(a))
         self._to.add_text("layout", f"```\n{lines}\n```", step)
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.drawing import DrawnLayer, blocks, ranks_text
+from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.planning.layout_lines import DrawnLayer, blocks
 from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 
 STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")

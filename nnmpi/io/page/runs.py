@@ -11,7 +11,7 @@ from nnmpi.io.output.plot import BESIDES, LARGEST
 from nnmpi.options.amounts import amount, duration, plural
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.arrangement.drawing import ranks_text
+from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.planning.paper.rank_kinds import HELD
 
 LOSSES = {"loss": "training", "test_loss": "test"}

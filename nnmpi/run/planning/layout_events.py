@@ -8,12 +8,12 @@ from nnmpi import addons
 from nnmpi.io.output.messages import Event
 from nnmpi.nn import Module
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.model.mover import Mover
 from nnmpi.parallel.model.moves import MovePlan
+from nnmpi.planning.layout_lines import as_lines, blocks
 from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
 from nnmpi.run.start_events import devices
 

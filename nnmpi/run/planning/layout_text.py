@@ -7,7 +7,8 @@ from nnmpi import addons
 from nnmpi.io.output.messages import Event, gpus, phrases
 from nnmpi.options.amounts import in_column, plural
 from nnmpi.options.tables import columns
-from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
+from nnmpi.parallel.arrangement.rank_names import ranks_text
+from nnmpi.planning.layout_lines import merge_blocks
 from nnmpi.planning.paper.rank_kinds import HELD, MANY
 
 MOST_HOLDERS = 8

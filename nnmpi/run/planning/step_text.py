@@ -6,7 +6,7 @@ from textwrap import fill
 
 from nnmpi import addons
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.drawing import ranks_text
+from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.step_list.chain import Chain
 from nnmpi.parallel.step_list.op import as_text
 from nnmpi.parallel.step_list.proof import prove_pipelines

@@ -3,7 +3,7 @@
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import in_column, plural
 from nnmpi.options.tables import columns
-from nnmpi.parallel.arrangement.drawing import ranks_text
+from nnmpi.parallel.arrangement.rank_names import ranks_text
 
 
 def recovered(e: Event) -> str:

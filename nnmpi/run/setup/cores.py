@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nnmpi.arrays import blas, cgroup
 from nnmpi.options.amounts import plural
-from nnmpi.parallel.arrangement.drawing import ranks_text
+from nnmpi.parallel.arrangement.rank_names import ranks_text
 
 Cpus = frozenset[int]
 

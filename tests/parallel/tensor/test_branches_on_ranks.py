@@ -14,10 +14,10 @@ from nnmpi.comm import Comm, comm_self, thread_ranks
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.drawing import as_lines
 from nnmpi.parallel.tensor.branches import owners_of
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
+from nnmpi.planning.layout_lines import as_lines
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import uncut

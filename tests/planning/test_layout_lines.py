@@ -3,8 +3,8 @@
 from helpers.planning import planning
 
 from nnmpi import Config
-from nnmpi.parallel.arrangement.drawing import blocks, merge_blocks
 from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.layout_lines import blocks, merge_blocks
 from nnmpi.planning.layout_svg import as_svg
 
 

@@ -5,28 +5,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
+from nnmpi.parallel.arrangement.rank_names import ranks_text, runs
 
-# ---- names of ranks, and of layers of equal blocks, for tables and drawings
+# ---- names of layers of equal blocks, for tables and drawings
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
 """Matches the number of a block in the name of one of its layers."""
-
-
-def ranks_text(ranks: tuple[int, ...]) -> str:
-    """Returns ranks as text, for example "0-3, 8, 10", "10 to 1022 in steps of 4" or "4-7, 12-15,
-    20-23, ... 252-255"."""
-    step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
-    if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
-        return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
-    runs = [
-        f"{a}-{b}" if b > a + 1 else ", ".join(map(str, range(a, b + 1))) for a, b in _runs(ranks)
-    ]
-    return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
 
 
 def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
@@ -45,19 +32,7 @@ def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
 
 def _blocks(numbers: Iterable[int]) -> str:
     """Returns block numbers as text: "0-3,5"."""
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(numbers))
-
-
-def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Returns (first, last) of each run of consecutive numbers."""
-    values = np.fromiter(numbers, int)
-    if (np.diff(values) < 1).any():
-        values = np.unique(values)
-    ends = np.flatnonzero(np.diff(values) > 1)
-    starts, stops = [0, *(ends + 1).tolist()], [*ends.tolist(), len(values) - 1]
-    return (
-        [*zip(values[starts].tolist(), values[stops].tolist(), strict=True)] if values.size else []
-    )
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs(numbers))
 
 
 # ---- the drawing
