@@ -160,7 +160,8 @@ def plot(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     both: Any = figure.subplots(2)
     every = [x for r in records for point in r["points"] for x in point[:2]]
     ends = [min(every) * 0.8, max(every) * 1.25]
-    for axes, seed, title in zip(both, (AS_IS, 0), ("Machines as described", "Fitted to some rows"), strict=True):
+    titles = "Machines as described", "Fitted to some rows"
+    for axes, seed, title in zip(both, (AS_IS, 0), titles, strict=True):
         axes.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color="0.88",
                           label="within 10%")  # fmt: skip
         for k, name in enumerate(dict.fromkeys(r["title"] for r in records)):

@@ -109,7 +109,7 @@ def holding(kind: Any) -> Bytes:
 
 
 def draw(found: Sequence[Row], path: str) -> None:
-    """Draws two panels with a bar for each layout: bytes sent in a step, and below them bytes held."""
+    """Draws two panels with a bar for each layout: bytes sent in a step, and bytes held."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(panels.ACROSS, 15), layout="constrained")

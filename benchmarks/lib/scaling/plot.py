@@ -28,7 +28,7 @@ def draw(rows: Sequence[Row], path: str) -> None:
     figure = Figure(figsize=(panels.ACROSS, 1.6 + 4.8 * len(cases)), layout="constrained")
     all_axes = figure.subplots(len(cases), squeeze=False)[:, 0]
     first = rows[0]
-    where = f"{first['cpu']}, {first['cores']} cores, one thread per rank; on 2 ranks PyTorch is DDP"
+    where = f"{first['cpu']}, {first['cores']} cores, one thread a rank; on 2 ranks PyTorch is DDP"
     note = "White, on the left: times one rank; on the right: times PyTorch T+"
     panels.heading(figure, f"{where}\n{note}")
     line = None

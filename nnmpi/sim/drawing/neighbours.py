@@ -14,7 +14,7 @@ ARROW, BEND, HEAD = "#2f6fd0", 0.14, 8.0
 
 
 def neighbours(graphs: Mapping[str, Gossip]) -> str:
-    """The graphs, two beside each other, each on a circle, or on its grid if it has several rows."""
+    """The graphs, two in a row, each on a circle, or on its grid if that has several rows."""
     if (most := max(graph.replicas for graph in graphs.values())) > MOST_REPLICAS:
         raise ValueError(
             f"a drawing of neighbours has room for {MOST_REPLICAS} replicas, got {most}"

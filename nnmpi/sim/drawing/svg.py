@@ -52,8 +52,8 @@ class Band(NamedTuple):
 def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = None) -> str:
     """An SVG document of timelines one below the other, with a time axis and a legend.
 
-    Later stages of a rank have another shade. Time without a span is idle and has the colour of the row.
-    Time after `until` is cut off, so that one slow timeline does not squeeze the others.
+    Later stages of a rank have another shade. Time without a span is idle and has the colour of the
+    row. Time after `until` is cut off, so that one slow timeline does not squeeze the others.
     """
     end = until or max(timeline.end for timeline in timelines) or 1
     y, parts = 16.0, list[str]()
