@@ -1,4 +1,4 @@
-"""scripts/draw_roofline.py and draw_cuts.py: what the pictures show is so, and they are drawn."""
+"""The scripts/draw_*.py: what the pictures show is so, and they are drawn."""
 
 import runpy
 from pathlib import Path
@@ -10,6 +10,7 @@ from nnmpi.planning.described.description import machines
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "draw_roofline.py"))
 CUTS = runpy.run_path(str(ROOT / "scripts" / "draw_cuts.py"))
+KILL = runpy.run_path(str(ROOT / "scripts" / "draw_kill.py"))
 
 
 def test_kernels_are_under_both_roofs_and_reach_one_of_them() -> None:
@@ -41,3 +42,19 @@ def test_the_picture_of_zero_is_drawn(name: str, status: int, tmp_path: Path) ->
     pytest.importorskip("matplotlib")
     assert CUTS["main"](["--zero", "--out", str(tmp_path / name)]) == status
     assert (tmp_path / name).exists() == (status == 0)
+
+
+def test_a_killed_rank_is_drawn_up_to_where_it_wrote_last() -> None:
+    steps = [("step", k, float(k), k + 1.0) for k in range(10, KILL["LAST"] + 1)]
+    killed = [
+        *steps[: KILL["KILLED"] - 9],
+        ("killed", -1, KILL["KILLED"] + 1.0, KILL["KILLED"] + 1.5),
+    ]
+    timeline = KILL["timeline"]([steps, killed])
+    assert {span.kind for span in timeline.spans} <= {*KILL["STYLES"]}
+    of_rank = [[s for s in timeline.spans if s.rank == rank] for rank in range(2)]
+    assert [s.micro for s in of_rank[0]] == [*range(KILL["FIRST"], KILL["LAST"] + 1)]
+    assert [s.micro for s in of_rank[1]] == [*range(KILL["FIRST"], KILL["KILLED"] + 1), -1]
+    assert (
+        of_rank[1][-1].start == of_rank[1][-1].end == 1e3 * (KILL["KILLED"] + 1.5 - KILL["FIRST"])
+    )
