@@ -1,10 +1,11 @@
-"""The scripts/draw_*.py: what the pictures show is so, and they are drawn."""
+"""scripts/draw_*.py and benchmarks/draw.py: what pictures show is so, and they are drawn."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import ROOT
+from helpers.mpijob import ROOT, environment, outcome_of
 
 from nnmpi.planning.described.description import machines
 
@@ -58,3 +59,15 @@ def test_a_killed_rank_is_drawn_up_to_where_it_wrote_last() -> None:
     assert (
         of_rank[1][-1].start == of_rank[1][-1].end == 1e3 * (KILL["KILLED"] + 1.5 - KILL["FIRST"])
     )
+
+
+@pytest.mark.parametrize(
+    "rows", ["start-1-node", "scaling-2-ranks-zen3", "text-training-float32-zen3"]
+)
+def test_stored_rows_are_drawn(rows: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    stored, picture = ROOT / "benchmarks" / "results" / f"{rows}.json", tmp_path / "rows.png"
+    command = [sys.executable, str(ROOT / "benchmarks" / "draw.py"), str(stored), str(picture)]
+    done = outcome_of(command, environment({}), timeout=100)
+    assert done.status == 0, done.err
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,10 +1,11 @@
 """The training command under `mpirun --with-ft ulfm`: ranks are killed by SIGKILL, others go on."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import run
+from helpers.mpijob import ROOT, environment, outcome_of, run
 from helpers.runs import but_steps
 
 PROGRAM = Path(__file__).parents[1] / "helpers" / "killedtraining.py"
@@ -46,3 +47,15 @@ def test_a_spare_rank_takes_the_place_of_one_that_is_killed(tmp_path: Path) -> N
     kinds = [one["event"] for one in but_steps(events) if one["event"] != "recovered"]
     assert kinds == ["start", *["epoch"] * EPOCHS, "done"]
     assert (events[-1]["ranks"], events[-1]["layout"]["tp"]) == (2, 2)
+
+
+@pytest.mark.long
+def test_the_timeline_of_a_killed_rank_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "killed.svg"
+    command = [sys.executable, str(ROOT / "scripts" / "draw_kill.py"), "-o", str(picture)]
+    done = outcome_of(command, environment({}), timeout=280)
+    assert done.status == 0, done.err
+    names = [title.partition(" ,")[0] for title in picture.read_text().split("<title>")[1:]]
+    phases = ("interrupted step", "shrink to a smaller Comm", "agree on a version")
+    assert [names.count(name) for name in phases] == [3] * len(phases)
+    assert names.count("arrange the new layout") == 3
