@@ -101,7 +101,7 @@ class TensorBase:
 
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, which on the CPU shares the tensor's memory."""
-        self.storage.is_lent = True
+        self.storage.lend()
         return backend.to_host(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -211,26 +211,40 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
 
     def method(self: Any, other: Any) -> Any:
         leaf = self.requires_grad and self.node is None
-        # `loss += term` has to record the sum: this tensor becomes the sum, or a new one takes the
-        # name. Not for a leaf, which an optimizer holds: the write below is refused.
+        # `loss += term` has to record the sum, which this tensor becomes. Not a leaf, which an
+        # optimizer holds: the write below is refused.
         if self.loses_gradient(other) and not leaf:
-            y = self.applied(op, self, other)
-            return self.become(y) if self.may_become(y) else y
+            y = self.applied(op, self.before_write(), other)
+            if self.may_become(y):
+                return self.become(y)
+            check_fits(self, y)
+            if y.dtype != self.dtype and self.may_become(y := y.astype(self.dtype)):
+                return self.become(y)
         return write_result(self, op(self.operand, self.to_write(other)).value)
 
     return method
 
 
 def write_result(t: Any, new: Array) -> Any:
-    """Writes the result of an op into a tensor and returns the tensor; raises TypeError if its
-    type cannot take the result."""
+    """Writes the result of an op into a tensor and returns the tensor."""
+    check_fits(t, new)
+    t[...] = new
+    return t
+
+
+def check_fits(t: Any, new: Any) -> None:
+    """Raises TypeError or ValueError if a tensor cannot take a result in place, for its type or its
+    shape."""
     if not np.can_cast(new.dtype, t.dtype, "same_kind"):
         raise TypeError(
             f"a {t.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
             f"as in x = x + y, or convert this one first with x.astype('{new.dtype}')"
         )
-    t[...] = new
-    return t
+    if tuple(new.shape) != tuple(t.shape):
+        raise ValueError(
+            f"a tensor of shape {t.shape} cannot take a result of shape {tuple(new.shape)} in "
+            "place: make a new one, as in x = x + y"
+        )
 
 
 def reduction(op: OpFunction) -> Method:

@@ -9,6 +9,7 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from itertools import count
 from typing import Any, Protocol, Self, TypeAlias
+from weakref import ref
 
 from nnmpi.arrays.kernels import Prepare
 
@@ -23,6 +24,9 @@ class OpRecorder(Protocol):
 
     def enter_no_grad(self) -> None:
         """Receives notice that a no_grad block begins, in which ops are not reported."""
+
+    def note_older(self, t: Any) -> None:
+        """Receives notice that a tensor is used that shares memory with one written in place."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Runs a function that is to run again in the backward pass."""
@@ -73,24 +77,62 @@ AnyTensor: TypeAlias = Any
 `requires_grad`, `node` and `storage`, and calls `receive`, and `refresh` if `is_refreshed`."""
 
 
+HAS_INPLACE = -1
+"""The value of `Sharing.renewed` for a tensor to which a layer with inplace=True would write."""
+
+
+class Sharing:
+    """Who else may have the memory of a tensor, and what was written there.
+
+    bases    references to tensors in whose memory others lie: first the one that was viewed
+    block    the memory of the write at the time `time`, if that was the last one
+    is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
+    renewed  the time of the last write that is part of a graph: older nodes of tensors in this
+             memory are replaced when these are used (`shared_writes.renew`)
+    """
+
+    __slots__ = ("bases", "block", "is_copy", "renewed", "time")
+
+    def __init__(self, bases: tuple[ref[Any], ...] = (), is_copy: bool = False) -> None:
+        self.bases, self.is_copy = bases, is_copy
+        self.block, self.time, self.renewed = None, 0, 0
+
+
 class Storage:
     """The time of the last in-place write to a tensor's memory, shared by all its views.
 
     A node has a Storage as its parent in place of a tensor that gets no gradient.
 
-    is_copy: True for a copy where PyTorch has a view, so that a write would not reach the tensor
-    is_lent: True if a view of the tensor was made, or a function holds it for its backward pass
+    sharing: None if only one tensor has the memory; else a view of it was made, or a function or an
+        array outside holds it
     """
 
-    __slots__ = ("is_copy", "is_lent", "written")
+    __slots__ = ("sharing", "written")
     is_refreshed = False
 
     def __init__(self, is_copy: bool = False) -> None:
-        self.is_copy, self.is_lent, self.written = is_copy, False, 0
+        self.sharing: Sharing | None = Sharing((), True) if is_copy else None
+        self.written = 0
+
+    @property
+    def is_copy(self) -> bool:
+        """True if a write would not reach the tensor that it would in PyTorch."""
+        return self.sharing is not None and self.sharing.is_copy
+
+    def lend(self) -> Sharing:
+        """Notes that others than one tensor have the memory."""
+        if self.sharing is None:
+            self.sharing = Sharing()
+        return self.sharing
 
     def mark_written(self) -> None:
         """Notes an in-place write: a backward pass through ops that used the old values raises."""
         self.written = tick()
+
+    @property
+    def root(self) -> "Storage":
+        """The storage that all who share the memory have."""
+        return self
 
     @property
     def storage(self) -> "Storage":

@@ -33,7 +33,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import precision, progress_hook
-from nnmpi.autograd.recording import AnyTensor, TapeNode
+from nnmpi.autograd.recording import AnyTensor, Storage, TapeNode
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
 """(-made, node, mask of the parents to go to); a heap of visits yields the latest node first."""
@@ -278,13 +278,13 @@ def _pass_on(
         _refuse_used()
     vjps = [*vjps]
     if node.storage.written > made:
-        _refuse_written(node)
+        _refuse_written(node, node.storage)
     if g.dtype != node.dtype:
         g = g.astype(node.dtype)
     for parent in parents:
         if parent is not None:
             if parent.storage.written > made:
-                _refuse_written(node)
+                _refuse_written(node, parent.storage)
             if parent.is_refreshed:  # before any vjp: it may have closed over the array
                 parent.refresh()
     if not retain:
@@ -315,8 +315,9 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
     the visits; returns that node."""
     if node.vjps is None:
         _refuse_used()
-    if any(parent.storage.written > node.tick for parent in node.parents):
-        _refuse_written(node)
+    for parent in node.parents:
+        if parent.storage.written > node.tick:
+            _refuse_written(node, parent.storage)
     again: TapeNode = node.vjps[0](node)
     grads[again] = g
     heappush(visits, (-again.tick, again, again.needs))
@@ -403,7 +404,12 @@ def _refuse_used() -> NoReturn:
     )
 
 
-def _refuse_written(node: TapeNode) -> NoReturn:
+def _refuse_written(node: TapeNode, storage: Storage) -> None:
+    """Raises RuntimeError if the backward pass of a node may read what was written there since."""
+    from nnmpi.autograd.shared_writes import keeps_written  # rarely
+
+    if not keeps_written(node, storage):
+        return
     raise RuntimeError(
         f"backward: a result of shape {node.shape}, or a tensor that it was computed from, was "
         "written in place after the forward pass had used it, so the gradient would be wrong; run "

@@ -7,8 +7,9 @@ of PyTorch that is missing belongs in `replacements.txt`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
+from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.base import (
     both_operators,
@@ -28,7 +30,7 @@ from nnmpi.autograd.base import (
     spread,
 )
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
-from nnmpi.autograd.recording import Storage, TapeNode, recording
+from nnmpi.autograd.recording import Sharing, Storage, TapeNode, recording
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
 
@@ -44,6 +46,9 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
+            sharing = a.storage.sharing
+            if sharing is not None and sharing.renewed:
+                a.renew()
             arrays.append(a.operand)
             needed = a.requires_grad
             parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
@@ -113,7 +118,7 @@ class Tensor(TorchNames):
         writes to it."""
         t = Tensor(self.array)
         t.storage = Storage(self.storage.is_copy)
-        self.storage.is_lent = True
+        self.storage.lend()
         return t
 
     @data.setter
@@ -150,6 +155,7 @@ class Tensor(TorchNames):
         """A tensor that shares the memory but has no history, so no gradient flows through it."""
         t = Tensor(self.operand)
         self.lend(t)
+        t.storage = shared_writes().DetachedStorage(t.storage)
         return t
 
     if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
@@ -182,6 +188,7 @@ class Tensor(TorchNames):
                 "and write the derivative that you need as tensor operations"
             )
         given = gradient.array if isinstance(gradient, Tensor) else gradient
+        self.renew()
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
@@ -194,8 +201,11 @@ class Tensor(TorchNames):
     def lend(self, view: Tensor) -> None:
         """Makes `view`, which shares this tensor's memory, share its storage too, so that writes
         are noticed."""
-        view.storage = self.storage
-        self.storage.is_lent = True
+        view.storage = storage = self.storage
+        if storage.sharing is None:
+            storage.sharing = Sharing((ref(self),))
+        elif not storage.sharing.bases:
+            storage.sharing.bases = (ref(self),)
 
     # ---- writing in place
 
@@ -205,27 +215,44 @@ class Tensor(TorchNames):
         return type(self) is Tensor
 
     def may_become(self, y: Tensor) -> bool:
-        """True if `become` is as good as writing y into this tensor: it is no leaf with a gradient,
-        nobody else has its memory, and y has its shape and type, which can have gradients."""
-        old, new = self.operand, y.operand
+        """True if `become` writes y into this tensor: neither it nor a base of which it is a view
+        is a leaf with a gradient, and y has its shape and type, which can have gradients."""
+        old, new, sharing = self.operand, y.operand, self.storage.sharing
         return (
             self.is_replaceable
             and bool(recording.get())
             and (self.node is not None or not self.requires_grad)
-            and not (self.storage.is_lent or self.storage.is_copy)
-            and (new.shape, new.dtype) == (old.shape, old.dtype)
+            and new.dtype == old.dtype
+            and new.shape == old.shape
             and is_float(old.dtype)
+            and (sharing is None or (not sharing.is_copy and shared_writes().may_write(self)))
         )
+
+    def before_write(self) -> Tensor:
+        """The tensor from which to compute what it is to become: itself, or a copy if others have
+        its memory, into which `become` writes, as vjps may keep the old values."""
+        return self if self.storage.sharing is None else shared_writes().copied(self)
 
     def become(self, y: Tensor) -> Tensor:
         """Gives this tensor the value and the history of y, and returns it. What was computed from
-        its old value keeps that, as the old array is not written to."""
+        its old value keeps that, as the old array is not written to, unless others have it too."""
+        if self.storage.sharing is not None:
+            shared_writes().write(self, y)
+            return self
         self.operand, self.node, self.storage = y.operand, y.node, y.storage
         self.requires_grad = y.requires_grad
         return self
 
+    def renew(self) -> None:
+        """Takes the history of writes to this memory, before the tensor is used."""
+        sharing = self.storage.sharing
+        if sharing is not None and sharing.renewed:
+            shared_writes().renew(self)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.loses_gradient(value) and self.may_become(self):
+            if shared_writes().is_at(self, index_of(index), value):
+                return
             self.become(apply(shape.set_elements, self, value, index=index_of(index)))
             return
         # NumPy writes no array of one element into one place, as PyTorch does
@@ -253,13 +280,21 @@ class Tensor(TorchNames):
 
     def loses_gradient(self, value: Any) -> bool:
         """True if ops are recorded and this tensor or the value requires a gradient."""
-        either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
-        return either and bool(recording.get())
+        if not recording.get():
+            return False
+        self.renew()
+        if not isinstance(value, Tensor):
+            return self.requires_grad
+        value.renew()
+        return self.requires_grad or value.requires_grad
 
     def mark_written(self) -> None:
-        """Records an in-place write: a backward pass through ops that used the old values
+        """Records an in-place write: a backward pass through ops that keep the old values
         raises."""
-        self.storage.mark_written()
+        storage = self.storage
+        storage.mark_written()
+        sharing = storage.lend()
+        sharing.block, sharing.time = owner(self.operand), storage.written
 
     __iadd__ = in_place(elementwise.add)
     __isub__ = in_place(elementwise.subtract)
@@ -316,6 +351,13 @@ class Tensor(TorchNames):
         if not is_float(np.dtype(dtype)):
             return Tensor(self.array.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
+
+
+def shared_writes() -> ModuleType:
+    """The functions for writes to memory that several tensors share, which are loaded on use."""
+    from nnmpi.autograd import shared_writes
+
+    return shared_writes
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:

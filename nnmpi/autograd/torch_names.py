@@ -108,8 +108,10 @@ class TorchNames(TensorBase):
         return self
 
     def contiguous(self, memory_format: Any = None) -> Self:
-        """The tensor itself: no method needs its elements in another memory order."""
-        return self
+        """The tensor itself, or a copy if it is a view whose elements lie in another order, to
+        which PyTorch's programs write."""
+        is_view = self.storage.sharing is not None and not self.operand.flags.c_contiguous
+        return self.clone() if is_view else self
 
     def dim(self) -> int:
         """The number of axes."""

@@ -7,6 +7,7 @@ keyword. An option that nnmpi lacks, or that would mean something else, is refus
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from nnmpi.autograd.functional import scaled_dot_product_attention as scaled_dot
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
+from nnmpi.nn import in_place
 from nnmpi.nn.layer_functions import function_of, temporary
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
 from nnmpi.nn.layers.basic import check_probability, padding_row, row_numbers
@@ -38,41 +40,26 @@ from nnmpi.nn.module import Module
 # ---- activations
 
 
-def _written(name: str, x: Any, y: Tensor, inplace: bool) -> Tensor:
-    """Returns y, or, if `inplace`, the input x with the value of y; raises ValueError where views
-    of x would keep its old value."""
-    if not inplace:
-        return y
-    if isinstance(x, Tensor) and not x.loses_gradient(y):
-        x[...] = y
-        return x
-    if not isinstance(x, Tensor) or not x.may_become(y):
-        raise ValueError(
-            f"{name}: inplace=True would not reach all that share the memory of the input: use "
-            f"what {name}(x) returns"
-        )
-    return x.become(y)
-
-
 def relu(input: Any, inplace: bool = False) -> Tensor:
     """Returns max(x, 0)."""
-    return _written("relu", input, method_functions.relu(input), inplace)
+    return in_place.applied(method_functions.relu, input, inplace)
 
 
 def silu(input: Any, inplace: bool = False) -> Tensor:
     """Returns x * sigmoid(x)."""
-    return _written("silu", input, functional.silu(input), inplace)
+    return in_place.applied(functional.silu, input, inplace)
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Returns x where it is positive, and negative_slope * x elsewhere."""
-    return _written("leaky_relu", input, functional.leaky_relu(input, negative_slope), inplace)
+    return in_place.applied(
+        partial(functional.leaky_relu, negative_slope=negative_slope), input, inplace
+    )
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Returns x where it is positive, and alpha * (exp(x) - 1) elsewhere."""
-    y = apply(activations.elu, as_tensor(input), alpha=float(alpha))
-    return _written("elu", input, y, inplace)
+    return in_place.applied(partial(apply, activations.elu, alpha=float(alpha)), input, inplace)
 
 
 gelu = function_of(GELU)
@@ -120,7 +107,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 
     layer = f"write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
     mask = drawn_mask("dropout", x.shape, p, x.operand, layer)
-    return _written("dropout", input, x * Tensor(mask), inplace)
+    return in_place.applied(lambda t: t * Tensor(mask), x, inplace)
 
 
 # ---- layers whose weights are arguments

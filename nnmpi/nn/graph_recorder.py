@@ -8,7 +8,7 @@ from typing import Any
 from nnmpi.arrays import backend, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording
+from nnmpi.autograd.recording import Storage, recording, tick
 from nnmpi.nn.fusion import groups
 from nnmpi.nn.graph import (
     Arguments,
@@ -68,10 +68,16 @@ class TracedTensor(Tensor):
     def is_replaceable(self) -> bool:
         return True
 
+    def before_write(self) -> Tensor:
+        return self
+
     def become(self, y: Tensor) -> Tensor:
         record = recording.get()
         if isinstance(record, GraphRecorder):
             record.replace_edge(self, y)
+        sharing = self.storage.sharing
+        if sharing is not None:  # the others are older, which `note_older` hears of
+            sharing.renewed, self.storage = tick(), Storage()
         return super().become(y)
 
     def mark_written(self) -> None:
@@ -167,6 +173,12 @@ class GraphRecorder:
         self._replaced.append(t)
         if self._unit is None:
             self._edges[id(t)] = self._edges[id(y)]
+
+    def note_older(self, t: Tensor) -> None:
+        """Refuses the use of a tensor whose memory an op in place would have written to (see
+        `nnmpi.autograd.recording`)."""
+        if isinstance(t, TracedTensor) and self._within:
+            raise ConflictError(self._within[-1], WRITES)
 
     def note_shape_read(self, tensor: Tensor) -> None:
         """Notes that `forward` has read the shape of a tensor."""

@@ -239,7 +239,7 @@ class Parameter(Tensor):
             seed, initial = self._initial()
             self.array = backend.of(self.operand).asarray(initial, self.dtype)
             self.seed = seed
-            super().mark_written()
+            self.storage.mark_written()
 
     def discard(self) -> None:
         """Frees the memory of initial values, which are drawn again when they are needed."""
@@ -319,7 +319,7 @@ class Parameter(Tensor):
         return self.store
 
     def mark_written(self) -> None:
-        super().mark_written()
+        self.storage.mark_written()
         self.values_written()
 
     def values_written(self) -> None:

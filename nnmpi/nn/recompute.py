@@ -55,7 +55,7 @@ def checkpoint(
         )
     for held in (*args, *named.values()):
         if isinstance(held, Tensor):
-            held.storage.is_lent = True  # so that it does not become another one until then
+            held.storage.lend()  # so that it does not become another one until then
     repeat, call, began = _Repeat(current, record), partial(function, *args, **named), tick()
     y = repeat.first(call)
     if not isinstance(y, Tensor):
@@ -152,10 +152,12 @@ def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], beg
     for node in nodes:
         node.tick = number + 1 + 2 * node.size
         number = node.tick + 1
-    for storage in {part.storage for part in (*nodes, *others)}:
-        if storage.written > began:
-            k = bisect(made, storage.written) - 1
+    for storage in {part.storage.root for part in (*nodes, *others)}:
+        if (written := storage.written) > began:
+            k = bisect(made, written) - 1
             storage.written = nodes[k - 1].tick + 1 if k else made[0]
+            if storage.sharing and storage.sharing.time == written:
+                storage.sharing.time = storage.written
 
 
 # ---- which modules run again

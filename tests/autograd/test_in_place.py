@@ -63,10 +63,11 @@ def test_a_method_that_writes_returns_its_tensor_and_keeps_its_type() -> None:
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "a parameter": lambda p: p.mul_(2),
     "a parameter, drawn": lambda p: p.normal_(),
-    "a view of a result": lambda p: (p * 2).view(-1).relu_(),
-    "a value with a gradient, of an array": lambda p: nnmpi.from_numpy(np.zeros(3)).add_(p),
-    "a bound with a gradient, of a view": lambda p: nnmpi.zeros(3).view(3, 1).clamp_(max=p[:1]),
-    "a row, of a view": lambda p: nnmpi.zeros(2, 3).view(3, 2).__setitem__(0, p[:2]),
+    "a view of a parameter": lambda p: p.view(-1).relu_(),
+    "an element of a parameter": lambda p: p.__setitem__(0, 2.0),
+    "a value with a gradient, of integers": lambda p: nnmpi.zeros(3, dtype=int).__setitem__(
+        0, p[0]
+    ),
 }
 
 
@@ -268,37 +269,16 @@ def test_a_result_in_a_graph_becomes_the_next_one(name: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
-@pytest.mark.parametrize("share", ["view", "detach", "saved", "checkpoint"])
-def test_a_result_that_others_hold_does_not(share: str) -> None:
-    w = nnmpi.tensor(X, requires_grad=True)
-    x = w * 1.5
-
-    class Square(nnmpi.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, a: Any) -> Any:
-            ctx.save_for_backward(a)
-            return a * a
-
+def test_a_checkpoint_that_runs_again_on_what_was_written_is_refused() -> None:
     class Model(nn.Module):
         def forward(self, a: Any) -> Any:
             return checkpoint(lambda b: b * b, a)
 
-    hold: dict[str, Callable[[], Any]] = {
-        "view": lambda: x.view(-1),
-        "detach": x.detach,
-        "saved": lambda: Square.apply(x),
-        "checkpoint": lambda: Model()(x),
-    }
-    kept = hold[share]()
-    before = kept.numpy().copy()
-    with pytest.raises(RuntimeError, match="cannot write in place"):
-        x.relu_()
-    with pytest.raises(ValueError, match=r"use what relu\(x\) returns"):
-        nn.functional.relu(x, inplace=True)
-    y = x
-    y += w
-    assert y is not x
-    np.testing.assert_array_equal(kept.numpy(), before)
+    x = nnmpi.tensor(X, requires_grad=True) * 1.5
+    y = Model()(x)
+    x.relu_()
+    with pytest.raises(RuntimeError, match="written in place after the forward pass"):
+        y.sum().backward()
 
 
 def test_a_function_in_place_writes_to_a_value_that_no_gradient_needs() -> None:

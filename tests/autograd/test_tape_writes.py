@@ -109,17 +109,14 @@ def test_a_write_to_a_tensor_that_needs_a_gradient_is_refused(write):
     assert free.numpy().tolist() != [1.0, 2.0]
 
 
-def test_results_whose_memory_others_have_cannot_be_written_by_index():
+def test_results_are_written_by_index_and_through_views():
     a = leaf(1, 2)
     result = a * 2
-    result[0] = 9.0
-    result.sum().backward()
-    assert (result.tolist(), a.grad.tolist()) == ([9, 4], [0, 2])
     view = result.reshape(1, 2)
-    for t in (view, result):
-        with pytest.raises(RuntimeError, match="make a new tensor"):
-            t[0] = 7.0
-    assert result.numpy().tolist() == [9, 4]
+    result[0] = 9.0
+    view[0, 1] *= 3
+    result.sum().backward()
+    assert (result.tolist(), view.tolist(), a.grad.tolist()) == ([9, 12], [[9, 12]], [0, 6])
 
 
 def test_a_sum_of_losses_has_gradients_of_all():
@@ -133,22 +130,22 @@ def test_a_sum_of_losses_has_gradients_of_all():
     assert a.grad.tolist() == [10, 10]
 
 
-def test_a_write_of_a_value_that_needs_a_gradient_is_refused_where_others_have_the_memory():
-    total, a = nnmpi.from_numpy(np.zeros(2)), leaf(1, 2)
-    with pytest.raises(RuntimeError, match="make a new tensor"):
-        total[...] = a * 2
-    assert total.numpy().tolist() == [0, 0]
+def test_an_array_that_shares_memory_has_what_is_written_with_a_gradient():
+    array, a = np.zeros(2), leaf(1, 2)
+    total = nnmpi.from_numpy(array)
+    total[...] = a * 2
+    assert array.tolist() == [2, 4]
     with no_grad():
         total += a * 2
     total[1] = a.detach()[0]
-    assert total.numpy().tolist() == [2, 1]
+    assert array.tolist() == [4, 1]
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_write_between_forward_and_backward_is_detected(write):
     for written in ("a leaf", "a constant", "a value"):
         a, constant = leaf(1, 2), Tensor(np.array([3.0, 4.0]))
-        y = nnmpi.exp(a * constant)
+        y = nnmpi.exp(a * a * constant)
         with no_grad():
             write({"a leaf": a, "a constant": constant, "a value": y}[written])
         with pytest.raises(RuntimeError, match=r"result of shape \(2,\).* written in place"):
@@ -205,11 +202,11 @@ VIEWS = {
     "an element by NumPy's integers": lambda t: t[np.intp(0), np.uint8(1)],
     "a new axis": lambda t: t[None, np.int32(0)],
     "detach": lambda t: t.detach(),
-    "a view of a view": lambda t: t.T.reshape(4)[1:],
+    "a view of a view": lambda t: t.T[1:][0],
 }
 
 
-@pytest.mark.parametrize("view", [v for name, v in VIEWS.items() if name != "a view of a view"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_views_share_memory(view):
     """A single element too, as in PyTorch; only a reshaped transpose has to be copied."""
     t = Tensor(np.arange(4.0).reshape(2, 2))

@@ -46,7 +46,7 @@ class Context:
         """Keeps tensors, which `backward` finds in `saved_tensors`."""
         for t in tensors:
             if isinstance(t, Tensor):
-                t.storage.is_lent = True
+                t.storage.lend()
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:

@@ -19,7 +19,7 @@ def _writing(name: str, text: str) -> Callable[..., Tensor]:
 
     def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
         if any(t.loses_gradient(value) for value in (t, *others, *options.values())):
-            y = getattr(t, name)(*others, **options)
+            y = getattr(t.before_write(), name)(*others, **options)
             if t.may_become(y):
                 return t.become(y)
         for value in (t, *others, *options.values()):

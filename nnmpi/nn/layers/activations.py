@@ -1,15 +1,20 @@
 """Activations as modules.
 
-An `inplace` option is accepted as in PyTorch, but nothing is written in place.
+With `inplace=True` a layer writes to its input, as in PyTorch, but in a Trainer.
 """
+
+from functools import partial
 
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
 from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.autograd.ops.activations import gelu_form
+from nnmpi.nn.in_place import applied_by_layer
 from nnmpi.nn.init import constant
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
+
+_relu, _silu = partial(apply, elementwise.relu), partial(apply, activations.silu)
 
 
 class ReLU(Module):
@@ -19,7 +24,7 @@ class ReLU(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(elementwise.relu, as_tensor(x))
+        return applied_by_layer(_relu, x, self.inplace)
 
 
 class GELU(Module):
@@ -47,7 +52,8 @@ class LeakyReLU(Module):
         self.negative_slope, self.inplace = float(negative_slope), inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.leaky_relu(x, self.negative_slope)
+        function = partial(functional.leaky_relu, negative_slope=self.negative_slope)
+        return applied_by_layer(function, x, self.inplace)
 
     def extra_repr(self) -> str:
         return f"negative_slope={self.negative_slope}"
@@ -76,7 +82,8 @@ class ELU(Module):
         self.alpha, self.inplace = float(alpha), inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.elu, as_tensor(x), alpha=self.alpha)
+        function = partial(apply, activations.elu, alpha=self.alpha)
+        return applied_by_layer(function, x, self.inplace)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}"
@@ -105,7 +112,7 @@ class SiLU(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.silu, as_tensor(x))
+        return applied_by_layer(_silu, x, self.inplace)
 
 
 class SwiGLU(Module):

@@ -18,6 +18,7 @@ from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.nn import init
+from nnmpi.nn.in_place import applied_by_layer
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.passes import Pass, current_pass
@@ -228,8 +229,6 @@ class Dropout(Module):
     sample, so it is the same in every layout of ranks. A layer that is used twice in one pass has
     the same mask twice; make two layers instead.
 
-    `inplace` is accepted as in PyTorch, but nothing is written in place.
-
     Sharding sets `part` and `axis`: the channels that the input has on this rank, along this axis
     of a sample.
     """
@@ -250,7 +249,8 @@ class Dropout(Module):
         xp = backend.xp_of(x.array)
         index = self._indices(shape[1:], xp)
         mask = dropout_mask(*dropout_key(self, self.path, x.array), index, self.p, x.dtype, xp)
-        return apply(elementwise.multiply, x, mask.reshape(shape))
+        mask = mask.reshape(shape)
+        return applied_by_layer(lambda x: apply(elementwise.multiply, x, mask), x, self.inplace)
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of the mask for an input of this shape."""

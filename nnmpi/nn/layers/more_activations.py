@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import activations, more_activations
+from nnmpi.nn.in_place import applied, applied_by_layer
 from nnmpi.nn.module import Module
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -15,32 +17,50 @@ def hardtanh(
     input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
     """Returns x limited to [min_val, max_val]; the gradient at both ends is 0."""
-    if min_val >= max_val:
-        raise ValueError(f"hardtanh: min_val={min_val} must be below max_val={max_val}")
-    return apply(
-        more_activations.hardtanh, as_tensor(input), low=float(min_val), high=float(max_val)
-    )
+    return applied(_limit(min_val, max_val), input, inplace)
 
 
 def relu6(input: Any, inplace: bool = False) -> Tensor:
     """Returns x limited to [0, 6]."""
-    return hardtanh(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0, inplace)
 
 
 def hardsigmoid(input: Any, inplace: bool = False) -> Tensor:
     """Returns x / 6 + 1/2, limited to [0, 1]."""
-    return hardtanh(as_tensor(input) + 3.0, 0.0, 6.0) / 6.0
+    return applied(_hardsigmoid, input, inplace)
 
 
 def hardswish(input: Any, inplace: bool = False) -> Tensor:
     """Returns x * hardsigmoid(x)."""
-    product: Tensor = as_tensor(input) * hardsigmoid(input)
-    return product
+    return applied(_hardswish, input, inplace)
 
 
 def selu(input: Any, inplace: bool = False) -> Tensor:
     """Returns elu(x), with an alpha and a factor that keep mean 0 and variance 1."""
-    return apply(activations.elu, as_tensor(input), alpha=SELU_ALPHA) * SELU_SCALE
+    return applied(_selu, input, inplace)
+
+
+def _limit(low: float, high: float) -> Callable[[Tensor], Tensor]:
+    """Returns the function that limits elements to [low, high]."""
+    if low >= high:
+        raise ValueError(f"hardtanh: min_val={low} must be below max_val={high}")
+    return partial(apply, more_activations.hardtanh, low=float(low), high=float(high))
+
+
+_relu6 = _limit(0.0, 6.0)
+
+
+def _hardsigmoid(x: Tensor) -> Tensor:
+    y: Tensor = _relu6(x + 3.0) / 6.0
+    return y
+
+
+def _hardswish(x: Tensor) -> Tensor:
+    return x * _hardsigmoid(x)
+
+
+def _selu(x: Tensor) -> Tensor:
+    return apply(activations.elu, x, alpha=SELU_ALPHA) * SELU_SCALE
 
 
 def _softplus(input: Any) -> Tensor:
@@ -55,7 +75,11 @@ def logsigmoid(input: Any) -> Tensor:
 
 def mish(input: Any, inplace: bool = False) -> Tensor:
     """Returns x * tanh(softplus(x))."""
-    y: Tensor = as_tensor(input) * _softplus(input).tanh()
+    return applied(_mish, input, inplace)
+
+
+def _mish(x: Tensor) -> Tensor:
+    y: Tensor = x * _softplus(x).tanh()
     return y
 
 
@@ -67,7 +91,7 @@ def softsign(input: Any) -> Tensor:
 
 
 class _Plain(Module):
-    """The base of activations without settings; `inplace` changes nothing."""
+    """The base of activations without settings."""
 
     function: Callable[..., Tensor]
 
@@ -75,7 +99,7 @@ class _Plain(Module):
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return type(self).function(x)
+        return applied_by_layer(type(self).function, x, self.inplace)
 
 
 class ReLU6(_Plain):
@@ -133,7 +157,7 @@ class Hardtanh(Module):
         self.min_val, self.max_val, self.inplace = float(min_val), float(max_val), inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return hardtanh(x, self.min_val, self.max_val)
+        return applied_by_layer(_limit(self.min_val, self.max_val), x, self.inplace)
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"

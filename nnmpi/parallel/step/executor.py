@@ -415,10 +415,10 @@ class Executor:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
         x = stage.source.next_input(op.micro)
         y = forward(stage.module, x, Pass(self._step, samples))
-        memory = {id(t.storage) for _, t in parts(x)}  # may be reused before y is sent
+        memory = {id(t.storage.root) for _, t in parts(x)}  # may be reused before y is sent
 
         def apart(t: Tensor) -> Tensor:
-            return tensor(t, on=backend.of(t.array)) if id(t.storage) in memory else t
+            return tensor(t, on=backend.of(t.array)) if id(t.storage.root) in memory else t
 
         stage.sink.evaluate(op.micro, each(apart, y))
         if stage.source.has_memory:

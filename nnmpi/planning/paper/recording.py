@@ -53,6 +53,9 @@ class NullOpRecorder:
     def enter_no_grad(self) -> None:
         """Ignores that a no_grad block begins."""
 
+    def note_older(self, t: Any) -> None:
+        """Ignores that a tensor is used that shares memory with one written in place."""
+
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Runs a function of a checkpoint."""
         return function()

@@ -1,0 +1,51 @@
+"""`inplace=True` of functions and layers: the input becomes the result."""
+
+from collections.abc import Callable
+from typing import Any
+
+from nnmpi.autograd import Tensor, as_tensor
+from nnmpi.autograd.recording import HAS_INPLACE, recording
+from nnmpi.nn.passes import current_pass
+
+
+def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> Tensor:
+    """Returns function(input), or, if `inplace`, the input, which becomes that: all its names, and
+    all that share its memory, have the new values."""
+    x = as_tensor(input)
+    if not inplace:
+        return function(x)
+    y = function(x.before_write())
+    if y.node is not None and x.may_become(y):
+        return x.become(y)
+    if y.node is None and _is_alone(x, y):
+        x.operand = y.operand  # not copied
+    else:
+        x[...] = y
+    return x
+
+
+def _is_alone(x: Tensor, y: Tensor) -> bool:
+    """True if nobody else has the memory of x, and y can take its place."""
+    old, new = x.operand, y.operand
+    return (
+        x.is_replaceable
+        and (x.node is not None or not x.requires_grad)  # an optimizer may hold the array of a leaf
+        and x.storage.sharing is None
+        and (new.shape, new.dtype) == (old.shape, old.dtype)
+    )
+
+
+def applied_by_layer(function: Callable[[Tensor], Tensor], x: Any, inplace: bool) -> Tensor:
+    """Returns what `applied` does, for a layer.
+
+    In a Trainer, which may cut a model between any two layers, nothing is written: a `forward` that
+    uses the input afterwards is refused when the graph of the model is recorded.
+    """
+    if not inplace:
+        return function(as_tensor(x))
+    if not isinstance(recording.get(), bool):
+        y = function(as_tensor(x))
+        x.storage.lend().renewed = HAS_INPLACE
+        return y
+    current = current_pass.get()
+    return applied(function, x, current is None or current.samples is None)
