@@ -40,6 +40,7 @@ class TensorBase:
 
     array: Array
     requires_grad: bool
+    renew: Callable[[], None]
     is_refreshed = False
     """True if `refresh` does anything: then nodes hold the tensor even if it gets no gradient."""
     storage: Storage
@@ -79,6 +80,7 @@ class TensorBase:
 
     def item(self) -> Any:
         """The only element as a Python number; waits for the device."""
+        self.renew()
         if (value := self.array).size != 1:
             raise ValueError(
                 f"a tensor of shape {tuple(value.shape)} has {value.size:,} elements, and only one "
@@ -102,6 +104,7 @@ class TensorBase:
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, which on the CPU shares the tensor's memory."""
         self.storage.lend()
+        self.renew()
         return backend.to_host(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

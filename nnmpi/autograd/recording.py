@@ -81,21 +81,28 @@ HAS_INPLACE = -1
 """The value of `Sharing.renewed` for a tensor to which a layer with inplace=True would write."""
 
 
+HAS_MOVED = -2
+"""The value of `Sharing.renewed` for memory that a parameter has left."""
+
+
 class Sharing:
     """Who else may have the memory of a tensor, and what was written there.
 
     bases    references to tensors in whose memory others lie: first the one that was viewed
     block    the memory of the write at the time `time`, if that was the last one
+    home     where the values are that were in this memory (`nn.joined_memory.follow`)
     is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
     renewed  the time of the last write that is part of a graph: older nodes of tensors in this
              memory are replaced when these are used (`shared_writes.renew`)
     """
 
-    __slots__ = ("bases", "block", "is_copy", "renewed", "time")
+    __slots__ = ("bases", "block", "home", "is_copy", "renewed", "time")
+    home: Any
 
     def __init__(self, bases: tuple[ref[Any], ...] = (), is_copy: bool = False) -> None:
         self.bases, self.is_copy = bases, is_copy
         self.block, self.time, self.renewed = None, 0, 0
+        self.home = None
 
 
 class Storage:

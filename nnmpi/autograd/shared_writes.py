@@ -19,11 +19,20 @@ from weakref import ref
 
 import numpy as np
 
+from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd.ops.shape import add_at
-from nnmpi.autograd.recording import HAS_INPLACE, AnyTensor, Sharing, Storage, TapeNode, recording
+from nnmpi.autograd.recording import (
+    HAS_INPLACE,
+    HAS_MOVED,
+    AnyTensor,
+    Sharing,
+    Storage,
+    TapeNode,
+    recording,
+)
 
 
 class DetachedStorage(Storage):
@@ -106,6 +115,9 @@ def renew(t: AnyTensor) -> None:
             f"a tensor of shape {t.shape} is used after a layer with inplace=True got it: in a "
             "model for a Trainer use what the layer returned, or make the layer with inplace=False"
         )
+    if renewed == HAS_MOVED:
+        loaded("nnmpi.nn.joined_memory:follow")(t)
+        return
     if isinstance(t.storage, DetachedStorage) or (t.node and t.node.tick > renewed):
         return
     record = recording.get()

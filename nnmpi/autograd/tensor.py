@@ -123,6 +123,9 @@ class Tensor(TorchNames):
 
     @data.setter
     def data(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            value.lend(self)
+            self.storage = shared_writes().DetachedStorage(self.storage)
         self.array = array_of(value)
 
     @property
@@ -242,6 +245,10 @@ class Tensor(TorchNames):
         self.operand, self.node, self.storage = y.operand, y.node, y.storage
         self.requires_grad = y.requires_grad
         return self
+
+    def __copy__(self) -> Tensor:
+        """Another tensor in the same memory, without history."""
+        return self.detach().requires_grad_(self.requires_grad)
 
     def renew(self) -> None:
         """Takes the history of writes to this memory, before the tensor is used."""

@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
+from nnmpi.addons import loaded
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
-from nnmpi.autograd.recording import Storage
+from nnmpi.autograd.recording import Sharing, Storage
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
 from nnmpi.nn.single_store import SingleStore, Store
@@ -61,6 +63,8 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
     """Sets the gradients to None, which writes nothing, or fills the existing ones with 0."""
     for p in parameters:
         if set_to_none:
+            if p.given_grad is not None:
+                p.leave_grad()
             p.has_grad = False
         elif p.has_grad:
             p.grad_memory[...] = 0
@@ -69,14 +73,16 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
 class Parameter(Tensor):
     """A tensor that is trained.
 
-    `Parameter(array)` copies the array. `Parameter.lazy`, which layers use, draws the values when
-    they are first needed, from the seed, the path and the index in the whole tensor: they depend
-    neither on the order of construction nor on the layout of ranks.
+    `Parameter(array)` copies the array; of a tensor it has the memory. `Parameter.lazy`, which
+    layers use, draws the values when they are first needed, from the seed, the path and the index
+    in the whole tensor: they depend neither on the order of construction nor on the layout of
+    ranks.
 
     memory_axes  the order of the axes in memory
     padded_size  the number of elements that a flat buffer reserves for this parameter: the size of
                  the largest part on any rank, so that the buffers of all ranks have equal lengths
     has_grad     whether `grad` is not None
+    given_grad   a reference to the tensor that `grad` returned last
     seed         the seed of the initial values; None if they were given, loaded or trained
     drawn_as     the type and the backend of values that are drawn without a store
     seed_state   the seed and counter for values that `nn.init` draws if it belongs to no module
@@ -88,6 +94,7 @@ class Parameter(Tensor):
         "_place",
         "_shape",
         "drawn_as",
+        "given_grad",
         "has_grad",
         "index",
         "init",
@@ -101,6 +108,11 @@ class Parameter(Tensor):
     is_refreshed = True
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
+        if isinstance(value, Tensor) and is_float(value.dtype):
+            self._declare(Place.of_whole("", value.shape), None, None)
+            self.requires_grad = requires_grad
+            if loaded("nnmpi.nn.joined_memory:joins")(self, value):
+                return
         data = value.array if isinstance(value, Tensor) else value
         array = data.copy() if backend.is_array(data) else np.array(data)
         if not is_float(array.dtype) or not hasattr(data, "dtype"):
@@ -151,6 +163,7 @@ class Parameter(Tensor):
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
+        self.given_grad: ref[Tensor] | None = None
         self.drawn_as: tuple[Any, Backend] = np.dtype(np.float32), CPU
         self.seed_state: SeedState | None = None
 
@@ -279,7 +292,36 @@ class Parameter(Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        self.array = value
+        fits = isinstance(value, Tensor) and value.dtype == self.dtype
+        if fits and loaded("nnmpi.nn.joined_memory:joins")(self, value):
+            self.values_written()
+        else:
+            self.array = value
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient as a tensor, which shares its memory until it is cleared; None until one
+        arrives."""
+        if not self.has_grad:
+            return None
+        given = None if self.given_grad is None else self.given_grad()
+        memory = self.grad_memory
+        if given is None or given.operand is not memory:
+            given = Tensor(memory)
+            self.given_grad = ref(given)
+        return given
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.grad_array = None if value is None else array_of(value)
+
+    def leave_grad(self) -> None:
+        """Copies the gradient for a program that keeps it, before it is cleared: the next one will
+        have its memory."""
+        given = None if self.given_grad is None else self.given_grad()
+        self.given_grad = None
+        if given is not None and self.has_grad:
+            loaded("nnmpi.nn.joined_memory:copy_away")(given, self.memory_axes)
 
     @property
     def grad_array(self) -> Array | None:
@@ -292,6 +334,8 @@ class Parameter(Tensor):
             target = self.grad_memory
             if value is not target:
                 target[...] = self._fitting("grad", value)
+        elif self.given_grad is not None:
+            self.leave_grad()
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
@@ -358,11 +402,17 @@ class DataStorage(Storage):
     """The storage of `p.data`: writes are unknown to the tape, but not to the store of the
     parameter."""
 
-    __slots__ = ("parameter",)
+    __slots__ = ("_of", "parameter")
 
     def __init__(self, parameter: Parameter) -> None:
-        super().__init__()
-        self.parameter = parameter
+        self.parameter, self._of, self.written = parameter, parameter.storage, 0
+
+    @property
+    def sharing(self) -> Sharing | None:  # type: ignore[override]
+        return self._of.sharing
+
+    def lend(self) -> Sharing:
+        return self._of.lend()
 
     def mark_written(self) -> None:
         self.parameter.values_written()

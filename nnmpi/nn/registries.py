@@ -162,6 +162,8 @@ class Registries:
         """
         where = f"{type(self).__name__}.{name}"
         array = buffer_array(where, value)
+        if isinstance(value, Tensor):
+            value.storage.lend()
         if place is not None:
             check_buffer(where, array, place)
         self._buffers[name] = place

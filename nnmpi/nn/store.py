@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
@@ -320,4 +321,7 @@ def flatten(parameters: Sequence[Parameter]) -> None:
         )
     loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
     if loose:
+        shared = [(p, p.operand) for p in loose if p.storage.sharing or p.given_grad]
         FlatStore(loose, dtypes.pop(), backend.of(loose[0].array))
+        for p, old in shared:
+            loaded("nnmpi.nn.joined_memory:leave")(p, old)

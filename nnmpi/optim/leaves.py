@@ -21,11 +21,20 @@ class LeafParameter(Parameter):
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        super().__init__(tensor)
+        super().__init__(tensor.operand)  # copied
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient of the tensor, or None."""
+        return self.tensor.grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.tensor.grad = value
 
     @property
     def grad_array(self) -> Array | None:
-        """The gradient of the tensor, or None."""
+        """The gradient of the tensor as an array, or None."""
         return self.tensor.grad_array
 
     @grad_array.setter
@@ -51,8 +60,12 @@ class Leaf:
             self.parameter.grad_memory[...] = grad
 
     def share(self) -> None:
-        """Gives the tensor the memory of the parameter, whose values have changed."""
-        self._given = self.tensor.operand = self.parameter.operand
+        """Gives the tensor the memory of the parameter, whose values have changed, or the values
+        if others share its memory."""
+        if self.tensor.storage.sharing is None:
+            self._given = self.tensor.operand = self.parameter.operand
+        else:
+            self.tensor.operand[...] = self.parameter.operand
         self.tensor.storage.written = tick()
 
     def clear(self, set_to_none: bool) -> None:

@@ -1,0 +1,93 @@
+"""Parameters in the memory of a tensor: `nn.Parameter(z)` and `p.data = z`, as in PyTorch.
+
+The optimizer moves parameters into one buffer. Tensors that were in the memory of a parameter
+follow it there as soon as they are used (`follow`). A gradient that a program keeps gets memory of
+its own when it is cleared.
+"""
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import HAS_MOVED, Storage
+from nnmpi.autograd.shared_writes import DetachedStorage
+from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData, in_shape
+from nnmpi.nn.single_store import SingleStore
+
+
+def joins(p: Parameter, z: Any) -> bool:
+    """Gives a parameter the memory of the tensor z, if that is possible, and returns whether it
+    was: z has the shape, the type and the memory order of p, is no result that needs a gradient,
+    and neither is in the buffer of an optimizer."""
+    source = z.parameter if isinstance(z, ParameterData) else z
+    stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
+    if source is p or p.has_grad or not all(type(store) is SingleStore for store in stores):
+        return False
+    array = z.operand
+    in_order = array.transpose(p.memory_axes).flags.c_contiguous
+    if z.node is not None or z.storage.is_copy or not in_order or tuple(array.shape) != p.shape:
+        return False
+    p.move(SingleStore(array), 0)
+    p.storage = source.storage.root
+    sharing = p.storage.lend()
+    sharing.bases = (ref(p), *(sharing.bases or (ref(source),)))
+    return True
+
+
+def leave(p: Parameter, old: Array) -> None:
+    """Has all others that are in the memory `old` of a parameter follow it to its new one when they
+    are used; raises ValueError if another parameter is in it."""
+    new, given = p.operand, None if p.given_grad is None else p.given_grad()
+    if given is not None and p.has_grad:
+        given.operand = p.grad_memory
+    sharing = p.storage.lend()
+
+    def others() -> list[Any]:
+        return [q for r in sharing.bases if isinstance(q := r(), Parameter) and q is not p]
+
+    if others() and gc.collect() is not None and others():
+        raise ValueError(
+            f"two parameters of shape {p.shape} share their memory, by nn.Parameter(q.data) or "
+            "p.data = q.data, and an optimizer cannot update both: assign the parameter itself, as "
+            "in a.weight = b.weight, or give one of them a clone()"
+        )
+    p.storage = Storage()
+    p.storage.lend().bases = (ref(p),)
+    sharing.home, sharing.renewed = (p.memory_axes, p.storage, old, new), HAS_MOVED
+
+
+def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
+    """Gives a tensor a copy of its values, to which its views follow, as others will have its
+    memory."""
+    old = t.operand
+    new = in_shape(old.transpose(memory_axes).flatten(), old.shape, memory_axes)
+    sharing, t.operand, t.storage = t.storage.lend(), new, Storage()
+    t.storage.lend()
+    sharing.home, sharing.renewed = (memory_axes, t.storage, old, new), HAS_MOVED
+
+
+def follow(t: Tensor) -> None:
+    """Moves a tensor to where the memory is that it shared with another; raises RuntimeError if the
+    memory order or the type is another there."""
+    if isinstance(t, ParameterData):  # which reads the parameter
+        t.storage = DataStorage(t.parameter)
+        return
+    memory_axes, storage, old, new = t.storage.lend().home
+    start = _start(t.operand) - _start(old)
+    if (old.dtype, old.strides) != (new.dtype, new.strides) or start % old.itemsize:
+        raise RuntimeError(
+            f"a tensor of shape {t.shape} shared the memory of a parameter, which an optimizer has "
+            "moved: make the tensor from the parameter again, or as a clone() from the beginning"
+        )
+    row = new.transpose(memory_axes).reshape(-1)[start // old.itemsize :]
+    t.operand = xp_of(new).lib.stride_tricks.as_strided(row, t.operand.shape, t.operand.strides)
+    is_view = t.node is not None and type(t.storage) is Storage
+    t.storage = storage if is_view else DetachedStorage(storage)
+
+
+def _start(array: Array) -> int:
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    return int(interface["data"][0])

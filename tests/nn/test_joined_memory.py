@@ -1,0 +1,152 @@
+"""Parameters, buffers and gradients in the memory of tensors, as PyTorch has them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+
+
+def step(n: Any, *parameters: Any) -> None:
+    """One step of gradient descent on the sums of squares, which turns p into -p."""
+    opt = n.optim.SGD(parameters, lr=1.0)
+    sum((p * p).sum() for p in parameters).backward()
+    opt.step()
+
+
+def a_tensor_becomes_a_parameter(n: Any) -> list[Any]:
+    z = n.ones(3)
+    p = n.nn.Parameter(z)
+    z.add_(1)
+    p.data[0] = 5
+    return [p, z]
+
+
+def an_optimizer_moves_it(n: Any) -> list[Any]:
+    z = n.ones(2, 3)
+    row, p = z[1], n.nn.Parameter(z)
+    column, d = p.detach()[:, 0], p.data
+    step(n, p)
+    row.mul_(2)
+    return [p, z, row, column, d]
+
+
+def data_is_a_tensor(n: Any) -> list[Any]:
+    p, z = n.nn.Linear(3, 1).weight, n.ones(1, 3)
+    p.data = z
+    z.mul_(3)
+    view = z.view(-1)
+    step(n, p)
+    return [p, z, view]
+
+
+def data_of_a_leaf(n: Any) -> list[Any]:
+    t, z = n.zeros(3, requires_grad=True), n.ones(3)
+    t.data = z
+    z.add_(1)
+    t.data.add_(1)
+    return [t, z]
+
+
+def a_leaf_whose_memory_another_has(n: Any) -> list[Any]:
+    z = n.ones(3)
+    t = z.detach().requires_grad_()
+    step(n, t)
+    return [t, z]
+
+
+def data_of_another_parameter(n: Any) -> list[Any]:
+    a, b = n.nn.Linear(2, 2), n.nn.Linear(2, 2)
+    b.weight.data = a.weight.data
+    with n.no_grad():
+        a.weight.fill_(2)
+    found = [b.weight.detach().clone()]
+    del b
+    step(n, a.weight)
+    return [*found, a.weight]
+
+
+def a_buffer(n: Any) -> list[Any]:
+    m, z = n.nn.Module(), n.ones(3)
+    m.register_buffer("b", z)
+    z.add_(1)
+    z = z.relu_()
+    m.b += 1
+    return [n.as_tensor(m.b), z]
+
+
+def copies(n: Any) -> list[Any]:
+    z = n.ones(3)
+    shallow, deep = copy.copy(z), copy.deepcopy(z)
+    z.relu_().add_(1)
+    return [z, shallow, deep]
+
+
+def gradients_that_are_kept(n: Any) -> list[Any]:
+    p = n.nn.Parameter(n.ones(2, 2))
+    opt = n.optim.SGD([p], lr=0.0)
+    kept = []
+    for k in range(3):
+        opt.zero_grad()
+        (p * p).sum().mul(k + 1.0).backward()
+        kept += [p.grad, p.grad[0]]
+    assert p.grad is p.grad
+    p.grad = None
+    return kept
+
+
+def zeros_for_a_gradient_that_is_kept(n: Any) -> list[Any]:
+    p = n.nn.Parameter(n.ones(2))
+    (p * p).sum().backward()
+    g = p.grad
+    n.optim.SGD([p], lr=0.0).zero_grad(set_to_none=False)
+    return [g]
+
+
+CASES: dict[Callable[[Any], list[Any]], Any] = {
+    a_tensor_becomes_a_parameter: [[5, 2, 2]] * 2,
+    an_optimizer_moves_it: [
+        *[[[-1, -1, -1], [-2, -2, -2]]] * 2, [-2, -2, -2], [-1, -2], [[-1, -1, -1], [-2, -2, -2]]
+    ],
+    data_is_a_tensor: [[[-3, -3, -3]], [[-3, -3, -3]], [-3, -3, -3]],
+    data_of_a_leaf: [[3, 3, 3]] * 2,
+    a_leaf_whose_memory_another_has: [[-1, -1, -1]] * 2,
+    data_of_another_parameter: [[[2, 2], [2, 2]], [[-2, -2], [-2, -2]]],
+    a_buffer: [[3, 3, 3]] * 2,
+    copies: [[2, 2, 2], [2, 2, 2], [1, 1, 1]],
+    gradients_that_are_kept: [
+        [[2, 2], [2, 2]], [2, 2], [[4, 4], [4, 4]], [4, 4], [[6, 6], [6, 6]], [6, 6]
+    ],
+    zeros_for_a_gradient_that_is_kept: [[0, 0]],
+}  # fmt: skip
+"""What each case returns at the end."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_see_what_is_written(case: Callable[[Any], list[Any]]) -> None:
+    assert [t.tolist() for t in case(nnmpi)] == CASES[case]
+
+
+@needs_torch
+@pytest.mark.parametrize("case", CASES)
+def test_the_values_are_pytorchs(case: Callable[[Any], list[Any]]) -> None:
+    assert [t.tolist() for t in case(pytorch())] == CASES[case]
+
+
+def test_an_optimizer_refuses_two_parameters_in_one_memory() -> None:
+    p = nn.Parameter(nnmpi.ones(3))
+    q = nn.Parameter(p.data)
+    with pytest.raises(ValueError, match="share their memory"):
+        nnmpi.optim.SGD([p, q], lr=1.0)
+
+
+def test_a_parameter_of_an_array_is_a_copy() -> None:
+    array = np.ones(3, "float32")
+    p = nn.Parameter(array)
+    array[0] = 7
+    assert p.tolist() == [1, 1, 1]
