@@ -13,6 +13,7 @@ Importing it starts MPI, and sets the variables that init_process_group reads.
     _row      the memory of a tensor, as a row of NumPy
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -264,6 +265,9 @@ class Started(dist._Work):  # type: ignore[misc]
         if error is None:
             self._future.set_result(self._result)
         else:
+            # ends this rank with its message: PyTorch's code would take the exception in the future
+            # for a tensor, and crash
+            sys.excepthook(type(error), error, error.__traceback__)
             self._future.set_exception(error)
 
 

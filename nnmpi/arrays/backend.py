@@ -56,18 +56,26 @@ META = CPU._replace(xp=meta.xp)
 
 
 def is_device(value: object) -> bool:
-    """True if `value` names a device, including a numbered GPU such as "cuda:1", which `get`
-    refuses."""
+    """True if `value` names a device, including a numbered GPU such as "cuda:1", of which `get`
+    takes the first."""
     return isinstance(value, str) and value.partition(":")[0] in DEVICES
 
 
-def get(device: str | Backend) -> Backend:
+def get(device: str | Backend, index: int | None = None) -> Backend:
     """Returns the backend of a device: "cpu", "cuda", or "auto" (CUDA where it works, else the
-    CPU)."""
+    CPU). Number 0, as in "cuda:0", is the GPU of this rank."""
     if isinstance(device, Backend):
         return device
-    if device not in DEVICES:
+    name, _, number = str(device).partition(":")
+    number = number if index is None else str(index)
+    if name in DEVICES and number not in ("", "0"):
+        raise ValueError(
+            f"device {device!r}: write {name!r}: each rank has one GPU, number r mod the number of "
+            f"GPUs for rank r, and sees it as {name}:0"
+        )
+    if name not in DEVICES:
         raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
+    device = name
     if device == "cpu":
         return CPU
     missing = _why_no_cuda()

@@ -47,6 +47,8 @@ class Registries:
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Creates the registries before `__init__`, so that subclasses need not call
         `super().__init__()`."""
+        if not REPLACED.keys().isdisjoint(options):
+            refuse_replaced(cls, options)
         self = super().__new__(cls)
         for registry in REGISTRIES:
             object.__setattr__(self, registry, {})
@@ -280,6 +282,27 @@ class Registries:
 
     cpu, cuda = to_method("cpu"), to_method("cuda")
     half, float, double = to_method("float16"), to_method("float32"), to_method("float64")
+
+
+REPLACED = {
+    "device": "move it behind, as in {layer}(...).to(device)",
+    "dtype": "convert it behind, as in {layer}(...).to(dtype)",
+    "size_average": "write reduction='mean' or reduction='sum'",
+    "reduce": "write reduction='none', 'mean' or 'sum'",
+    "return_indices": "take the places of the largest elements by F.unfold and argmax",
+    "ceil_mode": "pad the input by F.pad, so that the last window is whole",
+}
+"""What to write instead of arguments of PyTorch's layers."""
+
+
+def refuse_replaced(kind: type[Registries], options: Mapping[str, Any]) -> None:
+    """Raises TypeError for an argument of PyTorch's that a layer does not take."""
+    taken = constructor_options(kind)
+    if any(option.kind is inspect.Parameter.VAR_KEYWORD for option in taken):
+        return
+    for name in (REPLACED.keys() & options.keys()) - {option.name for option in taken}:
+        instead = REPLACED[name].format(layer=kind.__name__)
+        raise TypeError(f"{kind.__name__} takes no argument {name!r}: {instead}")
 
 
 def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:

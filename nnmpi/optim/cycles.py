@@ -1,7 +1,7 @@
 """PyTorch's schedulers of cycles: rates that rise and fall, and restart."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nnmpi.optim.optimizer import Optimizer
@@ -52,6 +52,76 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._time = state["time"]
+
+
+class CyclicLR(LRScheduler):
+    """The rate rises from base_lr to max_lr in `step_size_up` steps, falls again in
+    `step_size_down`, and so on (Smith, 2017).
+
+    The momentum, or beta1, falls from max_momentum to base_momentum meanwhile, and rises again.
+
+    mode      "triangular"; "triangular2", whose peaks are halved after each cycle; "exp_range",
+              whose peaks are those of the first cycle times gamma ** step
+    scale_fn  in place of `mode` gives the factor of the peak: of the number of the cycle, or of the
+              step if scale_mode="iterations"
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float | Sequence[float],
+        max_lr: float | Sequence[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.8,
+        max_momentum: float | Sequence[float] = 0.9,
+        last_epoch: int = -1,
+    ) -> None:
+        factors: dict[str, Callable[[float], float]] = {
+            "triangular": lambda cycle: 1.0,
+            "triangular2": lambda cycle: 0.5 ** (cycle - 1),
+            "exp_range": lambda step: gamma**step,
+        }
+        if scale_fn is None and mode not in factors:
+            raise ValueError(f"CyclicLR: mode={mode!r} must be one of {', '.join(factors)}")
+        self._factor = scale_fn or factors[mode]
+        self._by_step = scale_mode == "iterations" if scale_fn else mode == "exp_range"
+        self._up = float(step_size_up)
+        self._length = self._up + (step_size_up if step_size_down is None else step_size_down)
+        groups = optimizer.param_groups
+        self._rates, self._momenta = (
+            [*zip(*(for_each("CyclicLR", *each, groups) for each in pair), strict=True)]
+            for pair in (
+                (("base_lr", base_lr), ("max_lr", max_lr)),
+                (("max_momentum", max_momentum), ("base_momentum", base_momentum)),
+            )
+        )
+        self._cycles = cycle_momentum
+        if last_epoch == -1:
+            for group, (low, _) in zip(groups, self._rates, strict=True):
+                group["initial_lr"] = low
+        super().__init__(optimizer, last_epoch)
+
+    def step(self, epoch: int | None = None) -> None:
+        super().step(epoch)
+        if self._cycles:
+            momenta = [start + (end - start) * self._share() for start, end in self._momenta]
+            set_momenta(self, momenta)
+
+    def get_lr(self) -> list[float]:
+        return [low + (high - low) * self._share() for low, high in self._rates]
+
+    def _share(self) -> float:
+        """Returns how far the values are on their way to the peak."""
+        cycle, since = divmod(self.last_epoch, self._length)
+        rest = self._length - self._up
+        height = since / self._up if since <= self._up else (self._length - since) / rest
+        return height * self._factor(self.last_epoch if self._by_step else 1 + cycle)
 
 
 class OneCycleLR(LRScheduler):
@@ -113,19 +183,8 @@ class OneCycleLR(LRScheduler):
 
     def step(self, epoch: int | None = None) -> None:
         super().step(epoch)
-        if not self._cycles:
-            return
-        for group, momentum in zip(self.optimizer.param_groups, self._at(3, 4), strict=True):
-            if "betas" in group:
-                group["betas"] = (momentum, *group["betas"][1:])
-            elif "momentum" in group:
-                group["momentum"] = momentum
-                _add_missing_state(self.optimizer, group)
-            else:
-                raise ValueError(
-                    f"OneCycleLR: {type(self.optimizer).__name__} has no momentum and no betas: "
-                    "give cycle_momentum=False"
-                )
+        if self._cycles:
+            set_momenta(self, self._at(3, 4))
 
     def get_lr(self) -> list[float]:
         if self.last_epoch > self.total_steps:
@@ -149,6 +208,23 @@ class OneCycleLR(LRScheduler):
             share = (1 - math.cos(math.pi * share)) / 2
         values: Any = zip(phase[start], phase[end], strict=True)  # type: ignore[arg-type]
         return [a + (b - a) * share for a, b in values]
+
+
+def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:
+    """Sets the momentum, or beta1, of each group of the optimizer; raises ValueError if it has
+    neither."""
+    optimizer = scheduler.optimizer
+    for group, momentum in zip(optimizer.param_groups, momenta, strict=True):
+        if "betas" in group:
+            group["betas"] = (momentum, *group["betas"][1:])
+        elif "momentum" in group:
+            group["momentum"] = momentum
+            _add_missing_state(optimizer, group)
+        else:
+            raise ValueError(
+                f"{type(scheduler).__name__}: {type(optimizer).__name__} has no momentum and no "
+                "betas: give cycle_momentum=False"
+            )
 
 
 def _add_missing_state(optimizer: Optimizer, group: dict[str, Any]) -> None:

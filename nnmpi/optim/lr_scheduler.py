@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from nnmpi.autograd import replacements
 from nnmpi.optim.cycles import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
+from nnmpi.optim.cycles import CyclicLR as CyclicLR
 from nnmpi.optim.cycles import OneCycleLR as OneCycleLR
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.schedule import LRSchedule, step_decay

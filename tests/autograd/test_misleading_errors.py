@@ -90,7 +90,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "NumPy's sum": (lambda: np.sum(t()), TypeError, ("lose the gradient", "use t.sum()")),
     "NumPy's norm": (lambda: np.linalg.norm(t()), TypeError, ("nnmpi.sqrt((t * t).sum())",)),
     "to a GPU that is not there": (to_no_gpu, ValueError, ("no CUDA device: none; use",)),
-    "to a GPU by its number": (lambda: t().to("cuda:0"), ValueError, ("'cuda:0' is not one of",)),
+    "to a GPU by its number": (lambda: t().to("cuda:2"), ValueError, ("write 'cuda'",)),
     "transpose, an order of two of three axes": (
         lambda: t()[None].transpose((1, 2)),
         ValueError,
@@ -127,9 +127,26 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     ),
     "from_numpy of a list": (lambda: nnmpi.from_numpy([1.0]), TypeError, ("nnmpi.tensor(x)",)),
     "a device that is none": (
-        lambda: nnmpi.zeros(2, device="cuda:0"),
+        lambda: nnmpi.zeros(2, device="xla:0"),
         ValueError,
-        ("'cuda:0' is not one of cpu, cuda, auto",),
+        ("'xla:0' is not one of cpu, cuda, auto",),
+    ),
+    "another GPU": (lambda: nnmpi.device("cuda:1"), ValueError, ("write 'cuda'", "for rank r")),
+    "another GPU by number": (lambda: nnmpi.device("cuda", 2), ValueError, ("write 'cuda'",)),
+    "a device of a layer": (
+        lambda: nnmpi.nn.Linear(3, 4, device="cpu"),
+        TypeError,
+        ("Linear takes no argument 'device'", "Linear(...).to(device)"),
+    ),
+    "an argument that PyTorch has no more": (
+        lambda: nnmpi.nn.MSELoss(size_average=True),
+        TypeError,
+        ("takes no argument 'size_average'", "reduction='mean'"),
+    ),
+    "an argument that no layer has": (
+        lambda: nnmpi.nn.Linear(3, 4, foo=1),
+        TypeError,
+        ("unexpected keyword argument 'foo'",),
     ),
     **{
         f"nnmpi.{name}": (lambda name=name: getattr(nnmpi, name), AttributeError, (name, instead))
@@ -140,8 +157,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "a function that nobody has": (lambda: nnmpi.foo, AttributeError, ("nnmpi has no 'foo'",)),
     "a function in place": (
         lambda: F.relu(nnmpi.ones(2, requires_grad=True), inplace=True),
-        ValueError,
-        ("use what relu(x) returns",),
+        RuntimeError,
+        ("make a new tensor",),
     ),
     "softmax over PyTorch's guess": (lambda: F.softmax(t()), ValueError, ("softmax(x, dim=1)",)),
     "a function that there is not": (lambda: F.batch_norm, AttributeError, ("nn.BatchNorm2d",)),

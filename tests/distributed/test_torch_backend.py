@@ -89,3 +89,31 @@ def test_the_benchmark_times_both_backends(tmp_path: Path) -> None:
         for backend in ("nnmpi", "MPI", "gloo")
     }
     assert all(row["seconds"] > 0 and row["ratio"] > 0 for row in rows)
+
+
+KILLED = """
+import os, signal
+import nnmpi.torch, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("nnmpi")
+model, x = torch.nn.Linear(20, 20), torch.ones(4, 20)
+if "{way}" == "replicas":
+    model = DistributedDataParallel(model)
+for k in range(10_000):
+    if k == 5 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "{way}" == "replicas":
+        model(x).sum().backward()
+    else:
+        dist.all_reduce(torch.ones(1000))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["replicas", "sums"])
+def test_others_end_with_a_message_if_a_rank_is_killed(way: str) -> None:
+    """Where the launcher lets them: else it ends the job itself."""
+    ended = run(2, "-c", KILLED.replace("{way}", way), fault_tolerant=True, timeout=150)
+    assert ended.status is not None
+    assert "rank 0 of 2: RankLost: lost rank 1" in ended.err
+    assert "Segmentation fault" not in ended.err

@@ -21,6 +21,21 @@ SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "polynomial": ("PolynomialLR", {"total_iters": 6, "power": 2.0}),
     "restarts": ("CosineAnnealingWarmRestarts", {"T_0": 3}),
     "longer restarts": ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
+    "cycles": ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 2}),
+    "cycles that shrink": (
+        "CyclicLR",
+        {"base_lr": [0.1, 0.2], "max_lr": 1.0, "step_size_up": 1, "step_size_down": 3}
+        | {"mode": "triangular2"},
+    ),
+    "cycles of powers": (
+        "CyclicLR",
+        {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 2, "mode": "exp_range", "gamma": 0.9},
+    ),
+    "cycles of a function": (
+        "CyclicLR",
+        {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 2, "scale_fn": lambda x: 1 / (x + 1)}
+        | {"cycle_momentum": False, "scale_mode": "iterations"},
+    ),
     "one cycle": ("OneCycleLR", {"max_lr": 1.0, "total_steps": 10, "cycle_momentum": False}),
     "one cycle, two rates": (
         "OneCycleLR",
@@ -52,6 +67,8 @@ def test_rates_are_pytorchs(case: str) -> None:
         (ours, mine), (_, other) = both
         np.testing.assert_allclose(mine.get_last_lr(), other.get_last_lr(), rtol=1e-12, atol=1e-15)
         assert [g["lr"] for g in ours.param_groups] == mine.get_last_lr()
+        momenta = [[g["momentum"] for g in opt.param_groups] for opt, _ in both]
+        np.testing.assert_allclose(*momenta, rtol=1e-12)
         for opt, scheduler in both:
             opt.step()
             scheduler.step()
@@ -218,14 +235,15 @@ def test_a_scheduler_of_a_user() -> None:
 
 
 def test_what_is_left_out_names_what_to_write() -> None:
-    for name in ("CyclicLR", "MultiplicativeLR"):
-        with pytest.raises(AttributeError, match=rf"no {name}: use LambdaLR\(optimizer, f\)"):
-            getattr(optim.lr_scheduler, name)
+    with pytest.raises(AttributeError, match=r"no MultiplicativeLR: use LambdaLR\(optimizer, f\)"):
+        _ = optim.lr_scheduler.MultiplicativeLR
     schedulers, opt = optim.lr_scheduler, optim.SGD(nn.Linear(2, 2).parameters())
     with refused("2 functions for 1 groups"):
         schedulers.LambdaLR(opt, [abs, abs])
     with refused("2 values of max_lr for 1 groups"):
         schedulers.OneCycleLR(opt, [0.1, 0.2], 10)
+    with refused("mode='square' must be one of triangular"):
+        schedulers.CyclicLR(opt, 0.1, 0.2, mode="square")
     with refused("0 steps", "epochs and steps_per_epoch"):
         schedulers.OneCycleLR(opt, 0.1)
     with refused("step 3 of 2", "a larger total_steps"):

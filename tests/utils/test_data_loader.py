@@ -139,3 +139,24 @@ def test_what_cannot_be_is_refused() -> None:
     for size in (0, None):
         with refused(f"batch_size={size}", "the data set itself"):
             DataLoader(Y, size)
+
+
+class Counts(nnmpi.utils.data.IterableDataset):
+    """Yields (i, i * i) for i from 0 to 6."""
+
+    def __iter__(self) -> Any:
+        return ((i, float(i * i)) for i in range(7))
+
+
+@pytest.mark.parametrize(("drop_last", "lengths"), [(False, [3, 3, 1]), (True, [3, 3])])
+def test_samples_that_a_data_set_yields_are_joined(drop_last: bool, lengths: list[int]) -> None:
+    loader = nnmpi.utils.data.DataLoader(Counts(), batch_size=3, drop_last=drop_last)
+    for _ in range(2):
+        batches = list(loader)
+        assert [len(i) for i, _ in batches] == lengths
+        assert batches[1][0].tolist() == [3, 4, 5]
+        assert batches[1][1].tolist() == [9, 16, 25]
+    with pytest.raises(TypeError, match="an IterableDataset, has no length"):
+        len(loader)
+    with pytest.raises(ValueError, match="has its order"):
+        nnmpi.utils.data.DataLoader(Counts(), shuffle=True)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from nnmpi import addons
 from nnmpi.autograd import replacements
 from nnmpi.utils.data.dataloader import DataLoader, default_collate
-from nnmpi.utils.data.dataset import Dataset, Subset, TensorDataset, random_split
+from nnmpi.utils.data.dataset import (
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 from nnmpi.utils.data.sampler import (
     BatchSampler,
     RandomSampler,
@@ -20,8 +26,8 @@ from nnmpi.utils.data.sampler import (
 )
 
 __all__ = [
-    "BatchSampler", "DataLoader", "Dataset", "RandomSampler", "Sampler", "SequentialSampler",
-    "Subset", "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler",
+    "BatchSampler", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
+    "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler",
     "default_collate", "random_split",
 ]  # fmt: skip
 

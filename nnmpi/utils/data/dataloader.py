@@ -9,7 +9,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import stack, tensor
 from nnmpi.nn.seeding import Generator
 from nnmpi.options.notes import note
-from nnmpi.utils.data.dataset import Subset, TensorDataset
+from nnmpi.utils.data.dataset import IterableDataset, Subset, TensorDataset
 from nnmpi.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 
@@ -79,11 +79,19 @@ class DataLoader:
                 "DataLoader: num_workers and pin_memory change nothing: a rank makes a batch when "
                 "it is asked for"
             )
+        self._is_iterable = isinstance(dataset, IterableDataset)
+        if self._is_iterable and (shuffle or sampler is not None or batch_sampler is not None):
+            raise ValueError(
+                "DataLoader: an IterableDataset has its order: leave out shuffle, sampler and "
+                "batch_sampler"
+            )
         self.dataset, self.collate_fn, self.drop_last = dataset, collate_fn, drop_last
         self.num_workers, self.pin_memory, self.generator = num_workers, pin_memory, generator
         self.batch_size = batch_size if batch_sampler is None else None
         if batch_sampler is None:
-            if sampler is None and shuffle:
+            if self._is_iterable:
+                sampler = dataset
+            elif sampler is None and shuffle:
                 sampler = RandomSampler(dataset, generator=generator)
             elif sampler is None:
                 sampler = SequentialSampler(dataset)
@@ -92,12 +100,16 @@ class DataLoader:
 
     def __len__(self) -> int:
         """The number of batches."""
+        if self._is_iterable and not hasattr(self.dataset, "__len__"):
+            raise TypeError(f"{type(self.dataset).__name__}, an IterableDataset, has no length")
         return len(self.batch_sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._batch, iter(self.batch_sampler))
 
     def _batch(self, indices: Sequence[Any]) -> Any:
+        if self._is_iterable:  # then they are the samples themselves
+            return (self.collate_fn or default_collate)(list(indices))
         if self.collate_fn:
             return self.collate_fn([self.dataset[i] for i in indices])
         dataset, rows = self.dataset, np.asarray(indices)

@@ -1,7 +1,7 @@
 """PyTorch's data sets of numbered samples, and parts of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +17,14 @@ T = TypeVar("T")
 class Dataset(Generic[T]):
     """A base class for data sets of numbered samples: subclass it, and define `__getitem__` and
     `__len__`."""
+
+
+class IterableDataset(Dataset[T]):
+    """A base class for data sets that yield their samples one after the other: subclass it, and
+    define `__iter__`."""
+
+    def __iter__(self) -> Iterator[T]:
+        raise NotImplementedError(f"{type(self).__name__} does not define __iter__")
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
