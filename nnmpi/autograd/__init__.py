@@ -9,6 +9,7 @@ Not here: loops over arrays (`arrays.kernels`), parameters and layers (`nn`).
 from typing import TYPE_CHECKING, Any
 
 from nnmpi.addons import loaded, names_of
+from nnmpi.autograd import replacements
 from nnmpi.autograd.recording import no_grad
 from nnmpi.autograd.tensor import Tensor, apply, array_of, array_on, as_tensor, on_host
 
@@ -31,7 +32,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _ON_USE:
         return loaded(_ON_USE[name])
-    raise AttributeError(f"module 'nnmpi.autograd' has no attribute {name!r}")
+    raise replacements.missing(replacements.no_name("nnmpi.autograd", name, "functions"))
 
 
 __all__ = ["Tensor", "apply", "array_of", "array_on", "as_tensor", "no_grad", "on_host"]
