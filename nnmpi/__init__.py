@@ -163,6 +163,9 @@ if _TYPE_CHECKING:
     from nnmpi.memory_formats import channels_last as channels_last
     from nnmpi.memory_formats import contiguous_format as contiguous_format
     from nnmpi.memory_formats import preserve_format as preserve_format
+    from nnmpi.nn.dot_product_attention import (
+        scaled_dot_product_attention as scaled_dot_product_attention,
+    )
     from nnmpi.nn.random_writes import bernoulli as bernoulli
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli

@@ -45,6 +45,7 @@ rest.
     simulations     one of `simulate`  the module of the subcommand: HELP, add_options, run
     sim_options     an option of it    (subcommand, parser): adds it where it belongs
     memory_limits   an option          (config): the most bytes of a rank, for a plan
+    axis_set_ups    an axis of ranks   the AxisSetUp: how models are cut for the ranks along it
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
     callbacks       an option          (config): callbacks of a run
     outliving       "ulfm"             the module that starts jobs whose ranks outlive others
@@ -72,6 +73,7 @@ rest.
     optimizers      its name           what makes it, of parameters and options of a run
     models          before a colon     a SizedModel, for models whose names begin so
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
+    recomputed      a --recompute      the class of the layers that it makes run again
     layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
     model_files     "folder"           (path): the ModelFile that the folder is
     state_files     "nested"           the module that divides a state into arrays and a structure
@@ -205,7 +207,7 @@ ADD_ONS = {
             *("nnmpi.planning", "nnmpi.run.planning"),
             *("nnmpi.plan", "nnmpi.measure"),
         ),
-        uses=("simulator",),
+        uses=("simulator", "context"),
         rows={
             "options": {"planning": "nnmpi.options.parts.planning:PART"},
             "names": {"machines": "nnmpi.planning.described:machines"},
@@ -270,7 +272,7 @@ ADD_ONS = {
             *(f"nnmpi.data.{name}" for name in ("text", "windows", "tokenizer", "bpe", "pieces")),
             *("nnmpi.run.text", "nnmpi.generate", "nnmpi.tokenize"),
         ),
-        uses=("planning",),
+        uses=("planning", "transformer"),
         rows={
             "options": {"language": "nnmpi.options.parts.language:PART"},
             "names": {
@@ -442,6 +444,17 @@ ADD_ONS = {
             "result_lines": {"trace": "nnmpi.io.trace.text:times"},
         },
     ),
+    "context": AddOn(
+        modules=(
+            "nnmpi.options.parts.context",
+            *("nnmpi.parallel.context", "nnmpi.run.setup.sequences"),
+        ),
+        uses=("transformer",),
+        rows={
+            "options": {"context": "nnmpi.options.parts.context:PART"},
+            "axis_set_ups": {"cp": "nnmpi.run.setup.sequences:SET_UP"},
+        },
+    ),
     "course": AddOn(
         modules=("nnmpi.course",),
         commands={"course": ("nnmpi.course", "hand out assignments of a course, and grade them")},
@@ -511,15 +524,43 @@ ADD_ONS = {
         },
     ),
     "transformer": AddOn(
-        modules=("nnmpi.nn.layers.multihead", "nnmpi.nn.layers.transformer"),
+        modules=(
+            "nnmpi.options.parts.transformer",
+            *(f"nnmpi.nn.layers.{name}" for name in ("attention", "gates", "sequences")),
+            *(f"nnmpi.nn.layers.{name}" for name in ("multihead", "transformer")),
+            *("nnmpi.nn.dot_product_attention", "nnmpi.autograd.ops.attention"),
+            "nnmpi.autograd.ops.gates",
+            *("nnmpi.arrays.kernels.attention", "nnmpi.arrays.kernels.scores"),
+            "nnmpi.parallel.tensor.transformer",
+        ),
         rows={
-            "names": _places(
-                {
-                    "nn.layers.multihead": "MultiheadAttention",
-                    "nn.layers.transformer": "TransformerEncoder TransformerEncoderLayer",
-                },
-                "nn.",
-            )
+            "options": {"transformer": "nnmpi.options.parts.transformer:PART"},
+            "recomputed": {"selective": "nnmpi.nn.layers.attention:SelfAttention"},
+            "layer_rules": {
+                "nnmpi.nn.layers.attention:SelfAttention": (
+                    "nnmpi.parallel.tensor.transformer:ATTENTION_RULE"
+                ),
+                "nnmpi.nn.layers.sequences:PositionalEmbedding": (
+                    "nnmpi.parallel.tensor.transformer:EMBEDDING_RULE"
+                ),
+                "nnmpi.nn.layers.gates:SwiGLU": "nnmpi.parallel.tensor.transformer:GATES_RULE",
+            },
+            "names": {
+                **_places({"nn.dot_product_attention": "scaled_dot_product_attention"}),
+                **_places(
+                    {"nn.dot_product_attention": "scaled_dot_product_attention"}, "nn.functional."
+                ),
+                **_places(
+                    {
+                        "nn.layers.attention": "SelfAttention",
+                        "nn.layers.gates": "SwiGLU",
+                        "nn.layers.multihead": "MultiheadAttention",
+                        "nn.layers.sequences": "PositionalEmbedding RotaryPositionalEmbeddings",
+                        "nn.layers.transformer": "TransformerEncoder TransformerEncoderLayer",
+                    },
+                    "nn.",
+                ),
+            },
         },
     ),
     "recurrent": AddOn(

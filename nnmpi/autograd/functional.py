@@ -5,19 +5,17 @@ from typing import Any, overload
 
 import numpy as np
 
-from nnmpi.addons import loaded, needed
+from nnmpi.addons import needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
-from nnmpi.autograd.ops import activations, attention, elementwise, resample, shape
+from nnmpi.autograd.ops import activations, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
-from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 
 __all__ = [
     "broadcast_to", "cat", "concatenate", "from_dlpack", "from_numpy", "gelu",
-    "leaky_relu", "maximum", "minimum", "pad", "scaled_dot_product_attention", "silu", "stack",
-    "tensor", "where",
+    "leaky_relu", "maximum", "minimum", "pad", "silu", "stack", "tensor", "where",
 ]  # fmt: skip
 
 
@@ -170,68 +168,3 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     ends = [(0, 0)] * (t.ndim - len(widths) // 2)
     ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
     return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)
-
-
-def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(scale q k^T + attn_mask) v: q (..., H, T, D), k (..., H, S, D), v (..., H, S, E).
-
-    attn_mask: bool, true where a query sees a key, or values added to the scores; it is broadcast
-    scale: 1 / sqrt(D) by default
-    is_causal: query i sees keys 0 to i only
-    enable_gqa: k and v have fewer heads, and consecutive heads of q share one of them
-    dropout_p: probabilities become 0 with this probability, by a mask (..., H, T, S) that depends
-        on the seed and on the number of tensors drawn before
-
-    The scores of only a few queries are in memory at a time. A query that sees no key gets zeros.
-    """
-    q, k, v = as_tensors(query, key, value)
-    _check_attention(q.shape, k.shape, v.shape, enable_gqa)
-    lead, H = q.shape[:-3], q.shape[-3]
-    rows = [t if t.ndim == 4 else t.reshape(-1, *t.shape[-3:]) for t in (q, k, v)]
-    options: dict[str, Any] = {"causal": is_causal}
-    if attn_mask is not None:
-        if is_causal:
-            raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-        if isinstance(attn_mask, Tensor) and attn_mask.requires_grad and recording.get():
-            raise ValueError(
-                "scaled_dot_product_attention: attn_mask requires a gradient, which is not "
-                "computed: write (q @ k.mT * scale + attn_mask).softmax(-1) @ v"
-            )
-        mask = as_tensor(attn_mask, backend.of(q.array)).array
-        scores_shape = (*lead, H, q.shape[-2], k.shape[-2])
-        xp = backend.xp_of(mask)
-        options["mask"] = xp.broadcast_to(mask, scores_shape).reshape(-1, *scores_shape[-3:])
-    if dropout_p:
-        keep_of = loaded("nnmpi.nn.drawn_masks:keep_of")
-        options["keep"] = keep_of(*(t.operand for t in rows[:2]), dropout_p)
-    options["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
-    y = apply(attention.attention, *rows, **options)
-    return y if q.ndim == 4 else y.reshape(*lead, *y.shape[1:])
-
-
-def _check_attention(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], enable_gqa: bool
-) -> None:
-    """Raises ValueError unless the shapes of queries, keys and values fit."""
-    fits = (
-        len(q) == len(k) == len(v) >= 3
-        and q[:-3] == k[:-3] == v[:-3]
-        and k[-3:-1] == v[-3:-1]
-        and q[-1] == k[-1]
-        and (q[-3] == k[-3] or (enable_gqa and k[-3] and q[-3] % k[-3] == 0))
-    )
-    if not fits:
-        raise ValueError(
-            f"scaled_dot_product_attention: query {q}, key {k}, value {v}: they must be (..., H, "
-            "T, D), (..., H, S, D) and (..., H, S, E); with enable_gqa, heads of the query are a "
-            "multiple of the others"
-        )

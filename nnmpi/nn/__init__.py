@@ -24,11 +24,9 @@ from nnmpi.nn.layers.activations import (
     SiLU,
     Softmax,
     Softplus,
-    SwiGLU,
     Tanh,
 )
-from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.basic import Dropout, Dropout2d, Embedding, Flatten, Linear
+from nnmpi.nn.layers.basic import ChannelsFirst, Dropout, Dropout2d, Embedding, Flatten, Linear
 from nnmpi.nn.layers.conv import Conv1d, Conv2d, ConvTranspose2d
 from nnmpi.nn.layers.norm import (
     BatchNorm1d,
@@ -46,7 +44,6 @@ from nnmpi.nn.layers.pooling import (
     MaxPool2d,
     Upsample,
 )
-from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding, RotaryPositionalEmbeddings
 from nnmpi.nn.losses import CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -56,11 +53,10 @@ __all__ = [
     "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d",
     "Branches", "ChannelsFirst", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss",
     "Dropout", "Dropout2d", "Embedding", "Flatten", "GroupNorm", "Identity", "InstanceNorm2d",
-    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
-    "MaxPool2d", "Module", "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter",
-    "ParameterList", "PositionalEmbedding", "RMSNorm", "ReLU", "RotaryPositionalEmbeddings",
-    "SelfAttention", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "SwiGLU", "Tanh",
-    "Upsample", "functional", "init", "utils",
+    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
+    "Module", "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter", "ParameterList",
+    "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "Upsample",
+    "functional", "init", "utils",
 ]  # fmt: skip
 
 _ON_USE = _addons.names_of("nnmpi.nn")
@@ -70,6 +66,7 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
+    from nnmpi.nn.layers.attention import SelfAttention as SelfAttention
     from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
@@ -77,6 +74,7 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.distances import TripletMarginLoss as TripletMarginLoss
     from nnmpi.nn.layers.embedding_bag import EmbeddingBag as EmbeddingBag
     from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
+    from nnmpi.nn.layers.gates import SwiGLU as SwiGLU
     from nnmpi.nn.layers.more_activations import SELU as SELU
     from nnmpi.nn.layers.more_activations import Hardsigmoid as Hardsigmoid
     from nnmpi.nn.layers.more_activations import Hardswish as Hardswish
@@ -105,6 +103,8 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.recurrent_cells import GRUCell as GRUCell
     from nnmpi.nn.layers.recurrent_cells import LSTMCell as LSTMCell
     from nnmpi.nn.layers.recurrent_cells import RNNCell as RNNCell
+    from nnmpi.nn.layers.sequences import PositionalEmbedding as PositionalEmbedding
+    from nnmpi.nn.layers.sequences import RotaryPositionalEmbeddings as RotaryPositionalEmbeddings
     from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
     from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
     from nnmpi.nn.llama import Llama as Llama

@@ -4,17 +4,16 @@
     features     batch, channels                       SelfAttention   batch, length, heads
     scores       batch, vocabulary, ...                Linear          batch, channels
 
-A layer class names the last axis of its output in `last_axis`. The output of any other layer or op
-has the names of its first input, if it has as many axes.
+A layer class names the last axis of its output in `last_axis`, and that of its input in
+`last_input_axis`. The output of any other layer or op has the names of its first input, if it has
+as many axes.
 """
 
 from collections.abc import Sequence
 
 from nnmpi.nn.graph import Edge, Graph, Node
-from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.basic import Embedding
+from nnmpi.nn.layers.basic import ChannelsFirst, Embedding
 from nnmpi.nn.layers.conv import Conv1d
-from nnmpi.nn.layers.sequences import ChannelsFirst
 
 IMAGES = ("batch", "channels", "rows", "columns")
 SEQUENCES = ("batch", "length", "channels")
@@ -32,8 +31,8 @@ def with_names(graph: Graph) -> Graph:
         for e in node.outputs:
             names_of[e] = _output_names(node, [names_of[i] for i in node.inputs], graph.edges[e])
     for node in graph.nodes:
-        if node.layer is SelfAttention:  # its input has the query, key and value of each head
-            names_of[node.inputs[0]] = (*names_of[node.inputs[0]][:-1], "heads")
+        if node.layer and (last := vars(node.layer).get("last_input_axis")):
+            names_of[node.inputs[0]] = (*names_of[node.inputs[0]][:-1], last)
     _name_scores(graph, names_of)
     edges = (_named(edge, names_of.get(e, ())) for e, edge in enumerate(graph.edges))
     return graph._replace(edges=tuple(edges))

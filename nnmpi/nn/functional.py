@@ -18,7 +18,6 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions, replacements
 from nnmpi.autograd.functional import as_tensors
-from nnmpi.autograd.functional import scaled_dot_product_attention as scaled_dot_product_attention
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
@@ -244,6 +243,9 @@ _ON_USE = addons.names_of("nnmpi.nn.functional")
 
 if TYPE_CHECKING:
     from nnmpi.autograd.functions.gathering import one_hot as one_hot
+    from nnmpi.nn.dot_product_attention import (
+        scaled_dot_product_attention as scaled_dot_product_attention,
+    )
     from nnmpi.nn.layers.distances import cosine_similarity as cosine_similarity
     from nnmpi.nn.layers.distances import normalize as normalize
     from nnmpi.nn.layers.distances import pairwise_distance as pairwise_distance

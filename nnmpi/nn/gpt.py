@@ -8,9 +8,9 @@ from nnmpi.autograd import Tensor
 from nnmpi.nn import init
 from nnmpi.nn.layers.activations import GELU
 from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.basic import Dropout, Embedding, Linear
+from nnmpi.nn.layers.basic import ChannelsFirst, Dropout, Embedding, Linear
 from nnmpi.nn.layers.norm import LayerNorm
-from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding
+from nnmpi.nn.layers.sequences import PositionalEmbedding
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.sequential import Sequential

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple, Self
 from nnmpi.autograd import Tensor
 from nnmpi.nn import init
 from nnmpi.nn.gpt import DEVIATION, check_blocks
-from nnmpi.nn.layers.activations import SwiGLU
 from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.basic import Embedding, Linear
+from nnmpi.nn.layers.basic import ChannelsFirst, Embedding, Linear
+from nnmpi.nn.layers.gates import SwiGLU
 from nnmpi.nn.layers.norm import RMSNorm
-from nnmpi.nn.layers.sequences import ChannelsFirst
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential

@@ -1,7 +1,7 @@
 """Modules that keep only their inputs, and run forward again in their backward pass.
 
     block       the outermost modules with a number for a name and layers of their own: h.0, h.1
-    selective   the SelfAttention layers
+    others      the layers of one class, by the table `recomputed` of add-ons
 
 The first forward pass makes tape nodes too, since they tell which leaves the module uses and how
 often; then they are dropped. Both passes get the same random numbers and batch statistics.
@@ -16,12 +16,12 @@ from zlib import crc32
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.arrays import backend
 from nnmpi.arrays.meta import is_meta
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import RepeatedNode, TapeNode, recording, tick
 from nnmpi.nn.graph import Graph, Node, TensorRef
-from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, ReplayStats, current_pass
 
@@ -188,10 +188,10 @@ BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 def recomputed_with(node: Node, how: str) -> str:
     """Returns the path of the module that runs again with this node; "" if none does."""
-    if how == "selective":
-        return node.name if node.layer is SelfAttention else ""
-    if how != "block":
+    if how in ("none", "stage"):
         return ""
+    if how != "block":
+        return node.name if node.layer is addons.row("recomputed", how) else ""
     is_whole = node.layer is None or bool(node.note)  # a module with others in it
     path = node.within if node.layer is None else node.name
     match = BLOCK.match(f"{path}." if is_whole else path)
@@ -202,9 +202,10 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
     """Returns the paths of the modules of a model that run again; raises ValueError if there is
     none although `how` asks for some, or if one of them does not return one tensor."""
     paths = [*dict.fromkeys(filter(None, (recomputed_with(node, how) for node in graph.nodes)))]
-    if not paths and how in ("block", "selective"):
-        block = "in a numbered module with layers of its own, such as h.0 of a GPT"
-        lacks = {"block": block, "selective": "a SelfAttention layer"}[how]
+    if not paths and how not in ("none", "stage"):
+        lacks = "in a numbered module with layers of its own, such as h.0 of a GPT"
+        if how != "block":
+            lacks = f"a {addons.row('recomputed', how).__name__} layer"
         raise ValueError(
             f"recompute {how}: none of the {len(graph.nodes)} layers and ops of the model is "
             f"{lacks}: use --recompute stage with several --micro-batches, or leave it out"

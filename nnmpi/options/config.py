@@ -48,7 +48,7 @@ SCHEDULES = (
     *("zb-h1", "zb-v", "v-half", "dualpipe-v"),
 )
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
-RECOMPUTED = ("none", "stage", "block", "selective")
+RECOMPUTED = ("none", "stage", "block")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
@@ -58,6 +58,12 @@ _PARTS: tuple[Part, ...] = tuple(addons.rows("options"))
 def _choices(option: str, *names: str) -> tuple[str, ...]:
     """The values of an option: these, and those of add-ons."""
     return (*names, *(name for part in _PARTS for name in part.choices.get(option, ())))
+
+
+_BESIDES = "".join(
+    f"; {axis.name} comes just before {axis.before}" for part in _PARTS for axis in part.axes
+)
+"""Where the axes of add-ons are in --order."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +177,6 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     tp: int = layout_option(
         1, "tensor-parallel ranks: each holds some channels of every layer", FROM_1
     )
-    cp: int = layout_option(
-        1, "context-parallel ranks: each holds some positions of every sequence", FROM_1
-    )
     sequence_parallel: bool = layout_option(
         False, "with --tp: between sharded layers, each rank holds some positions of every sample"
     )
@@ -186,7 +189,7 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     order: str = layout_option(
         "tp,dp,pp",
         "tp, dp and pp from the fastest mesh axis to the slowest: ranks along the first axis are "
-        "consecutive, and so mostly on one node; cp comes just before dp",
+        f"consecutive, and so mostly on one node{_BESIDES}",
         choices=ORDERS,
     )
     zero: int = layout_option(
@@ -215,7 +218,7 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
         "what keeps only its input and runs forward again for its backward pass: stage (of a "
         "pipeline; without a value), block (each numbered block of a model) or selective "
         "(attention)",
-        choices=RECOMPUTED,
+        choices=_choices("recompute", *RECOMPUTED),
         bare="stage",
     )
     allreduce: str = reduce_option(

@@ -7,6 +7,7 @@ cannot be combined with a feature that breaks it, so neither has to name the oth
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.options import terms
 from nnmpi.options.quoting import shown
 
 LEAVE_ONE = "leave one of the two out"
@@ -56,6 +57,27 @@ class Feature(NamedTuple):
         return self.asks(config, ranks) if self.asks else given(config, self.name)
 
 
+class MeshAxis(NamedTuple):
+    """An axis of the mesh, for one kind of parallelism.
+
+    name         also that of the option with the number of ranks along it
+    replicas     whether its ranks have copies of the same parameters, and sum their gradients
+    batch        whether its ranks share each batch, with different samples
+    same_loss    whether its ranks compute the same loss, so that one of them counts it
+    before       the axis that it precedes in any order; "": --order names it
+    cuts         what of a model or its data is cut for it, in the first lines of a run
+    activations  for an axis of an add-on: the axes of activations that --layout may cut along it
+    """
+
+    name: str
+    replicas: bool = False
+    batch: bool = False
+    same_loss: bool = False
+    before: str = ""
+    cuts: str = ""
+    activations: Sequence[str] = ()
+
+
 class Part(NamedTuple):
     """The options of an add-on.
 
@@ -64,6 +86,7 @@ class Part(NamedTuple):
     choices   values that it adds to those of core's options, by option
     costs     options on which the cost of the model's units depends
     meetings  options that say when ranks exchange what: a plan takes them as given
+    axes      axes of the mesh, whose sizes are options of it
     """
 
     options: type | None = None
@@ -71,6 +94,7 @@ class Part(NamedTuple):
     choices: Mapping[str, Sequence[str]] = {}
     costs: Sequence[str] = ()
     meetings: Sequence[str] = ()
+    axes: Sequence[MeshAxis] = ()
 
 
 class Refusal(NamedTuple):
@@ -95,6 +119,17 @@ def choice(option: str, *values: object) -> Asks:
     return lambda config, ranks: (
         f"{option} {value}" if (value := getattr(config, option)) in values else ""
     )
+
+
+def layout_along(axis: str) -> Asks:
+    """Asks for a --layout that names an axis of the mesh, or ways of layers along tp."""
+
+    def asks(config: Any, ranks: int) -> str:
+        layout = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+        says = layout.along(axis) or (axis == "tp" and layout.ways)
+        return f"layout {shown(config.layout)}" if says else ""
+
+    return asks
 
 
 def given(config: Any, option: str) -> str:

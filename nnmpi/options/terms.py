@@ -4,8 +4,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
+from nnmpi import addons
 from nnmpi.options.quoting import quoted
 
 LONGEST = 4096  # characters of a text, like those of a path
@@ -72,12 +74,22 @@ def _term(spec: str) -> Rate:
 
 CUTS = {
     "batch": ("dp", "tp"),
-    "length": ("cp", "tp"),
+    "length": ("tp",),
     **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
     "rows": ("tp",),
     "columns": (),
 }
-"""The axes of the mesh along which each axis of activations may be cut."""
+"""The axes of core's mesh along which each axis of activations may be cut."""
+
+
+@cache
+def cuttable() -> dict[str, tuple[str, ...]]:
+    """The axes of the mesh along which each axis of activations may be cut."""
+    axes = [axis for part in addons.rows("options") for axis in part.axes]
+    return {
+        name: (*(axis.name for axis in axes if name in axis.activations), *along)
+        for name, along in CUTS.items()
+    }
 
 
 class LayoutTerms(NamedTuple):
@@ -103,7 +115,7 @@ def layout(spec: str) -> LayoutTerms:
         name, colon, along = (word.strip() for word in term.partition(":"))
         if path and equals and how.replace("-", "_").isidentifier() and path not in ways:
             ways[path] = how
-        elif colon and along in CUTS.get(name, ()):
+        elif colon and along in cuttable().get(name, ()):
             cuts.append((name, along))
         else:
             raise ValueError(f"{quoted(spec)}: {_why_no_term(term.strip(), name, along)}")
@@ -113,12 +125,14 @@ def layout(spec: str) -> LayoutTerms:
 def _why_no_term(term: str, name: str, along: str) -> str:
     if term.endswith(".toml"):
         return "in Python, read the file first: Config(**nnmpi.cli.from_layout(FILE))"
-    if along and name in CUTS:
-        can = f", only along {' or '.join(CUTS[name])}" * bool(CUTS[name])
+    if along and name in cuttable():
+        can = f", only along {' or '.join(cuttable()[name])}" * bool(cuttable()[name])
         return f"{name} cannot be cut along {quoted(along)}{can}"
-    known = ", ".join(name for name, can in CUTS.items() if can)
+    known = ", ".join(name for name, can in cuttable().items() if can)
+    of_add_ons = (axis.name for part in addons.rows("options") for axis in part.axes)
+    axes = ", ".join(f"AXIS:{axis}" for axis in ("dp", *of_add_ons))
     return (
-        f"{quoted(term)} is neither AXIS:dp, AXIS:cp or AXIS:tp with one of the axes {known}, nor "
+        f"{quoted(term)} is neither {axes} or AXIS:tp with one of the axes {known}, nor "
         "LAYER=WAY, such as *.fc=column, with each layer only once; or give a FILE.toml"
     )
 

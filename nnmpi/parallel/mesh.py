@@ -8,39 +8,23 @@ Mesh({"pp": 2, "dp": 3})          dp ─►
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-
-class MeshAxis(NamedTuple):
-    """An axis of the mesh, for one kind of parallelism: a row of `AXES`.
-
-    name        also that of the option with the number of ranks along it
-    replicas    whether its ranks have copies of the same parameters, and sum their gradients
-    batch       whether its ranks share each batch, with different samples
-    same_loss   whether its ranks compute the same loss, so that one of them counts it
-    before      the axis that it precedes in any order; "": --order names it
-    cuts        what of a model or its data is cut for it, in the first lines of a run
-    """
-
-    name: str
-    replicas: bool = False
-    batch: bool = False
-    same_loss: bool = False
-    before: str = ""
-    cuts: str = ""
-
+from nnmpi import addons
+from nnmpi.options.features import MeshAxis
 
 AXES = (
     MeshAxis("dp", replicas=True, batch=True),
-    MeshAxis("cp", replicas=True, before="dp", cuts="sequences"),
+    *(axis for part in addons.rows("options") for axis in part.axes),
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )
 """The axes, by whose names other tables say what their ranks do: how a model is cut for them
 (`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
-`parallel/arrangement/arrangement.py`) and what they send to each other (`paper/log.py`)."""
+`parallel/arrangement/arrangement.py`) and what they send to each other (`paper/log.py`). Those of
+add-ons come after dp."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
 """The axes whose ranks have copies of the same parameters."""

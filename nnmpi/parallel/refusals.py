@@ -9,7 +9,6 @@ from itertools import chain
 from nnmpi import addons
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.options.features import (
     ALL_REDUCE,
@@ -24,10 +23,10 @@ from nnmpi.options.features import (
     Property,
     choice,
     given,
+    layout_along,
     refusals,
     requirements,
 )
-from nnmpi.options.quoting import shown
 
 PLAIN = Config()
 """A config with all options at their defaults."""
@@ -42,17 +41,13 @@ def _without_halves(config: Config, ranks: int) -> str:
     return "" if halves else f"allreduce {config.allreduce}"
 
 
-def _layout(config: Config, along: str) -> str:
-    """Returns --layout as text if it names the mesh axis `along`; "" otherwise."""
-    layout_terms = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
-    says = layout_terms.along(along) or (along == "tp" and layout_terms.ways)
-    return f"layout {shown(config.layout)}" if says else ""
+_layout = layout_along("tp")
 
 
 def _positions(config: Config, ranks: int) -> str:
     if not config.cuts_positions:
         return ""
-    return given(config, "sequence_parallel") or _layout(config, "tp")
+    return given(config, "sequence_parallel") or _layout(config, ranks)
 
 
 FEATURES: tuple[Feature, ...] = (
@@ -70,12 +65,6 @@ FEATURES: tuple[Feature, ...] = (
         },
     ),
     Feature(
-        "cp",
-        relies_on=(STEPS_TOGETHER,),
-        breaks={WHOLE_MODEL: "each rank has some positions of the sequences"},
-        conflicts={"positions along tp": "both cut the positions of sequences"},
-    ),
-    Feature(
         "positions along tp",
         _positions,
         covers="--sequence-parallel, or a --layout that cuts positions",
@@ -83,13 +72,8 @@ FEATURES: tuple[Feature, ...] = (
     Feature("sequence_parallel", requires={"tp": "positions are divided among the ranks along tp"}),
     Feature(
         "layout",
-        lambda config, ranks: _layout(config, "tp"),
+        _layout,
         requires={"tp": "it says how the ranks along tp share layers"},
-    ),
-    Feature(
-        "layout length:cp",
-        lambda config, ranks: _layout(config, "cp"),
-        requires={"cp": "it says that sequences are cut along cp"},
     ),
     # ZeRO
     Feature(

@@ -71,7 +71,7 @@ class Arranger:
         separately."""
         in_parts, ways = candidate.sequence_parallel, candidate.layout or None
         layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
-        return layers._replace(sequences=self._cut(cp=candidate.cp).sequences)
+        return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
         """How layers or sequences are sharded with these options, computed once."""

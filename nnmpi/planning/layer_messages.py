@@ -13,6 +13,7 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.halo import Halo, window_of_rows
 from nnmpi.parallel.tensor.ops import DOUBLING_BYTES
 from nnmpi.parallel.tensor.sharding import ShardedLayer
@@ -66,7 +67,7 @@ def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
     """The number of elements in a message, of all ranks along tp together."""
     cp = a.mesh.coordinates(rank)["cp"]
-    return a.sharding.sequences.share(message.elements, cp) * samples
+    return sequences_of(a.sharding).share(message.elements, cp) * samples
 
 
 def _by_sum(
@@ -116,7 +117,7 @@ def _along_cp(
 ) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
     """Yields the exchanges of ring attention: keys and values around the ring, forward and
     backward, and their gradients to their owners."""
-    at, cut = a.mesh.coordinates(rank), a.sharding.sequences
+    at, cut = a.mesh.coordinates(rank), sequences_of(a.sharding)
     ends = a.mesh.group(rank, "cp")[:2]
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype
     owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.rank_names import ranks_text, runs
+from nnmpi.parallel.context.sequence_cut import sequences_of
 
 # ---- names of layers of equal blocks, for tables and drawings
 
@@ -97,7 +98,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
 
 def _positions(a: Arrangement) -> Iterator[str]:
     """Yields a line for each rank along cp that shows which positions of a sequence it has."""
-    cut = a.sharding.sequences
+    cut = sequences_of(a.sharding)
     if cut.ranks == 1:
         return
     yield "positions of sequences"

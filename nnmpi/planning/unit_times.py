@@ -15,6 +15,7 @@ from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLE_CUT, SPATIAL
 from nnmpi.planning.candidate import Candidate
@@ -89,7 +90,7 @@ class ModelTimes:
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
         """The times of units whose forward passes run once."""
-        way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
+        way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
                 self._shares[way] = shares(self.graph, self.units, sharding)
@@ -157,7 +158,7 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
     """How much of each unit the busiest rank computes, if a model is divided by `sharding`."""
     ranks, branches, rows = range(sharding.ranks), sharding.branches, list[tuple[Any, ...]]()
-    positions = sharding.sequences
+    positions = sequences_of(sharding)
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     ways = sharding.ways
     for unit in units:
@@ -179,7 +180,7 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
 
 def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
     """The largest part of each node that a rank along tp and cp computes."""
-    positions, ways = sharding.sequences, sharding.ways
+    positions, ways = sequences_of(sharding), sharding.ways
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     return [_part(sharding, ways, node, of_positions) for node in nodes]
 
@@ -189,7 +190,7 @@ def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions:
     weight, times its part of the positions of a sequence."""
     cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
-    if node.outputs and node.outputs[0] in sharding.sequences.axes:
+    if node.outputs and node.outputs[0] in sequences_of(sharding).axes:
         part *= of_positions
     return part
 

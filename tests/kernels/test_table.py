@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.kernels import attention, cases, halves, products
+from helpers.kernels import cases, halves, products
 from helpers.kernels.numbers import Rng, by_window, numbers, one_of, windows
 
 from nnmpi.arrays import native
@@ -157,7 +157,6 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "bias_relu_loop": (bias_relu, 0, False),
     "relu_gradient_loop": (relu_gradient, 0, False),
     "relu_loop": (lambda rng, dtype: relu_gradient(rng, dtype)[1:], 0, False),
-    **attention.CASES,
     **halves.CASES,
     **products.CASES,
     **cases.CASES,

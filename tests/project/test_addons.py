@@ -49,6 +49,7 @@ OF_OPTIONS = {
     "supervisors",
     "restarts",
     "layouts",
+    "axis_set_ups",
     "backups",
 }
 """The tables whose keys are options, or features of these."""

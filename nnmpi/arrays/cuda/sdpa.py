@@ -85,27 +85,28 @@ class SdpaGraph(NamedTuple):
 
 def attention(
     q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
-) -> bool:
-    """Writes y and the contiguous lse; returns False if cuDNN has no engine for these arrays."""
+) -> Any:
+    """Writes y and the contiguous lse; returns NotImplemented if cuDNN has no engine for these
+    arrays."""
     return _carried_out((q, k, v, y, lse), (), scale, causal)
 
 
 def gradients(
     arrays: Sequence[Array], scale: float, causal: bool, derivatives: Sequence[Array]
-) -> bool:
+) -> Any:
     """Writes dq, dk and dv of `derivatives` (dy, dq, dk, dv), from `arrays` (q, k, v, y, lse).
 
-    Returns False if cuDNN has no engine for these arrays.
+    Returns NotImplemented if cuDNN has no engine for these arrays.
     """
     return _carried_out(arrays, derivatives, scale, causal)
 
 
 def _carried_out(
     arrays: Sequence[Array], derivatives: Sequence[Array], scale: float, causal: bool
-) -> bool:
+) -> Any:
     *rows, lse = arrays
     if not _fits((*rows, *derivatives)) or cudnn.library() is None:
-        return False
+        return NotImplemented
     lse = xp_of(lse).ascontiguousarray(lse)
     q, k, v, y = map(_rows, rows)
     N, H, T, _ = q.dim
@@ -113,9 +114,9 @@ def _carried_out(
     derivative_rows, dtype = tuple(map(_rows, derivatives)), rows[0].dtype.name
     operation = SdpaGraph(q, k, v, y, stats, derivative_rows, scale, causal, dtype)
     if not cudnn.can(operation, xp_of(lse)):
-        return False
+        return NotImplemented
     cudnn.run(operation, (*rows, lse, *derivatives))
-    return True
+    return None
 
 
 def _fits(arrays: Sequence[Array]) -> bool:

@@ -20,20 +20,20 @@ bit. `join` combines attention to some keys with attention to others.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import cast, round_loop
-from nnmpi.arrays.kernels.softmax import (
+from nnmpi.arrays.kernels.scores import (
     hide_later,
     probabilities_loop,
     scores_gradient_loop,
     softmax_backward,
-    softmax_loop,
 )
+from nnmpi.arrays.kernels.softmax import softmax_loop
 from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.meta.log import call_log
 from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
@@ -125,8 +125,8 @@ def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Arra
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
-    by_device = device_kernels(q)
-    if options.is_plain and by_device.attention(q, k, v, options.scale, options.causal, y, lse):
+    plain = q, k, v, options.scale, options.causal, y, lse
+    if options.is_plain and _by_device("attention", q, plain):
         return
     for tile in _tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
@@ -157,7 +157,7 @@ def attention_gradients(
         d[...] = 0
     arrays, derivatives = (q, k, v, y, lse), (dy, dq, dk, dv)
     plain = arrays, options.scale, options.causal, derivatives
-    if options.is_plain and device_kernels(q).attention_gradients(*plain):
+    if options.is_plain and _by_device("attention_gradients", q, plain):
         return
     for tile in _tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
@@ -172,6 +172,13 @@ def attention_gradients(
             for total, d in zip(sums, head_gradients, strict=True):
                 round_loop(total, d)
         progress()
+
+
+def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
+    """Calls the kernel of this name for the device of q; returns False if it has none for these
+    arguments."""
+    kernel_of_device = device_kernels(q).loops.get(name)
+    return kernel_of_device is not None and kernel_of_device(*args) is not NotImplemented
 
 
 def _zeros(d: Array) -> Array:

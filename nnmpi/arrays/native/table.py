@@ -44,17 +44,12 @@ def _mark(annotation: Any) -> Any:
 class DeviceKernels(NamedTuple):
     """Kernels for arrays of a device.
 
-    loops                those of the table, by name; each returns NotImplemented, having written
-                         nothing, for arrays that it is not made for
-    attention            (q, k, v, scale, causal, y, lse): whether it has written y and lse
-    attention_gradients  ((q, k, v, y, lse), scale, causal, (dy, dq, dk, dv)): the same for the
-                         gradients of q, k and v
-    convolution          (x, w, shape): the method of a convolution; None if it has none for these
+    loops        those of the table, and others that an op looks up, by name; each returns
+                 NotImplemented, having written nothing, for arrays that it is not made for
+    convolution  (x, w, shape): the method of a convolution; None if it has none for these
     """
 
     loops: Mapping[str, Callable[..., Any]] = {}
-    attention: Callable[..., bool] = lambda *args: False
-    attention_gradients: Callable[..., bool] = lambda *args: False
     convolution: Callable[..., Any] = lambda *args: None
 
 

@@ -24,29 +24,6 @@ def silu(a: Array) -> Result:
     return _smooth(a, kernels.silu_loop)
 
 
-def swiglu(a: Array) -> Result:
-    """silu(gate) * up, (..., n), of a (..., 2 n), whose pairs of channels are a gate and an up.
-
-    Only these are kept, and the vjp computes silu and its slope again: keeping up, silu and slope
-    would take half as much memory more.
-    """
-    xp, shape = xp_of(a), a.shape
-    gate, up = (xp.ascontiguousarray(a[..., i::2]) for i in (0, 1))
-
-    def silu_and_slope() -> tuple[Array, Array]:
-        y, slope = kernels.floats_like(gate), kernels.floats_like(gate)
-        kernels.silu_loop(gate, slope, y)
-        return y, slope
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        y, slope = silu_and_slope()
-        d = xp.empty(shape, g.dtype)
-        d[..., ::2], d[..., 1::2] = multiplied(multiplied(g, up), slope), multiplied(g, y)
-        return d
-
-    return Result(multiplied(silu_and_slope()[0], up), (vjp,))
-
-
 def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where a > 0, and slope * a elsewhere; the gradient at 0 is `slope`."""
 

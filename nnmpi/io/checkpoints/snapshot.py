@@ -22,7 +22,7 @@ LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that say how ranks are arranged, which a resumed run may change."""
 
 COSTS_DEPEND_ON = (
-    *("tp", "cp", "sequence_parallel", "layout", "device", "convolution"),
+    *("tp", "sequence_parallel", "layout", "device", "convolution"),
     *(option for part in addons.rows("options") for option in part.costs),
 )
 """The options that change the measured cost per sample of the model's units."""

@@ -115,14 +115,6 @@ class SiLU(Module):
         return applied_by_layer(_silu, x, self.inplace)
 
 
-class SwiGLU(Module):
-    """Returns silu(gate) * up, (..., n), of x (..., 2 n), in which the gate and the value of each
-    output are side by side."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(activations.swiglu, as_tensor(x))
-
-
 class Sigmoid(Module):
     """Applies 1 / (1 + exp(-x)) to each element."""
 

@@ -1,5 +1,6 @@
 """Attention: each position of a sequence takes a weighted mean of the values of others."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nnmpi.arrays import backend, keyed
@@ -82,7 +83,7 @@ class SelfAttention(Module):
     Sharding sets `num_heads`, `num_kv_heads`, and `part`: the channels of the output on this rank.
     """
 
-    last_axis = "heads"
+    last_axis = last_input_axis = "heads"
 
     def __init__(
         self,
@@ -107,6 +108,12 @@ class SelfAttention(Module):
         if rotary is not None:
             check_base("SelfAttention", "rotary", rotary)
         self.dropout, self.rotary = float(dropout), rotary
+
+    @staticmethod
+    def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
+        """Returns the multiply-adds for a sample of the output: two for each position that another
+        one looks at."""
+        return elements * sample[0] * (1 if settings["is_causal"] else 2)
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

@@ -1,7 +1,7 @@
 """Layers without running statistics: linear, embedding, dropout, flatten; checks of the options of
 layers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -133,6 +133,11 @@ class Embedding(Module):
         layer = cls(rows, columns, padding_idx=padding_idx, **options)
         layer.weight = Parameter(table.array, requires_grad=not freeze)
         return layer
+
+    @staticmethod
+    def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
+        """Returns the operations for a sample of the output with so many elements: one for each."""
+        return elements
 
     def forward(self, index: Any) -> Tensor:
         """Looks up the rows of an array or tensor of integers of any shape."""
@@ -304,3 +309,12 @@ class Flatten(Module):
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class ChannelsFirst(Module):
+    """Returns x (N, ..., C) as a view (N, C, ...), the order in which losses take the scores of
+    positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = as_tensor(x)
+        return x.transpose((0, x.ndim - 1, *range(1, x.ndim - 1)))

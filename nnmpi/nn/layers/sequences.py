@@ -7,7 +7,7 @@ keys and values of earlier positions. So a new token costs one position.
     with decoding(cache, 1): model(the next one)        its query sees 6 keys
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -88,6 +88,11 @@ class PositionalEmbedding(Module):
         self.num_positions, self.embedding_dim = num_positions, embedding_dim
         self.weight = Parameter.lazy((num_positions, embedding_dim), init.normal(1.0))
 
+    @staticmethod
+    def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
+        """Returns the operations for a sample of the output with so many elements: one for each."""
+        return elements
+
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
         cache = kv_cache.get()
@@ -159,12 +164,3 @@ class RotaryPositionalEmbeddings(Module):
 
     def extra_repr(self) -> str:
         return f"{self.dim}, {self.max_seq_len}, base={self.base}, interleaved={self.interleaved}"
-
-
-class ChannelsFirst(Module):
-    """Returns x (N, ..., C) as a view (N, C, ...), the order in which losses take the scores of
-    positions."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = as_tensor(x)
-        return x.transpose((0, x.ndim - 1, *range(1, x.ndim - 1)))

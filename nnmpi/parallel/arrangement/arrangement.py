@@ -5,12 +5,12 @@
     graph ───┘                           ├─► drawing            who holds what
                                          └─► build              stores, Comms, programs
 
-Ranks that differ along dp and cp only have the same part of the model.
+Ranks that differ along axes of replicas only, such as dp, have the same part of the model.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -26,19 +26,13 @@ from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
 from nnmpi.parallel.layout import summed_axes
-from nnmpi.parallel.mesh import Mesh
+from nnmpi.parallel.mesh import CUTS, Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.schedules.op import Op
 
 MEASURED = "auto"
 """The name of the all-reduce where the fastest one has to be measured first."""
-
-
-def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
-    positions = sharding.sequences
-    if e in positions.axes:
-        shape[positions.axes[e]] = positions.count(r)
 
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
@@ -56,8 +50,13 @@ def _own_channels(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
         shape[axis] = state.bounds[r + 1] - state.bounds[r]
 
 
+def _own_part(axis: str, sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
+    if cut := sharding.positions.get(axis):
+        cut.localise(e, r, shape)
+
+
 LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
-    "cp": _own_positions,
+    **{axis: partial(_own_part, axis) for axis in CUTS},
     "tp": _own_channels,
 }
 """The function of each axis that turns `shape`, the shape of edge `e`, into the local shape on rank
@@ -249,11 +248,10 @@ class Arrangement:
     def own_positions(self, rank: int) -> np.ndarray | None:
         """Returns the positions of sequences that a rank has; None if it has all."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
-        return self.sharding.sequences.here(at["cp"])
+        return self.sharding.own_positions(at)
 
     def replicas(self, rank: int) -> tuple[int, ...]:
-        """Returns the ranks that sum gradients with `rank`: those along dp and cp, itself
-        included."""
+        """Returns the ranks that sum gradients with `rank`, itself included."""
         return self.mesh.group(rank, *self.summed_axes)
 
     # ---- who sums and updates a bucket

@@ -102,22 +102,15 @@ def place_of(config: Config) -> tuple[int, ...]:
     return schedule.place(config.pp, stages)
 
 
-LOOKUPS = ("Embedding", "PositionalEmbedding")
-"""The kinds of nodes that read rows of a matrix, without a product."""
-
-
 def work(graph: Graph, node: Node) -> int:
     """Returns the multiply-adds of a node's forward pass for one sample.
 
-    A weight matrix is used once for each position of the output; attention uses each position twice
-    for each position that it looks at; other nodes count one operation an element.
+    A layer class may say in `multiply_adds` how many there are. Else a weight matrix is used once
+    for each position of the output, and other nodes count one operation an element.
     """
     numbers = sum(graph.edges[e].elements for e in node.outputs)
-    if node.kind == "SelfAttention":
-        positions = graph.edges[node.outputs[0]].sample[0]
-        return numbers * positions * (1 if node.settings["is_causal"] else 2)
+    if node.layer and (of_layer := vars(node.layer).get("multiply_adds")):
+        return int(of_layer(node.settings, graph.edges[node.outputs[0]].sample, numbers))
     matrices = [graph.variables[v].shape for v in node.variables]
     wide = [shape for shape in matrices if len(shape) > 1]
-    if node.kind in LOOKUPS or not wide:
-        return numbers
-    return sum(prod(shape) * numbers // shape[0] for shape in wide)
+    return sum(prod(shape) * numbers // shape[0] for shape in wide) if wide else numbers

@@ -23,6 +23,7 @@ from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.collectives.step import Algorithm, Pieces, Step, chunk_start, in_rounds
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)
@@ -101,7 +102,7 @@ class Traffic(NamedTuple):
 AxisTraffic: TypeAlias = Mapping[str, Traffic]
 """The traffic of a rank in a step, by the axis along which it is sent."""
 
-TRAFFIC_AXES = ("dp", "cp", "tp", "pp", "model")
+TRAFFIC_AXES = (*REPLICAS, "tp", "pp", "model")
 """The axes in tables of traffic: those of the mesh, and "model" for the ranks that together hold
 one model."""
 

@@ -1,25 +1,27 @@
 """Models whose sequences are cut: the axis of positions of each edge, and layers for some
 positions.
 
-Rules of layers are in `tensor/rules.py`. A layer without one may mix positions, and is refused.
+Rules of layers are in `rules.py`. A layer without one may mix positions, and is refused.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nnmpi import nn
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import summed
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
+from nnmpi.nn import Dropout, Module
 from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
+from nnmpi.nn.layers.attention import SelfAttention
+from nnmpi.nn.layers.sequences import PositionalEmbedding
 from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.sequence_cut import SequenceCut
+from nnmpi.parallel.context.rules import RULES
+from nnmpi.parallel.context.sequence_cut import SequenceCut
 from nnmpi.parallel.tensor.parallelize import become
 from nnmpi.parallel.tensor.possible import is_plain
-from nnmpi.parallel.tensor.rules import OPS, rule_of
+from nnmpi.parallel.tensor.rules import OPS
 
 # ---- where positions go
 
@@ -45,7 +47,7 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
             f"{graph.edges[e].sample} of a sample, of which each rank has a part: use a layer that "
             "has a rule, or --tp, --pp or --dp"
         )
-    rings = (k for k, node in enumerate(graph.nodes) if node.layer is nn.SelfAttention)
+    rings = (k for k, node in enumerate(graph.nodes) if node.layer is SelfAttention)
     return SequenceCut(ranks, length, axes, tuple(rings))
 
 
@@ -60,9 +62,9 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     if node.layer is None:
         is_alike = len(lengths) == 1 and not axes_of_inputs and node.op in OPS
         behind = axis if is_alike and not any(_reach(graph, node, lengths.pop(), axis)) else None
-    elif (rule := rule_of(node.layer)) and len(node.arguments[0]) == 1 and is_plain(node):
+    elif (rule := RULES.get(node.layer)) and len(node.arguments[0]) == 1 and is_plain(node):
         axes_of_x = len(graph.edges[node.inputs[0]].axes)
-        behind = rule.positions(node.settings, axes_of_x, axis)
+        behind = rule(node.settings, axes_of_x, axis)
     if behind is None:
         label = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
         raise ValueError(

@@ -1,16 +1,8 @@
-"""Rules: how ranks may divide each kind of layer; one table, for tensor and for context
-parallelism.
+"""Rules: how ranks along tp may divide each kind of layer: its channels, or its positions with
+`--sequence-parallel`.
 
-    ways       how its channels, or its positions with `--sequence-parallel`, are cut along tp
-    positions  where its output has the axis of positions, if cp cuts sequences:
-
-    edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
-    layer        Embedding       Linear, attention    ChannelsFirst
-    axis        1            1                1                2
-
-A layer without a rule is computed by every rank along tp, from whole inputs; cp refuses it, because
-it may mix positions. Rules depend on values only: the class of a layer, its plain attributes,
-shapes.
+A layer without a rule is computed by every rank along tp, from whole inputs. Rules depend on values
+only: the class of a layer, its plain attributes, shapes.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,62 +28,20 @@ from nnmpi.parallel.tensor.ways import (
     Way,
 )
 
-# ---- where positions go
-
-PositionRule = Callable[[Options, int, int], int | None]
-"""Returns the axis of the positions in the output, given the settings of a layer, and the number of
-axes and the axis of positions of its input; None if the layer mixes positions."""
-
-
-def mixed(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns None: the output at a position may depend on other positions."""
-    return None
-
-
-def same_axis(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the same axis: each element is treated alone."""
-    return axis
-
-
-def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the same axis unless it is the last one, along which the layer mixes elements."""
-    return axis if axis < axes - 1 else None
-
-
-def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the same axis unless it is one of the last axes, those of `normalized_shape`."""
-    return axis if axis < axes - len(settings["normalized_shape"]) else None
-
-
-def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the next axis: the last axis becomes the second one."""
-    return axis + 1 if axis < axes - 1 else None
-
-
-def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the axis of positions if the input is (N, T, C), else None."""
-    return axis if (axes, axis) == (3, 1) else None
-
-
-# ---- what a rule says
-
 
 class LayerRule(NamedTuple):
     """How the ranks may divide a layer of one type.
 
-    ways       under tensor parallelism (tp): each Way says which axes of the input, the output and
-               the parameters are cut; the preferred one comes first
-    positions  under context parallelism (cp), which cuts sequences: a function that returns the
-               axis of positions in the output, or None if the layer mixes positions
+    ways  under tensor parallelism (tp): each Way says which axes of the input, the output and the
+          parameters are cut; the preferred one comes first
     """
 
     ways: tuple[Way, ...] = ()
-    positions: PositionRule = mixed
 
 
 def _normalizes_positions(settings: Options) -> bool:
     """Returns True if each position of (N, T, C) is normalised alone."""
-    return before_normalized(settings, 3, 1) is not None
+    return len(settings["normalized_shape"]) == 1
 
 
 def _has_one_group(settings: Options) -> bool:
@@ -117,17 +67,6 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """Returns the bounds; None if a sample is a vector of features, as in (N, C)."""
     return bounds if len(sample) > 1 else None
-
-
-def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns the channels of a key head: its queries, its key and its value."""
-    return int(sample[-1] // settings["num_kv_heads"])
-
-
-def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns the bounds of the output, which has the size of the queries."""
-    G = settings["groups"]
-    return tuple(b // (G + 2) * G for b in bounds)
 
 
 def _joins_all_axes(settings: Options) -> bool:
@@ -185,31 +124,26 @@ _BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
 _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
 _NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
 _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
-_HEADS = Way(-1, -1, sizes=("num_heads", "num_kv_heads", "part"), block=_head, behind=_of_queries)
-_GATES = Way(-1, -1, block=lambda *_: 2, behind=lambda *given: tuple(b // 2 for b in given[2]))
 
 RULES: Mapping[type[nn.Module], LayerRule] = {
-    nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED, *_OF_SAMPLES), channels_last),
-    nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS)), same_axis),
-    nn.PositionalEmbedding: LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),), of_sequences),
-    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,), before_normalized)),
+    nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED, *_OF_SAMPLES)),
+    nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS))),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,))),
     nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
     nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS, _SPATIAL, _SPATIAL_OF_WHOLE)),
     nn.BatchNorm1d: LayerRule((_BATCH_NORM,)),
     nn.BatchNorm2d: LayerRule((_BATCH_NORM, _BY_ROWS._replace(part=image_rows.SpatialBatchNorm2d))),
     **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
     nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=image_rows.SpatialPReLU))),
-    nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
-    nn.SwiGLU: LayerRule((_GATES,), channels_last),
-    nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
-    nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",))), same_axis),
+    nn.ChannelsFirst: LayerRule((Way(-1, 0),)),
+    nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",)))),
     nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _DROPPED_ROWS)),
     nn.Flatten: LayerRule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),)),
     nn.MaxPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialMaxPool2d))),
     nn.AvgPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialAvgPool2d))),
     nn.AdaptiveAvgPool2d: LayerRule((BY_CHANNEL, _MEAN)),
     **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d, nn.Upsample), LayerRule((BY_CHANNEL,))),
-    **dict.fromkeys(ELEMENTWISE, LayerRule((ELEMENTWISE_WAY,), same_axis)),
+    **dict.fromkeys(ELEMENTWISE, LayerRule((ELEMENTWISE_WAY,))),
 }
 """The rule of each layer class itself; a subclass may have another `forward`."""
 

@@ -1,13 +1,14 @@
 """Sharding: how a graph is divided among ranks, as a value; `shard` finds it."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from nnmpi.autograd.ops.shape import SUMS
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.parallel.sequence_cut import UNCUT, SequenceCut
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.halo import made_by, rows_moved
@@ -71,6 +72,16 @@ class ShardedLayer(NamedTuple):
         return ", ".join(sent.message.words for sent in self.sends if sent.message.words)
 
 
+class PositionCut(Protocol):
+    """The division of the positions of sequences among the ranks along an axis of the mesh."""
+
+    def of(self, rank: int, /) -> np.ndarray:
+        """Returns the positions of a rank, in increasing order."""
+
+    def localise(self, e: int, rank: int, shape: list[int], /) -> None:
+        """Turns the shape of edge `e` into its shape on a rank, in place."""
+
+
 class Sharding(NamedTuple):
     """The division of a graph: the layers, edges and variables that are cut, and where.
 
@@ -79,7 +90,7 @@ class Sharding(NamedTuple):
     variables  the cuts of parameters and buffers
     terms      parameters that are whole on every rank, and of whose gradients each rank has a term
     output     the bounds of the channels of the output; None if it is whole
-    sequences  where sequences are cut among the ranks along cp
+    positions  the cuts of sequences, by the axis of an add-on whose ranks have parts of them
     branches   the branches that single ranks along tp have and compute alone
     """
 
@@ -89,13 +100,18 @@ class Sharding(NamedTuple):
     variables: Mapping[int, AxisCut]
     output: Bounds | None
     partial_gradients: frozenset[int] = frozenset()
-    sequences: SequenceCut = UNCUT
+    positions: Mapping[str, PositionCut] = {}
     branches: BranchOwners = NO_BRANCHES
 
     @property
     def ways(self) -> dict[str, str]:
         """The names of the ways of layers by path, as --layout takes them."""
         return {layer.path: layer.how for layer in self.layers if layer.way is not BRANCHES}
+
+    def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
+        """Returns the positions of sequences that the rank at these coordinates has; None if it has
+        all."""
+        return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 
 UNSHARDED = Sharding(1, (), {}, {}, None)

@@ -29,6 +29,7 @@ import numpy as np
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import Machine, Sheet
@@ -96,7 +97,7 @@ class RooflineTimes(ModelTimes):
         return self.of(UNSHARDED, Config(), samples)
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
+        way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_shardings:
             of_nodes = self._of_nodes(sharding, samples)
             branches, ranks = sharding.branches, range(sharding.ranks)
@@ -127,7 +128,7 @@ class RooflineTimes(ModelTimes):
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
         """The seconds of nodes: shape (nodes, 3)."""
         sheet, (nodes, rows, outputs) = self.sheet, self._kernels
-        key = id(sharding.layers), id(sharding.edges), id(sharding.sequences)
+        key = id(sharding.layers), id(sharding.edges), id(sequences_of(sharding))
         if key not in self._parts:  # with the sharding, so that no other one gets these ids
             of_nodes = np.array(parts_of_nodes(sharding, self.graph.nodes))
             of_weights = np.array([weight_parts(sharding, node) for node in self.graph.nodes])

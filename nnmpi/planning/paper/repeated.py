@@ -20,6 +20,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
 from nnmpi.parallel.arrangement.partition import joined, units
+from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.planning.paper.stage import Events, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
 
@@ -87,7 +88,7 @@ def _cached_section(a: Arrangement, number: int) -> Section:
     """The section with this number, cached for all arrangements that shard its layers in the same
     way."""
     part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
-    cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
+    cuts = sharding.layers, sharding.edges, sharding.variables, sequences_of(sharding)
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
     key = *map(id, cuts), part.nodes.start, part.nodes.stop, part.variables
     if key not in cache:
@@ -101,6 +102,7 @@ def _section(a: Arrangement, number: int) -> Section:
     use."""
     graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
     gives = graph.outputs if is_last else a.division.stages[number + 1].takes
+    rings = sequences_of(a.sharding).rings
     edges, variables = dict[int, int](), dict[int, int]()
 
     def numbered(leaf: Any) -> Any:
@@ -121,7 +123,7 @@ def _section(a: Arrangement, number: int) -> Section:
         rows.append(
             (layer and layer._replace(node=0, path="", why=""), k in a.sharding.partial_gradients)
         )
-        rows.append((k in a.sharding.sequences.rings, tuple(map(variables.get, node.variables))))
+        rows.append((k in rings, tuple(map(variables.get, node.variables))))
     mapped(numbered, tuple(map(VariableRef, part.variables)))
     rows.append(mapped(numbered, tuple(map(TensorRef, gives))))
     rows += [_edge(a, e, edges) for e in edges] + [_variable(a, v) for v in variables]
@@ -131,7 +133,7 @@ def _section(a: Arrangement, number: int) -> Section:
 
 
 def _edge(a: Arrangement, e: int, numbers: Mapping[int, int]) -> tuple[Any, ...]:
-    edge, sequences = a.graph.edges[e], a.sharding.sequences
+    edge, sequences = a.graph.edges[e], sequences_of(a.sharding)
     memory = numbers.get(edge.memory, -1)
     return edge._replace(memory=memory), a.sharding.edges.get(e), sequences.axes.get(e)
 

@@ -17,6 +17,7 @@ from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
 from nnmpi.parallel.context.layers import shard_positions
 from nnmpi.parallel.context.ring import Ring
+from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
@@ -56,7 +57,7 @@ class ShardedModel(NamedTuple):
 
 def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     """The cache key of a rank's sharded layers."""
-    parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
+    parts, at = (a.sharding.layers, sequences_of(a.sharding)), a.mesh.coordinates(rank)
     # the objects must outlive the keys, else another object could get the same id
     a.graph.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
@@ -82,7 +83,7 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     groups = {name: comm.members for name, comm in layout.axis.items()}
     state.log = ExchangeRecorder(recorder, groups)
     if a.mesh.axes["cp"] > 1:
-        shard_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
+        shard_positions(model, graph, Ring(layout.axis["cp"], sequences_of(a.sharding)))
     if a.mesh.axes["tp"] > 1:
         rebuild(model, graph, a.sharding, layout.axis["tp"])
     recompute(model, graph, a.config.recompute)

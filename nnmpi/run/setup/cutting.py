@@ -1,4 +1,4 @@
-"""Cuts layers and sequences of a model among ranks, and makes the model of one rank.
+"""Cuts the layers of a model among ranks, and makes the model of one rank.
 
 On paper, where no rank runs, it only arranges: for dry runs, plans, and remaining ranks.
 """
@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.data import CONTEXT, Dataset, blank, blank_windows
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.losses import ClassLoss
 from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
@@ -24,9 +24,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.context.layers import cut_sequences, shard_positions
-from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout, mesh_of
+from nnmpi.parallel.mesh import CUTS
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -54,49 +53,16 @@ class UncutModel(NamedTuple):
     price: WayPrice | None = None
 
 
-def _check_lengths(config: Config, dataset: Dataset) -> None:
+def check_lengths(how: str, dataset: Dataset) -> None:
     """Raises ValueError if test samples and training samples have different lengths."""
     both = [[*map(np.shape, (*arrays(s.x), s.y))] for s in (dataset.train, dataset.test)]
     for train, test in zip(*both, strict=True):
         if train[1:2] != test[1:2]:
-            how = f"cp {config.cp}" if config.cp > 1 else "sequence_parallel"
             raise ValueError(
                 f"{how} cuts sequences of {dataset.name} at the same positions in training and in "
                 f"tests, and they have {train[1:2][0]} and {test[1:2][0]} positions: give both the "
                 "same length, or use only --dp, --pp or --tp"
             )
-
-
-def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Adds to a sharding where cp cuts sequences; raises ValueError if the data has none, or if the
-    loss or a metric needs whole ones."""
-    config, graph, loss, dataset, metrics, _ = uncut
-    x, y = arrays(dataset.train.x), dataset.train.y
-    if y.ndim != 2 or any(array.shape[1:2] != y.shape[1:] for array in x):
-        shapes = ", ".join(str(array.shape[1:]) for array in x)
-        labels = f"labels of shape {y.shape[1:]}" if y.ndim > 1 else "one label each"
-        raise ValueError(
-            f"cp {config.cp} cuts sequences along their positions, and samples of {dataset.name} "
-            f"have the shape {shapes} and {labels}: use windows of tokens with a label for each, "
-            "such as --data text, or --dp"
-        )
-    if metrics or not isinstance(loss, ClassLoss):
-        reason = f"metric {min(metrics)}" if metrics else f"loss {type(loss).__name__}"
-        raise ValueError(
-            f"cp {config.cp} gives each rank some positions of a sequence, and {reason} needs "
-            "whole sequences: use nn.CrossEntropyLoss without metrics, or --dp"
-        )
-    try:
-        sequences = cut_sequences(graph, config.cp, y.shape[1])
-    except ValueError as error:
-        raise ValueError(f"model {config.model}: {error}") from None
-    if sequences.axes.get(graph.outputs[0]) != 2:
-        shape = graph.edges[graph.outputs[0]].sample
-        raise ValueError(
-            f"cp {config.cp} cuts sequences, and the model returns scores {shape} for a sample, "
-            "without an axis of positions after that of the classes: use --tp, --pp or --dp"
-        )
-    return sharding._replace(sequences=sequences)
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
@@ -125,11 +91,7 @@ def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
         cut = _shard_once(*options) if is_free else shard(*options, constraints=constraints)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-    return cut._replace(sequences=sharding.sequences)
-
-
-def _on_positions(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
-    shard_positions(model, graph, Ring(layout.axis["cp"], sharding.sequences))
+    return cut._replace(positions=sharding.positions)
 
 
 def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
@@ -147,21 +109,23 @@ class AxisSetUp(NamedTuple):
     rewrites: Callable[[Module, Graph, Sharding, Layout], None]
 
 
-SET_UPS = {
-    "cp": AxisSetUp(_cut_sequences, _on_positions),
-    "tp": AxisSetUp(_cut_layers, _rebuilt),
-}
-"""By axis; along other axes ranks have whole layers and samples."""
+SET_UPS = {"tp": AxisSetUp(_cut_layers, _rebuilt)}
+"""By axis; along other axes of core ranks have whole layers and samples."""
+
+
+def set_ups(config: Config) -> dict[str, AxisSetUp]:
+    """How a model is cut along each axis with several ranks; first along those of add-ons."""
+    axes = (axis for axis in reversed(CUTS) if getattr(config, axis) > 1)
+    return {axis: SET_UPS.get(axis) or addons.row("axis_set_ups", axis) for axis in axes}
 
 
 def sharding_of(uncut: UncutModel) -> Sharding:
     """The sharding of a model: how its layers and sequences are divided among ranks."""
     config, sharding = uncut.config, UNSHARDED
-    if config.cp > 1 or config.cuts_positions:
-        _check_lengths(config, uncut.dataset)
-    for axis, row in SET_UPS.items():
-        if getattr(config, axis) > 1:
-            sharding = row.plans(uncut, sharding)
+    if config.cuts_positions:
+        check_lengths("sequence_parallel", uncut.dataset)
+    for row in set_ups(config).values():
+        sharding = row.plans(uncut, sharding)
     return sharding
 
 
@@ -173,9 +137,9 @@ def cut_model(
     filled = replace(config, dp=layout.mesh.axes["dp"])
     uncut = UncutModel(filled, graph, setup.loss, setup.dataset, setup.metrics)
     sharding = all_or_none(layout.all, lambda: sharding_of(uncut))
-    cut = [axis for axis in SET_UPS if layout.mesh.axes[axis] > 1]
-    for axis in cut:
-        SET_UPS[axis].rewrites(model, graph, sharding, layout)
+    cut = set_ups(config)
+    for row in cut.values():
+        row.rewrites(model, graph, sharding, layout)
     groups = [layout.axis[axis] for axis in reversed(cut)]
 
     def meet() -> None:

@@ -99,7 +99,7 @@ def objective(
 ) -> Objective:
     """The loss and the metrics as functions of the scores on this rank, which may be a part of the
     classes or positions."""
-    counts_samples = sharding.sequences.ranks == 1 or axis["cp"].rank == 0
+    counts_samples = not any(axis[name].rank for name in sharding.positions)
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)
     assert isinstance(loss, CrossEntropyLoss)

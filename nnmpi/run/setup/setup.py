@@ -257,10 +257,8 @@ def arranged(
 
     Every rank calls it.
     """
-    comm, fields = (
-        layout.all,
-        WantedFields(positions=sharding.sequences.here(layout.axis["cp"].rank)),
-    )
+    comm, at = layout.all, {axis: along.rank for axis, along in layout.axis.items()}
+    fields = WantedFields(positions=sharding.own_positions(at))
     samples = partial(setup.samples, fields=fields)
 
     division, facts, of_stages = measured_stages(

@@ -235,24 +235,6 @@ def embedding_gradient(rng: Rng, dtype: Any) -> list[Any]:
     return [g, rng.integers(0, rows, shape), dw]
 
 
-def scored(rng: Rng, dtype: Any) -> tuple[np.ndarray, np.ndarray, int]:
-    """Scores, numbers of their rows, and where later keys begin."""
-    h, rows, K = one_of(rng, 1, 3), one_of(rng, 1, 5, 40), one_of(rng, 1, 7, 300)
-    (s,) = normal(rng, dtype, (h, rows, K))
-    return s, s.max(axis=-1) + 1, one_of(rng, -1, 0, 2, 290)
-
-
-def probabilities(rng: Rng, dtype: Any) -> list[Any]:
-    s, lse, later = scored(rng, dtype)
-    return [s.copy(), s, lse, later]
-
-
-def scores_gradient(rng: Rng, dtype: Any) -> list[Any]:
-    s, lse, later = scored(rng, dtype)
-    dp, of_rows = normal(rng, dtype, s.shape, lse.shape)
-    return [s, dp, lse, of_rows, 0.3, later]
-
-
 CASES: dict[str, tuple[Draw, float, bool]] = {
     "tanh_loop": (of_images(2), CLOSE, False),
     "tanh_gradient_loop": (of_images(3), 0, False),
@@ -266,8 +248,6 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "softmax_gradient_loop": (along(3), CLOSE, False),
     "log_softmax_loop": (along(2), CLOSE, False),
     "log_softmax_gradient_loop": (along(3), CLOSE, False),
-    "probabilities_loop": (probabilities, CLOSE, False),
-    "scores_gradient_loop": (scores_gradient, CLOSE, False),
     "cross_entropy_loop": (cross_entropy, CLOSE, False),
     "cross_entropy_gradient_loop": (cross_entropy_gradient, 0, False),
     "class_losses_loop": (class_losses, CLOSE, False),

@@ -191,12 +191,6 @@ def _choices() -> dict[str, Case]:
             {"slope": slope},
             smooth=False,
         )
-    for size in ((5, 8), (2, 3, 6), (0, 4)):
-        cases[f"swiglu {label(size)}"] = Case(
-            activations.swiglu,
-            (size,),
-            lambda t, a: t.nn.functional.silu(a[..., ::2]) * a[..., 1::2],
-        )
     for dtype in ("float64", "float32"):
         cases[f"astype {dtype}"] = Case(
             elementwise.astype,

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from helpers.ops.opcases import ELEMENTWISE
-from helpers.ops.opcases_attention import ATTENTION
 from helpers.ops.opcases_choosing import CHOOSING
 from helpers.ops.opcases_conv import CONVOLUTIONS
 from helpers.ops.opcases_layers import LAYERS
@@ -18,9 +17,9 @@ from helpers.ops.opcases_shapes import SHAPES
 from nnmpi.addons import ADD_ONS
 from nnmpi.autograd import Tensor
 
-CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | ATTENTION
-CASES |= CHOOSING
+CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | CHOOSING
 OF_ADD_ONS = {
+    "transformer": "attention",
     "recurrent": "recurrent",
     "experts": "experts",
     "tensor-functions": "functions",

@@ -1,11 +1,11 @@
-"""Test cases of ops: attention."""
+"""Test cases of ops: attention, and other layers of transformers."""
 
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case
+from helpers.ops.opcases import Case, label
 
-from nnmpi.autograd.ops import attention
+from nnmpi.autograd.ops import attention, gates
 
 
 def _attention(
@@ -96,4 +96,15 @@ def _cases() -> dict[str, Case]:
     return cases
 
 
-ATTENTION = _cases() | _rotations()
+def _gates() -> dict[str, Case]:
+    return {
+        f"swiglu {label(size)}": Case(
+            gates.swiglu,
+            (size,),
+            lambda t, a: t.nn.functional.silu(a[..., ::2]) * a[..., 1::2],
+        )
+        for size in ((5, 8), (2, 3, 6), (0, 4))
+    }
+
+
+ATTENTION = _cases() | _rotations() | _gates()

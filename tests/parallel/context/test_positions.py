@@ -15,7 +15,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.sequence_cut import SequenceCut
+from nnmpi.parallel.context.sequence_cut import SequenceCut
 
 
 @pytest.mark.parametrize(("ranks", "T"), [*product((1, 2, 3, 5), (10, 13, 64))])

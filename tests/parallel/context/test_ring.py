@@ -11,7 +11,7 @@ from nnmpi.autograd.ops.attention import self_attention
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.sequence_cut import SequenceCut
+from nnmpi.parallel.context.sequence_cut import SequenceCut
 
 N, H, D = 3, 2, 5
 SCALE = D**-0.5

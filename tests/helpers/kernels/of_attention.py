@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, one_of
 
+from nnmpi.arrays.kernels import attention  # noqa: F401 - fills the table of kernels
 from nnmpi.arrays.native.table import KERNELS
 
 CLOSE = 4e-6  # relative to the largest number: products of another order, e^(s - lse)
@@ -46,8 +47,28 @@ def backward(rng: Rng, dtype: Any) -> list[Any]:
     return [*args[:5], *gradients, *args[5:]]
 
 
+def scored(rng: Rng, dtype: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """Scores, numbers of their rows, and where later keys begin."""
+    h, rows, K = one_of(rng, 1, 3), one_of(rng, 1, 5, 40), one_of(rng, 1, 7, 300)
+    (s,) = (rng.standard_normal((h, rows, K)).astype(dtype),)
+    return s, s.max(axis=-1) + 1, one_of(rng, -1, 0, 2, 290)
+
+
+def probabilities(rng: Rng, dtype: Any) -> list[Any]:
+    s, lse, later = scored(rng, dtype)
+    return [s.copy(), s, lse, later]
+
+
+def scores_gradient(rng: Rng, dtype: Any) -> list[Any]:
+    s, lse, later = scored(rng, dtype)
+    dp, of_rows = (rng.standard_normal(a.shape).astype(dtype) for a in (s, lse))
+    return [s, dp, lse, of_rows, 0.3, later]
+
+
 CASES: dict[str, tuple[Draw, float, bool]] = {
     "attention_loop": (forward, CLOSE, False),
     "attention_gradient_loop": (backward, CLOSE, False),
+    "probabilities_loop": (probabilities, 2e-6, False),
+    "scores_gradient_loop": (scores_gradient, 2e-6, False),
 }
 """As in tests/kernels/test_table.py."""

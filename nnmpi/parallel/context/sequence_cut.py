@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.collectives.step import chunk_start
+from nnmpi.parallel.tensor.sharding import Sharding
 
 ALL = slice(None)
 
@@ -59,13 +60,14 @@ class SequenceCut(NamedTuple):
         """Returns the positions of a rank, in increasing order."""
         return np.concatenate([np.arange(*ends) for ends in self.chunks(rank)])
 
-    def here(self, rank: int) -> np.ndarray | None:
-        """Returns the positions of a rank; None if it has all."""
-        return None if self.ranks == 1 else self.of(rank)
-
     def count(self, rank: int) -> int:
         """Returns the number of positions of a rank."""
         return sum(stop - start for start, stop in self.chunks(rank))
+
+    def localise(self, e: int, rank: int, shape: list[int]) -> None:
+        """Turns the shape of edge `e` into its shape on a rank, in place."""
+        if e in self.axes:
+            shape[self.axes[e]] = self.count(rank)
 
     def share(self, numbers: int, rank: int) -> int:
         """Returns how many of `numbers` elements of a whole sequence a rank has; each position has
@@ -94,3 +96,10 @@ class SequenceCut(NamedTuple):
 
 UNCUT = SequenceCut()
 """Every rank has whole sequences."""
+
+
+def sequences_of(sharding: Sharding) -> SequenceCut:
+    """Returns how a sharding cuts sequences among the ranks along cp."""
+    cut = sharding.positions.get("cp", UNCUT)
+    assert isinstance(cut, SequenceCut)
+    return cut

@@ -1,0 +1,49 @@
+"""Softmax over the scores of attention: some rows of queries with their keys."""
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.softmax import softmax_loop
+from nnmpi.arrays.native.table import InOut, Out, kernel
+
+
+@kernel
+def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
+    """Writes p = softmax of scores s (..., rows, keys), and lse, the logarithm of the sum of e^s.
+
+    Row i sees keys 0 to later + i, or all keys if `later` is -1; scores of other keys become -inf.
+    """
+    xp = xp_of(s)
+    if later >= 0:
+        hide_later(s, later)
+    softmax_loop(s, p, -1)
+    lse[...] = s.max(axis=-1) - xp.log(p.max(axis=-1))  # the largest p is e^(s - lse)
+
+
+@kernel
+def scores_gradient_loop(
+    s: InOut, dp: InOut, lse: Array, delta: Array, scale: float, later: int
+) -> None:
+    """Replaces scores s by probabilities p, and their gradients dp by those of the scores.
+
+    dp = scale p (dp - delta)     with p as in `probabilities_loop`
+    """
+    if later >= 0:
+        hide_later(s, later)
+    s -= lse[..., None]
+    xp_of(s).exp(s, out=s)
+    softmax_backward(s, dp, delta, scale)
+
+
+def softmax_backward(p: Array, dp: Array, delta: Array, scale: float) -> None:
+    """Replaces dp, the gradient of probabilities p, by scale p (dp - delta), that of the scores."""
+    dp -= delta[..., None]
+    dp *= p
+    dp *= scale
+
+
+def hide_later(s: Array, first: int) -> None:
+    """Adds -inf to the scores of row i with keys after first + i."""
+    xp = xp_of(s)
+    rows, keys = s.shape[-2:]
+    begin = min(first + 1, keys)  # all rows see the keys before
+    later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
+    s[..., begin:] += xp.where(later, -xp.inf, 0).astype(s.dtype)

@@ -1,0 +1,42 @@
+"""Options of context parallelism."""
+
+from dataclasses import dataclass
+
+from nnmpi.options.features import (
+    STEPS_TOGETHER,
+    WHOLE_MODEL,
+    Feature,
+    MeshAxis,
+    Part,
+    layout_along,
+)
+from nnmpi.options.groups import layout_option
+from nnmpi.options.terms import FROM_1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of context parallelism."""
+
+    cp: int = layout_option(
+        1, "context-parallel ranks: each holds some positions of every sequence", FROM_1
+    )
+
+
+AXIS = MeshAxis("cp", replicas=True, before="dp", cuts="sequences", activations=("length",))
+
+FEATURES = (
+    Feature(
+        "cp",
+        relies_on=(STEPS_TOGETHER,),
+        breaks={WHOLE_MODEL: "each rank has some positions of the sequences"},
+        conflicts={"positions along tp": "both cut the positions of sequences"},
+    ),
+    Feature(
+        "layout length:cp",
+        layout_along("cp"),
+        requires={"cp": "it says that sequences are cut along cp"},
+    ),
+)
+
+PART = Part(Options, FEATURES, costs=("cp",), axes=(AXIS,))

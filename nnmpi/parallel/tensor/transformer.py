@@ -1,0 +1,24 @@
+"""The rules by which ranks along tp divide layers of transformers: attention by its heads."""
+
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.rules import LayerRule
+from nnmpi.parallel.tensor.ways import POSITIONS, Options, Way
+
+
+def _head(settings: Options, sample: tuple[int, ...]) -> int:
+    """Returns the channels of a key head: its queries, its key and its value."""
+    return int(sample[-1] // settings["num_kv_heads"])
+
+
+def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
+    """Returns the bounds of the output, which has the size of the queries."""
+    G = settings["groups"]
+    return tuple(b // (G + 2) * G for b in bounds)
+
+
+_SIZES = ("num_heads", "num_kv_heads", "part")
+_HEADS = Way(-1, -1, sizes=_SIZES, block=_head, behind=_of_queries)
+_GATES = Way(-1, -1, block=lambda *_: 2, behind=lambda *given: tuple(b // 2 for b in given[2]))
+ATTENTION_RULE = LayerRule((_HEADS,))
+EMBEDDING_RULE = LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),))
+GATES_RULE = LayerRule((_GATES,))
