@@ -26,7 +26,7 @@ CASE: dict[str, Any] = {
     "batch_size": 24,
     "seed": 3,
     "steps": 2,
-    "memory": "28MB",
+    "memory": "26MB",
 }
 
 
