@@ -99,9 +99,9 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
     """Chooses the method for x (N, H, W, C) and w (kh, kw, C / groups, O), and the images per
     chunk."""
     choose = _of_add_on(f.algorithm) if of(x).is_host else None
-    found: tuple[ConvMethod, int] | None = choose and choose(x, w, f)
-    if found:
-        return found
+    by_add_on: tuple[ConvMethod, int] | None = choose and choose(x, w, f)
+    if by_add_on:
+        return by_add_on
     by_device = device_kernels(x).convolution(x, w, f) if f.algorithm != "im2col" else None
     return im2col(x, w, f) if by_device is None else (by_device, len(x))
 
