@@ -266,6 +266,8 @@ if TYPE_CHECKING:
     from nnmpi.nn.more_losses import kl_div as kl_div
     from nnmpi.nn.more_losses import smooth_l1_loss as smooth_l1_loss
 else:  # type checkers know from the names above which there are
+    # `import *` loads what is loaded on use, too
+    __all__ = [name for name in (*globals(), *_ON_USE) if not name.startswith("_")]
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_ON_USE})

@@ -51,6 +51,14 @@ def test_name_is_what_its_module_has(package: ModuleType, name: str) -> None:
     assert name in dir(package)
 
 
+@pytest.mark.parametrize("package", [nnmpi, nnmpi.nn, nnmpi.nn.functional])
+def test_a_star_import_has_them(package: ModuleType) -> None:
+    names = {name for name, where in package._ON_USE.items() if ":" in where and "." not in name}
+    found: dict[str, object] = {}
+    exec(f"from {package.__name__} import *", found)
+    assert {*found} >= names
+
+
 def test_models_are_defined_without_what_trains_and_draws_them() -> None:
     program = (
         "import sys, nnmpi; from nnmpi import nn, optim\n"
