@@ -23,7 +23,7 @@ LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 
 
 def algorithm_of(operation: str, name: str) -> tuple[Algorithm, bool]:
-    """Returns an algorithm of the collective with the name `operation`, and whether it adds."""
+    """Returns the algorithm `name` of the collective `operation`, and whether the latter sums."""
     collective = Collective[operation.upper()]
     if name not in collective.algorithms:
         raise unknown_name(name, operation, tuple(collective.algorithms))
@@ -73,15 +73,16 @@ def put_back(steps: Steps, row: Array, array: Array) -> Steps:
 
 
 def array_in(value: Any) -> Any:
-    """Returns the array of a tensor, such as the gradient of a parameter; other values as they
-    are."""
+    """Returns the array of a tensor or parameter; returns any other value unchanged."""
     return getattr(value, "array", value)
 
 
 def host_array(array: Any, call: str) -> Array:
-    """The argument as an ndarray of numbers, whose memory MPI can use: the array of a tensor, or
-    of another library's array in the same memory, through DLPack; raises TypeError if it has
-    none."""
+    """Returns an array or tensor as an ndarray in host memory, without a copy.
+
+    Arrays of other libraries are taken through DLPack. Raises TypeError, which names the method
+    `call`, for other objects, for arrays on a GPU and for elements that are not numbers.
+    """
     array = array_in(array)
     host = array if isinstance(array, np.ndarray) else _shared(array, call)
     check_dtype(host.dtype, call)
@@ -104,7 +105,7 @@ def _shared(array: Any, call: str) -> Array:
 
 
 def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
-    """Returns a length and a dtype; raises unless an array of them can be allocated and summed."""
+    """Returns `n` and `dtype`; raises unless n >= 0 and elements of this dtype can be summed."""
     n, dtype = operator.index(n), np.dtype(dtype)
     if n < 0:
         raise ValueError(f"{call} cannot hold {n} elements: use 0 or more")
@@ -115,8 +116,8 @@ def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
 def check_dtype(dtype: np.dtype[Any], call: str) -> None:
     """Raises TypeError unless elements are numbers (or booleans) in the byte order of this machine.
 
-    Others can be neither summed nor sent as bytes. NumPy knows bfloat16 only through the package
-    ml_dtypes, if that is installed.
+    Other elements can be neither summed nor sent as bytes. NumPy knows bfloat16 only through the
+    package ml_dtypes, if that is installed.
     """
     if not (dtype.kind in "biufc" or dtype.name == "bfloat16") or not dtype.isnative:
         raise TypeError(
@@ -125,7 +126,7 @@ def check_dtype(dtype: np.dtype[Any], call: str) -> None:
 
 
 def accumulator(dtype: np.dtype[Any], narrow: bool = False) -> np.dtype[Any]:
-    """The dtype of partial sums: float32 for 16-bit floats unless `narrow`, else unchanged."""
+    """The dtype of partial sums of `dtype`: float32 for 16-bit floats unless `narrow`."""
     half = dtype.itemsize == 2 and dtype.kind in "fV"
     return np.dtype(np.float32) if half and not narrow else dtype
 
@@ -133,7 +134,7 @@ def accumulator(dtype: np.dtype[Any], narrow: bool = False) -> np.dtype[Any]:
 def as_integers(row: Array) -> Array:
     """Returns a 16-bit float array viewed as uint16, for collectives that only move elements.
 
-    Without this view the interpreter would widen 16-bit floats to float32.
+    Without this view `Interpreter` would convert 16-bit floats to float32.
     """
     return row if accumulator(row.dtype) == row.dtype else row.view(np.uint16)
 

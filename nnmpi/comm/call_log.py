@@ -1,6 +1,6 @@
 """The last collectives and messages of a rank, and the call that it waits in, for diagnostics.
 
-NNMPI_DEBUG and NNMPI_TIMEOUT determine how closely ranks are watched.
+The environment variables NNMPI_DEBUG and NNMPI_TIMEOUT set checks and time limits.
 """
 
 import math
@@ -44,7 +44,10 @@ class DebugSettings(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """A call without its number and code location, so that repeated calls share one object."""
+    """The operation, algorithm, type, length and root of a call.
+
+    It has no call number and no code location, so that repeated calls share one object.
+    """
 
     comm: str
     operation: str
@@ -117,8 +120,8 @@ class CallCounter:
 class CallLog:
     """The last calls of this rank, and the call that it waits in; other threads may read it.
 
-    Unlike the log of a step, it exists in every run: reports of ranks that hang or differ show
-    where in the program each call was made.
+    It is kept in every run, so that a report on ranks that hang or differ can show where in the
+    program each call was made.
     """
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
@@ -142,14 +145,15 @@ class CallLog:
             self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
-        """Adds a counter for a communicator, kept after `free` since others may still wait in a
-        call.
+        """Adds and returns the call counter of communicator `comm`; `members` are job ranks.
+
+        It is kept after `Comm.free`: other ranks may still wait in a call of that communicator.
         """
         self.counters[comm] = counter = CallCounter(members)
         return counter
 
     def participants(self, call: LoggedCall) -> tuple[int, ...]:
-        """The job ranks that a collective needs, or the peer of a message."""
+        """The job ranks that must make a collective call, or the peer of a message."""
         members = self.counters[call.comm].members if call.comm in self.counters else ()
         return members if call.number >= 0 else (members[call.root],)
 

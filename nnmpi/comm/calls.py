@@ -70,15 +70,18 @@ class CallRunner:
         return call
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
-        """Prefixes the steps of a call with a comparison of that call over all ranks."""
+        """Returns the steps of a call after those that compare the call over all ranks.
+
+        With `blocks`, the comparison may block inside MPI.
+        """
         assert self.comparison is not None
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def try_short_sum(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
         """Sums a small array in one compiled call and returns True, or returns False if it cannot.
 
-        It can for a contiguous array whose prepared sum has a `short` form, while this rank has no
-        pending works and calls are not compared. The user's code is two frames up.
+        It can if the array is contiguous, its prepared sum has a `short` form, this rank has no
+        pending works, and calls are not compared. The user's code must be two frames up.
         """
         if type(array) is not ndarray or not array.flags.carray:
             return False
@@ -124,7 +127,11 @@ class CallRunner:
         root: int = -1,
         plan: Algorithm | None = None,
     ) -> tuple[Steps, CallRecord]:
-        """The steps and log record of an operation: of a Collective by name, or of `plan`."""
+        """Returns the steps of a collective on `array`, and its log record.
+
+        The algorithm is `plan` if given, else the one called `name` of the Collective `operation`.
+        `starts` means that the caller does not wait, so that no step may block inside MPI.
+        """
         plan, adds = (plan, True) if plan else algorithm_of(operation, name)
         row, bounds = flat(array, operation), None
         if parts is not None:
@@ -139,9 +146,10 @@ class CallRunner:
         return steps if row is array else put_back(steps, row, array), call
 
     def agree(self, error: BaseException | None, interpreter: Interpreter) -> None:
-        """Raises on all ranks if any rank has an error: there that error, elsewhere OtherRankError.
+        """Raises on all ranks if any rank passes an error; collective.
 
-        Each rank gathers the texts of all errors.
+        The first such rank raises its error, the others OtherRankError with the text of it. For
+        this, each rank gathers the texts of all errors.
         """
         rank, size = self.transport.rank, self.transport.size
         text = "" if error is None else str(error).strip() or type(error).__name__
@@ -193,7 +201,7 @@ def record_of(
 ) -> CallRecord:
     """The log record of a call, located at the innermost frame outside `package`.
 
-    The first `depth` frames are known to be inside, so the search skips them at every call.
+    The first `depth` frames are known to be inside `package`, so the search skips them.
     """
     try:
         frame = sys._getframe(depth)

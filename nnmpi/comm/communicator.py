@@ -241,7 +241,7 @@ class Comm:
         """A Comm of the ranks with the same color, ordered by key; None if color is None.
 
         With `narrow_sums`, sums of 16-bit floats travel in 16 bits and are rounded after each
-        addition, in shared memory once a node.
+        addition, or once per node where the node sums in shared memory.
         """
         if color is not None and operator.index(color) < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
@@ -259,9 +259,9 @@ class Comm:
         return self.split(ranks[0] if ranks else None, narrow_sums=narrow_sums)
 
     def group(self, ranks: Sequence[int]) -> "Comm":
-        """A Comm of the given ranks, which alone call it, all with the same list in this order.
+        """Returns a Comm of the given ranks. Only these call it, all with the same list.
 
-        It is slower than `subset`, and not for fault-tolerant jobs.
+        It is slower than `subset`, which all ranks call. Fault-tolerant jobs cannot use it.
         """
         if self.fault_tolerant:
             raise ValueError("ranks of a fault-tolerant job form no groups: use split or subset")
@@ -274,7 +274,7 @@ class Comm:
         return Comm(transport, name, self._progress)
 
     def shared(self, n: int, dtype: Any) -> SharedBuffer:
-        """Allocates memory for sums of n elements without copies; collective."""
+        """Allocates shared memory in which n elements are summed without copies; collective."""
         n, dtype = checked_size(n, dtype, "shared")
         with self._calls.collective(self._calls.log("shared", "", n, dtype)):
             return SharedBuffer(self._dispatch.reduction(n, dtype), n, self._calls)
@@ -300,9 +300,10 @@ class Comm:
             return self._dispatch.topology().node.free_memory()
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises on all ranks if any passes an error: there that error, elsewhere OtherRankError.
+        """Raises on all ranks if any rank passes an error; collective.
 
-        Collective. So an error of one rank does not leave the others waiting.
+        The first such rank raises its error, the others OtherRankError with the text of it. So an
+        error of one rank does not leave the others waiting.
         """
         self._calls.agree(error, self._interpreter)
 
@@ -325,7 +326,7 @@ class Comm:
         self._p2p = self._transport = self._receiver = cast(Any, FreedObject(f"Comm {self.name}"))
 
     def confirm(self) -> None:
-        """Returns on all ranks of the job, or raises RankLost on all that are left.
+        """Checks for lost ranks: returns on all ranks of the job, or raises RankLost on those left.
 
         After RankLost call `shrink`. Other operations may complete on some ranks and raise on
         others.
@@ -339,7 +340,7 @@ class Comm:
         return self._p2p.family.abandoned
 
     def abandon(self) -> None:
-        """Ends all operations on the Comms of this rank, for all ranks, without waiting.
+        """Revokes all Comms of this rank: their operations end on all ranks, without waiting.
 
         Later operations raise RankLost. Memory that a node shares stays readable, and freeing it is
         no longer collective.
@@ -347,10 +348,10 @@ class Comm:
         self._progress.abandon()
 
     def shrink(self) -> "Comm":
-        """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
+        """Returns a Comm of the ranks that are left after a RankLost, in their old order.
 
-        All ranks that are left call it, each on any of its Comms. It abandons the old Comms. If
-        another rank is lost meanwhile, it raises RankLost: call it again.
+        All ranks that are left call `shrink`, each on any of its Comms. It abandons the old Comms.
+        If another rank is lost meanwhile, it raises RankLost: call it again.
         """
         with self._progress.log.during(self._calls.log("shrink")):
             return Comm(self._progress.shrink(), "world", self._progress)
@@ -395,7 +396,7 @@ class Comm:
         return prepared
 
     def fastest(self, nbytes: int) -> str:
-        """The name of the all-reduce that `auto` takes for `nbytes`, the same on all ranks.
+        """The name of the algorithm that `auto` uses for an all-reduce of `nbytes`, on all ranks.
 
         The first call measures all algorithms, and is collective.
         """

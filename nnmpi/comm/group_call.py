@@ -1,10 +1,11 @@
-"""The call that makes a group: its members meet without the other ranks, then MPI makes it.
+"""The call that makes a Comm of some ranks: these ranks meet in a barrier, then MPI makes it.
 
 In round i each member sends a message to the member 2^i places further on and receives one, so
-after log2(n) rounds all have come. These messages are a work: while a member waits, it moves its
-other works, which members that are late may need. MPI's own call would not.
+after log2(n) rounds all have come. These messages are a Work: while a member waits, it moves its
+other works, for which members that are late may wait. MPI's own call would not move them.
 
-It is no collective of the Comm, whose calls all ranks number alike.
+The call has no number in the log: only collectives of the whole Comm have numbers, which are the
+same on all ranks.
 """
 
 from collections.abc import Sequence
@@ -19,19 +20,19 @@ from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS, Transport
 
 TAG = TAGS - 1
-"""The tag of roll calls, which all ranks make: no member of a group is in one meanwhile."""
+"""The tag that roll calls use too: all ranks make these, so none runs while a group is made."""
 
 LONGEST_NAME = 40  # characters of the members' numbers in the name of a Comm
 
 
 def group_name(ranks: Sequence[int]) -> str:
-    """The ranks of a group as text; of many, how many they are and a checksum."""
+    """The ranks of a group as text, such as 0+2+5; for a long list their number and a checksum."""
     text = "+".join(map(str, ranks))
     return text if len(text) <= LONGEST_NAME else f"{len(ranks)}:{crc32(text.encode()):08x}"
 
 
 def group_transport(calls: CallRunner, ranks: Sequence[int], transport: Transport) -> Transport:
-    """A transport of the given ranks; `transport` carries messages of all."""
+    """Makes a transport of the given ranks, which all call it; `transport` connects them before."""
     at = ranks.index(transport.rank)
     signature = CallSignature(calls.comm, "group", group_name(ranks), None, 0, ranks[at - 1])
     call = record_of(signature, -1)

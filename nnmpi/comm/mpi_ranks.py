@@ -39,13 +39,13 @@ def world(guard: bool = True) -> Comm:
     same on all ranks, exception hooks and a watchdog thread keep ranks from waiting for ever. The
     job then ends if a rank raises an exception, if a rank leaves while others wait for it, or if a
     rank waits for longer than NNMPI_TIMEOUT (by default unlimited, except for 5 minutes at the
-    start). Without `guard` the process stays as it is. The first call decides.
+    start). Without `guard`, neither hooks nor threads are added. The first call decides.
 
     Hooks that were set before are called first. An `atexit` function finalizes MPI, so functions
     that are registered later run before it. Python runs no thread during MPI_Init and MPI_Finalize:
     a second process watches these two, and kills a rank that waits there for too long. A rank that
     calls `sys.exit(3)` gives the job status 3 if all others reach their end, and status 1, with
-    one line, if one of them waits for it. A forked child of a rank is no rank.
+    one line, if one of them waits for it. A process that a rank forks is not a rank.
     """
     made = _cached()
     if not made:
@@ -149,7 +149,7 @@ def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPICh
 
 
 def _outliving() -> Any:
-    """The module that starts a job whose ranks outlive others; None if this job is none."""
+    """The module that starts a fault-tolerant job; None if this job is not fault-tolerant."""
     outliving = addons.row("outliving", "ulfm")
     return outliving if outliving and outliving.is_available() else None
 
@@ -190,9 +190,9 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
 
 
 def ended(status: int) -> int:
-    """Returns the exit status of this rank, having waited for the other ranks if it is not 0.
+    """Returns `status`, the exit status of this rank; waits for the other ranks if it is not 0.
 
-    All ranks have the same status then. A rank that ends last keeps the launcher of Open MPI from
+    All ranks then pass the same status. A rank that ends last keeps the launcher of Open MPI from
     printing lines of its own below the error. A fault-tolerant job does not wait: its MPI would
     wait for lost ranks.
     """

@@ -119,8 +119,8 @@ class Progress:
     def shrink(self) -> Transport:
         """Abandons the old Comms and returns the first transport of the ranks that are left.
 
-        Its family becomes the last one even before a Comm uses it: if another rank is lost
-        meanwhile, others may already use theirs, and all ranks shrink that family.
+        The new family of transports is stored even before a Comm uses it: if another rank is lost
+        meanwhile, other ranks may use the new family already, and all ranks must shrink the same.
         """
         self.abandon()
         left = self.family.shrink()

@@ -34,10 +34,10 @@ def run(
     nodes, only `per_node` consecutive ranks share memory, and each node has `free_memory` bytes of
     it.
 
-    `killed` maps a rank to the number, from 1, of its operation on messages and collectives at
-    which it is lost: posting, joining, waiting and testing count. If the job is `fault_tolerant`,
-    the others then get RankLost, and the result of a lost rank is None. A `scheduler` decides when
-    ranks go on, and when they notice what others do.
+    `killed` maps a rank to the number, from 1, of the operation at which it is lost; each post,
+    join, wait and test of a message or collective counts as one. If the job is `fault_tolerant`,
+    the others then get RankLost, and the result of a lost rank is None. A `scheduler` decides
+    when ranks run, when messages arrive and when losses are noticed; tests replay runs with it.
     """
     hub = Hub(size, per_node or size, free_memory, fault_tolerant, killed, scheduler)
     results, errors = dict[int, Any](), dict[int, BaseException]()
