@@ -108,7 +108,7 @@ def _power(p: int) -> int:
 
 
 def _fold_rounds(p: int) -> int:
-    """The rounds of folding: 1 if p is not a power of two and some ranks sit out, else 0."""
+    """The number of rounds in which ranks fold: 1 if p is not a power of two, else 0."""
     return int(p > _power(p))
 
 
@@ -131,7 +131,10 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """An algorithm for powers of two, run by the ranks that do not sit out."""
+    """Makes an algorithm for powers of two one for any number of ranks p.
+
+    The largest power of two of the ranks runs it after `fold`; the others do nothing meanwhile.
+    """
 
     def at(t: int, r: Ranks, p: int) -> Step:
         extra = p - _power(p)
@@ -181,14 +184,14 @@ def hierarchical(q: int) -> Algorithm:
 
 
 def all_reduce(reduction: Algorithm) -> Algorithm:
-    """The all-reduce by a reduction, to one rank or scattered, and its transpose."""
+    """The all-reduce made of a reduction (a reduce or a reduce-scatter) and then its transpose."""
     return then(reduction, transpose(reduction))
 
 
 # On a torus with D sides each rank has 2 D ports. The buffer is cut into 2 D parts; one part goes
 # along each side first, in each direction. Without a shape, ranks form a ring with two ports.
 def bucket(shape: Shape = ()) -> Algorithm:
-    """The bucket all-reduce of a torus: rings along one side after the other, on all links."""
+    """The bucket all-reduce of a torus with these sides: rings along one side after the other."""
     sides = range(len(shape) or 1)
     return all_reduce(
         beside([along(_ring(d), lambda p: shape or (p,), i) for i in sides for d in (1, -1)])
@@ -196,7 +199,10 @@ def bucket(shape: Shape = ()) -> Algorithm:
 
 
 def swinging(shape: Shape = ()) -> Algorithm:
-    """The Swing all-reduce of a torus whose sides are powers of two; else ranks fold to a ring."""
+    """The Swing all-reduce of a torus with these sides, which must be powers of two.
+
+    Otherwise the largest power of two of the ranks forms a ring, after `fold`.
+    """
     if any(side != _power(side) for side in shape):
         shape = ()
     sides = range(len(shape) or 1)
@@ -205,7 +211,7 @@ def swinging(shape: Shape = ()) -> Algorithm:
 
 
 def _not_folded(p: int) -> list[int]:
-    """The ranks that do not sit out after folding."""
+    """The ranks that go on after `fold`: the largest power of two of them."""
     return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
 
 
@@ -276,17 +282,17 @@ def _at_root(r: int, c: int) -> bool:
 
 
 def _sums(holds: Starts) -> Ends:
-    """Sums of all ranks, of the chunks that a rank holds at the end."""
+    """Returns the end of a claim: chunks for which `holds(rank, chunk)` are sums over all ranks."""
     return lambda r, c, p: {*range(p)} if holds(r, c) else None
 
 
 class Collective(Enum):
-    """The table of collectives, and of messages that are none.
+    """The table of collectives, followed by traffic that is no collective.
 
-    passes      how the data travel: True for a pass that adds partial sums, False for one that
+    passes      the passes over the data: True for one that adds partial sums, False for one that
                 copies
-    algorithms  by name; those of users and of libraries are not among them
-    claim       what each rank has at the start and at the end, from and to root 0
+    algorithms  the algorithms of nnmpi by name, without those of users and of libraries
+    claim       what each rank has at the start and at the end; a root is rank 0
     """
 
     passes: tuple[bool, ...]

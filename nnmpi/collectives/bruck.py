@@ -32,10 +32,10 @@ bruck = Algorithm(levels, chunk_per_rank, _gather)
 # A message has at most `most` chunks. When it is full, what is left of the trees follows in the
 # order of v, depth first: a rank keeps few chunks for those below it.
 def pat(most: int = 8) -> Algorithm:
-    """PAT with at most `most` chunks in a message, a power of two; NCCL has buffers for 8."""
+    """The all-gather PAT; a message has at most `most` chunks, a power of two (8 in NCCL)."""
 
     def apart(p: int) -> int:
-        """The distance between chunks of a message that is full."""
+        """The difference between the numbers of neighbouring chunks of a full message."""
         top = 1 << levels(p)
         return max(top // most, min(top, 2))
 

@@ -1,7 +1,7 @@
-"""Algorithms made of others: on some of the ranks, side by side, along the sides of a torus; Swing.
+"""Algorithms made of others: on some ranks, on parts of the buffer, along sides of a torus; Swing.
 
-A reduce-scatter side by side, along sides or by partners leaves each rank another chunk than that
-of its own number. So it becomes an all-reduce with its transpose, and nothing else.
+A reduce-scatter by `beside`, `along` or `swing` leaves rank r with another chunk than chunk r. So
+its only use is an all-reduce: it is followed by its transpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> Step:
-    """A step whose peers have other numbers; ranks that are not `inside` do nothing."""
+    """Renumbers the peers of a step by `place(peer)`; ranks that are not `inside` do nothing."""
     to, source = (only(inside & (np.asarray(x) >= 0), place(x)) for x in (s.to, s.source))
     return s._replace(to=to, source=source)
 
@@ -38,7 +38,7 @@ def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
 
 
 def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
-    """Runs algorithm a on some of the p ranks, numbered in the order of `members(p)`."""
+    """Runs algorithm a on the ranks `members(p)`, numbered in this order; others do nothing."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         ranks = np.asarray(members(p))
@@ -52,13 +52,14 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 
 @cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
-    """Rotates the ranks of an algorithm so that `root` is its rank 0; for uncut buffers only."""
+    """Rotates the ranks of an algorithm of one chunk so that `root` takes the place of rank 0."""
     return among(a, lambda p: [*range(root, p), *range(root)])
 
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
-    """Runs algorithms of equally many rounds and chunks at once, each on a part of the buffer and
-    on ports of its own.
+    """Runs algorithms at the same time, each on its own part of the buffer and its own ports.
+
+    All must have the same numbers of rounds and of chunks.
     """
     n = len(parts)
 
@@ -72,7 +73,7 @@ def beside(parts: Sequence[Algorithm]) -> Algorithm:
 
 
 def at_once(a: Algorithm, ports: int) -> Algorithm:
-    """Algorithm a with as many of its steps in each round as there are ports."""
+    """Algorithm a in fewer rounds: each round has `ports` consecutive steps of it, one per port."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         port = t % ports
@@ -88,7 +89,10 @@ def at_once(a: Algorithm, ports: int) -> Algorithm:
 #              first side    0-2      3-5      chunks that a rank still reduces
 #             second side    0  1  2  3  4  5
 def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algorithm:
-    """Runs algorithm a along each of the sides, from side `first` on."""
+    """Runs algorithm a along each side of a grid of ranks in turn, starting with side `first`.
+
+    `sides(p)` has the lengths of the sides, whose product is p.
+    """
 
     def order(p: int) -> list[int]:
         n = len(sides(p))
@@ -109,7 +113,7 @@ def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algori
 
 
 def factors(p: int) -> Shape:
-    """The prime factors of p, with a four in place of two twos."""
+    """The prime factors of p, but 4 for each pair of factors 2: 24 gives (4, 2, 3)."""
     if p == 1:
         return ()
     f = next(f for f in (4, 2, *range(3, p, 2), p) if p % f == 0)
@@ -135,9 +139,10 @@ class Partners(NamedTuple):
 
 @cache
 def swing_partners(shape: Shape, first: int, turn: int) -> Partners:
-    """The partners of a Swing on a torus, whose sides are powers of two, from side `first` on.
+    """The partners of Swing on a torus with these sides, all powers of two.
 
-    `turn` is 1, or -1 for its mirror image.
+    The steps go through the sides in turn, starting with side `first`. `turn` is 1, or -1 for the
+    mirror image: each rank's partner lies in the opposite direction.
     """
     ranks, n, rows = np.arange(prod(shape)), len(shape), []
     for s in range(max(shape).bit_length()):
@@ -153,7 +158,7 @@ def swing_partners(shape: Shape, first: int, turn: int) -> Partners:
 
 
 def _chunks(of: Ranks) -> Ranks:
-    """The chunk of each rank: ranks that still exchange with each other have neighbouring ones."""
+    """The chunk that each rank ends with: ranks that exchange last have neighbouring chunks."""
     group, chunk = np.arange(of.shape[1]), np.zeros(of.shape[1], int)
     for bit, partner in enumerate(of[::-1]):
         wider = np.minimum(group, group[partner])  # the least rank of those that exchange from here
@@ -163,7 +168,9 @@ def _chunks(of: Ranks) -> Ranks:
 
 
 def swing(sides: Callable[[int], Shape], first: int, turn: int) -> Algorithm:
-    """A Swing of ranks with one port: partners exchange halves of what they still reduce."""
+    """The reduce-scatter of Swing with one port: in each step a rank exchanges half of the chunks
+    that it still reduces with its partner. Arguments are as in `swing_partners`.
+    """
 
     def at(t: int, r: Ranks, p: int) -> Step:
         partners = swing_partners(sides(p), first, turn)

@@ -1,4 +1,4 @@
-"""Sizes of compressed arrays: what each form sends, exactly."""
+"""The exact messages and bytes that each codec for compressed gradients sends."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeAlias
 from nnmpi.options.parts.compression import compression
 
 BLOCK = 256
-"""Elements of a block, which is rounded by itself."""
+"""Elements of a block; each block is compressed independently."""
 
 WIDTHS: Mapping[str, int] = {"bfloat16": 2 * BLOCK, "int8": BLOCK + 4}
-"""The bytes of a block in each form: int8 has a float32 scale."""
+"""The bytes of a compressed block by type; an int8 block has a float32 scale."""
 
 Shape: TypeAlias = tuple[int, int]
 """Rows and columns of a tensor that is compressed as a matrix: the first axis in memory, and the
@@ -18,25 +18,25 @@ others. A vector is one row."""
 
 
 class Compressed(NamedTuple):
-    """The traffic of each of p ranks, in the mean over ranks; sums and gathers go round rings."""
+    """The messages and bytes that a rank sends, averaged over ranks; collectives are rings."""
 
     messages: int
     nbytes: float
 
 
 def top_count(shape: Shape, fraction: float) -> int:
-    """Returns how many entries of a tensor topk sends."""
+    """Returns how many entries topk sends: this fraction of a tensor, at least 1."""
     n = prod(shape)
     return min(n, max(1, round(fraction * n)))
 
 
 def blocks_of(n: int) -> int:
-    """Returns how many blocks n elements need."""
+    """Returns how many blocks of BLOCK elements n elements need."""
     return -(-n // BLOCK)
 
 
 def is_factored(shape: Shape, rank: int) -> bool:
-    """Returns True if two factors of this rank have fewer elements than the matrix."""
+    """Returns True if PowerSGD's two factors of matrix rank `rank` are smaller than the matrix."""
     return rank * sum(shape) < prod(shape)
 
 
@@ -77,8 +77,10 @@ the codec's name, the bytes of an element, and the ranks."""
 def sent(
     spec: str, shapes: Sequence[Shape], itemsize: int, ranks: int
 ) -> tuple[str, Compressed | None]:
-    """Returns the name of a codec, given as --compress has it, and the traffic of a bucket with
-    it; None for a codec of users."""
+    """Returns the name of a codec, and the traffic of one bucket of gradients with it.
+
+    `spec` is a value of `--compress`. The traffic of a codec of the user is None.
+    """
     name, number = compression(spec)
     traffic = BYTES_OF.get(name)
     return name, traffic(shapes, number, itemsize, ranks) if traffic else None

@@ -21,7 +21,7 @@ CHUNKS = 8  # of a half
 
 
 class InOrder(NamedTuple):
-    """A binary tree in whose order ranks are numbered; NOBODY where there is no such rank."""
+    """A binary tree whose in-order traversal visits ranks 0, 1, 2 ...; NOBODY: no such relative."""
 
     parent: Ranks
     child: Ranks  # [0 on the left and 1 on the right, rank]
@@ -30,7 +30,7 @@ class InOrder(NamedTuple):
 
 @cache
 def in_order(p: int) -> InOrder:
-    """The tree of p ranks: rank r has the height of the lowest bit of r + 1."""
+    """The tree of p ranks: rank r stands at the height of the lowest bit of r + 1."""
     x = np.arange(1, p + 1)
     bit = x & -x
     up = (x ^ bit) | (bit << 1)

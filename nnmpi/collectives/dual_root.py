@@ -22,10 +22,11 @@ BLOCKS = 16
 class Trees(NamedTuple):
     """Two trees, each numbered level by level.
 
-    peer     of each rank: its parent, or for a root the other root
-    sender   of each rank, those whose peer it is: [child or other root, rank]; NOBODY: none
-    depth    of each rank, 0 for roots
-    start    when each rank first exchanges with its peer; again after each `period`
+    peer     the parent of each rank, or for a root the other root
+    sender   [3, rank]: the first child, the second child and, for a root, the other root; or NOBODY
+    depth    the depth of each rank, 0 for roots
+    start    the turn T in which each rank first exchanges with its peer
+    period   the number of turns until a rank exchanges with its peer again
     """
 
     peer: Ranks
@@ -37,10 +38,10 @@ class Trees(NamedTuple):
 
 @cache
 def trees(p: int) -> Trees:
-    """The trees of p ranks, from 2; the larger one comes first.
+    """The trees of p ranks, p >= 2; the first tree has the ranks from 0 and is the larger one.
 
-    A first child exchanges two turns before its parent does so in turn, a second or an only child
-    one turn before.
+    A first child exchanges with its parent two turns before the parent exchanges with its own peer;
+    a second or an only child does so one turn before.
     """
     half = p - p // 2
     rows = []

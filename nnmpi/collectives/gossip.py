@@ -21,14 +21,14 @@ from nnmpi.collectives.step import PlanError
 
 
 class Peers(NamedTuple):
-    """One exchange of a replica: it sends its parameters to one replica, and receives another's."""
+    """One exchange: a replica sends parameters to replica `to`, and receives from `source`."""
 
     to: int
     source: int
 
 
 class Gossip(NamedTuple):
-    """A graph of neighbours: the sides of the grid, and where the receivers of a replica are."""
+    """A graph of replicas on a grid: each sends to the replicas at `offsets` (rows, columns)."""
 
     rows: int
     columns: int
@@ -64,8 +64,8 @@ class Gossip(NamedTuple):
     def gap(self) -> float:
         """The spectral gap: 1 - the second largest modulus of an eigenvalue of the mixing matrix.
 
-        In a step the distance of the replicas to their mean shrinks at least to 1 - gap of itself.
-        The eigenvalues are the Fourier transform of a row, since all rows are shifts of one.
+        Each step multiplies the replicas' distance from their mean by at most 1 - gap. The
+        eigenvalues are the Fourier transform of a row, since the rows are cyclic shifts of it.
         """
         row = np.zeros((self.rows, self.columns))
         for i, j in ((0, 0), *self.offsets):
@@ -74,7 +74,7 @@ class Gossip(NamedTuple):
 
 
 def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Gossip:
-    """The graph with these offsets; those that lead to the same replica count once."""
+    """The graph with these offsets; of offsets that lead to the same replica, one is kept."""
     distinct = dict.fromkeys((i % rows, j % columns) for i, j in offsets)
     return Gossip(rows, columns, tuple(offset for offset in distinct if offset != (0, 0)))
 
@@ -116,7 +116,7 @@ def prove(graph: Gossip) -> None:
 
 
 def _reached(peers: Sequence[Sequence[Peers]]) -> set[int]:
-    """The replicas that parameters of replica 0 reach; a mean of permutations needs no other."""
+    """The replicas that parameters of replica 0 reach; as all send alike, others reach as many."""
     reached, new = {0}, {0}
     while new := {to for r in new for to, _ in peers[r]} - reached:
         reached |= new

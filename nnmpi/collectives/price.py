@@ -31,7 +31,7 @@ NEAR, FAR = Link(1e-6, 1e-10), Link(2e-5, 8e-10)
 
 
 class Network(NamedTuple):
-    """The links between ranks: on one level, on two, or as a topology says.
+    """The links between ranks: all alike, faster within nodes, or given by a topology.
 
     link        alpha and beta of a message
     gamma       seconds to add a byte
@@ -66,7 +66,7 @@ class Network(NamedTuple):
         return ranks // self.per_node if self.nodes is None else self.nodes[ranks]
 
     def links(self, source: Ranks, to: Ranks) -> Ranks:
-        """The numbers of the links that each message crosses, a column a message."""
+        """The numbers of the links that each message crosses, one column per message."""
         if self.topology is not None:
             return self.topology.links(source, to)
         if self.inner is None:
@@ -131,7 +131,7 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
 
 
 def _runs(algorithm: Algorithm, p: int) -> Iterator[tuple[int, list[Step]]]:
-    """Yields the steps of each round, and how many rounds in a row are like it."""
+    """Yields numbers of consecutive rounds that cost the same, and the steps of one of them."""
     r, t = np.arange(p), 0
     if algorithm.runs is None:
         yield from ((1, steps) for steps in in_rounds(algorithm.steps(r, p)))

@@ -34,7 +34,7 @@ _BRANCHES = (
 
 
 class PlanError(ValueError):
-    """The algorithm does not do what its claim says."""
+    """An algorithm is malformed, or does not do what its claim says."""
 
 
 class Step(NamedTuple):
@@ -49,12 +49,12 @@ class Step(NamedTuple):
     reduce      True: chunks that arrive are added; False: they replace the rank's own
     port        the number of this step among the steps of its round
     ports       the number of steps of its round: of messages that a rank sends at once
-    block       of both ranges, the step takes the first `block` chunks
-    stride      ... of every `stride`: with block 1 and stride 2, (1, 6) means chunks 1, 3 and 5
+    block       the step takes only the first `block` of every `stride` chunks of its ranges
+    stride      with block 1 and stride 2, the range (1, 6) means chunks 1, 3 and 5
     swap        True: chunks that arrive may replace those that the rank sends in this round
 
-    The fields after `recv` are alike on all ranks. All messages of a round are in flight at once: a
-    rank sends what it held before the round.
+    The fields after `recv` are the same on all ranks. All messages of a round are in flight at the
+    same time: a rank sends the values that it held before the round.
     """
 
     to: Ranks
@@ -74,7 +74,7 @@ class Step(NamedTuple):
         return periods * self.block + np.minimum(rest, self.block)
 
     def sends(self, chunks: int) -> tuple[Pieces, ...]:
-        """The messages that one rank sends: the pieces of each, of a buffer of `chunks` chunks."""
+        """The messages that one rank sends, each as its chunk ranges, in a buffer of `chunks`."""
         return self._messages(self.send, chunks) if self.to >= 0 else ()
 
     def messages(self, chunks: int) -> Ranks:
@@ -93,7 +93,7 @@ class Step(NamedTuple):
         return self._messages(self.recv, chunks) if self.source >= 0 else ()
 
     def is_aside(self, message: Pieces) -> bool:
-        """True if a message arrives in other memory than the buffer."""
+        """True if a message must be received into other memory than the buffer, and then copied."""
         return bool(self.reduce or self.swap or len(message) > 1)
 
     def _messages(self, range_: ChunkRange, chunks: int) -> tuple[Pieces, ...]:
@@ -107,7 +107,7 @@ class Step(NamedTuple):
         return tuple((part,) for part in parts) if len(parts) <= UNPACKED else (tuple(parts),)
 
     def moved(self, base: Ranks, size: int = 1) -> "Step":
-        """The step with blocks of `size` chunks for its chunks, from chunk `base` on."""
+        """The step with chunk c replaced by `size` chunks, from chunk base + c * size on."""
         send, recv = ((base + lo * size, base + hi * size) for lo, hi in (self.send, self.recv))
         return self._replace(
             send=send, recv=recv, block=self.block * size, stride=self.stride * size
@@ -120,8 +120,8 @@ class Algorithm(NamedTuple):
     rounds(p)     the number of steps: of rounds, if each rank has one port
     chunks(p)     the number of chunks of the buffer
     at(t, r, p)   step t of rank r
-    runs(p)       how many rounds after each other have the same senders, receivers and numbers of
-                  chunks, as long as they are priced at once; None: each round is priced
+    runs(p)       the lengths of runs of rounds with the same senders, receivers and numbers of
+                  chunks, for each of which `price` computes one round; None: it computes all
 
     `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
     the steps of all ranks.
@@ -155,8 +155,8 @@ class Algorithm(NamedTuple):
 class Claim(NamedTuple):
     """The specification of a collective: what each rank holds of each chunk.
 
-    starts(rank, chunk)   True if it has its own contribution at the start
-    ends(rank, chunk, p)  the ranks whose contributions it must have at the end; None: anything
+    starts(rank, chunk)   True if the rank has its own contribution to the chunk at the start
+    ends(rank, chunk, p)  the ranks whose contributions it must have summed at the end; None: any
     """
 
     starts: Callable[[int, int], bool]

@@ -1,7 +1,7 @@
 """Topologies: the links that each message crosses.
 
-A topology is a value: `links(source, to)` takes two arrays, an entry a message, and returns an
-array with a column a message, the numbers of its links. NOBODY fills columns that are shorter.
+`Topology.links(source, to)` takes two arrays with one entry per message. It returns an array with
+one column per message: the numbers of its links, and NOBODY below if others cross more links.
 
     torus:4x4, ranks 4 to 6: links 4 -> 5, 5 -> 6      fat-tree:4, ranks 0 to 4, of two pods:
                                                        0 up, its switch up, its pod up, then down
@@ -39,7 +39,7 @@ class Topology(NamedTuple):
 
 
 def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
-    """The number of messages, of those of a round, that share the most loaded link of each."""
+    """For each message of a round, the number of messages on its most loaded link (per width)."""
     count = np.bincount(1 + links.ravel(), minlength=1)  # 0: NOBODY
     count[0] = 0
     sharing = count[1 + links] if width is None else count[1 + links] / width(links)
@@ -47,12 +47,16 @@ def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
 
 
 def out_and_in(source: Ranks, to: Ranks) -> Ranks:
-    """The links of one level: each rank has one link, which carries messages both ways at once."""
+    """The links of a flat network: messages leave rank r by link 2 r and arrive by link 2 r + 1."""
     return np.stack([2 * source, 2 * to + 1])
 
 
 def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
-    """The links of two levels: those of the ranks inside a node, else the outlet and the inlet."""
+    """The links of a network of two levels.
+
+    `near` messages use the links of their ranks, others the outlet of node `out` and the inlet of
+    node `into`.
+    """
     first = 2 * (1 + max(source.max(initial=0), to.max(initial=0)))
     return np.where(near, out_and_in(source, to), first + out_and_in(out, into))
 
@@ -61,8 +65,8 @@ def fat_tree(k: int, oversubscription: float = 1) -> Topology:
     """A fat tree of switches with k ports (Al-Fares et al., 2008): k/2 ranks a switch, k/2 switches
     a pod, k pods.
 
-    Messages spread evenly over the links that lead up. `oversubscription` is how many times as many
-    links lead from a switch down as up.
+    Messages spread evenly over the links that lead up. `oversubscription` is the number of links of
+    a switch that lead down, divided by the number of those that lead up.
     """
     half, n = k // 2, k**3 // 4
     if k < 2 or k % 2 or not 1 <= oversubscription <= half:
@@ -91,7 +95,8 @@ def fat_tree(k: int, oversubscription: float = 1) -> Topology:
 def torus(shape: tuple[int, ...]) -> Topology:
     """A torus: each rank has a link to both neighbours along each side.
 
-    Messages go along the last side first, each the shorter way round; half way round, upwards.
+    Messages go along the last side first, in the shorter direction round it, or to higher ranks
+    if both are equally long.
     """
     if min(shape) < 1:
         raise ValueError(f"a torus has no side of {min(shape)} ranks: take sides from 1")
@@ -121,7 +126,7 @@ def dragonfly(a: int, g: int, h: int) -> Topology:
     """A dragonfly (Kim et al., 2008): g groups of a routers, each with h ranks and h global links.
 
     Every two routers of a group share a link, and every two groups a h / (g - 1) links. Messages
-    take the shortest way, and the ranks of a router take these links in turn.
+    take the shortest path. The ranks of a router take the links to another group in turn.
     """
     if min(a, g, h) < 1 or a * h < g - 1:
         raise ValueError(
@@ -150,9 +155,10 @@ def dragonfly(a: int, g: int, h: int) -> Topology:
 
 
 def rails(q: int, most: int) -> Topology:
-    """Nodes of q ranks with a link each: the links of ranks i of all nodes are joined to rail i.
+    """Nodes of q ranks, at most `most` ranks in all: rank i of each node has a link to rail i.
 
-    A message goes to the rank of its node on the rail of the receiver first, as in NCCL's PXN.
+    A message goes first to the rank of the sender's node that is on the receiver's rail, as in
+    NCCL's PXN.
     """
     if q < 1:
         raise ValueError(f"a node has no {q} rails: take a number from 1")

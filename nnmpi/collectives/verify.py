@@ -51,8 +51,8 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = Collective.ALL_REDUCE.cl
     """Raises PlanError unless the algorithm satisfies the claim for p ranks.
 
     - Each send has a matching receive in the same round: with non-blocking sends, no deadlock.
-    - No rank overwrites a chunk that it sends in the same round. (What is to be added is received
-      into a separate buffer and added after the send.)
+    - No rank overwrites a chunk that it sends in the same round. (Chunks that are added are
+      received into a separate buffer, and added after the send.)
     - No rank sends or adds to a chunk that it does not hold, and no contribution counts twice.
     - With several ports, no rank sends or replaces a chunk that another port receives in the same
       round, and none replaces a chunk that another port sends.
@@ -90,7 +90,7 @@ def rounds(
 
 
 def check_sizes(algorithm: Algorithm, p: int) -> int:
-    """Returns the number of chunks; raises PlanError for more rounds or chunks than are proved."""
+    """Returns the number of chunks; raises PlanError if there are too many rounds or chunks."""
     _size("rounds", algorithm.rounds, p, 0)
     return _size("chunks", algorithm.chunks, p, 1)
 
@@ -108,7 +108,7 @@ def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
 
 
 def _rows(t: int, step: Step, p: int) -> list[Step]:
-    """The steps of all ranks in round t, one a rank, checked to be whole numbers."""
+    """The steps of all ranks in round t, one per rank, checked to be whole numbers."""
     try:
         rows = per_rank(step, p)
     except (TypeError, ValueError) as error:
@@ -173,8 +173,11 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
-    """Returns the steps that are left of the round after this one; raises PlanError unless it is
-    the next one, and neither sends nor replaces what arrives on another port of the round."""
+    """Returns how many steps of the round follow this one; `left` is that number before it.
+
+    Raises PlanError unless the step has the next port, and neither sends nor replaces chunks that
+    arrive on another port of the round. Adds its chunks to `busy`.
+    """
     port, ports = rows[0].port, rows[0].ports
     if not 0 <= port < ports or (left != ports - port if left else port):
         raise PlanError(f"round {t}: port {port} of {ports} comes when {left} steps are left")
@@ -217,8 +220,8 @@ def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> i
 
 
 def _check_end(have: Held, claim: Claim, sums: Expressions) -> None:
-    """Raises PlanError unless all ranks hold what the claim says, by one tree for a sum of a
-    chunk."""
+    """Raises PlanError unless all ranks hold what the claim says, and ranks with the same sum of a
+    chunk have the same summation tree."""
     first: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}  # -> (rank, its expression)
     for r, row in enumerate(have):
         for c, held in enumerate(row):
@@ -263,8 +266,8 @@ def find(name: str) -> Algorithm:
 def proven(
     name: str, sizes: Iterable[int], collective: Collective = Collective.ALL_REDUCE
 ) -> Algorithm:
-    """Returns the named algorithm, after proving for each number of ranks in `sizes` that it is
-    such a collective.
+    """Returns the named algorithm, after proving that it carries out the collective for each number
+    of ranks in `sizes`.
 
     Raises PlanError if the proof fails. A single rank is proved last: other numbers give clearer
     errors, for example for an `at` that branches.
