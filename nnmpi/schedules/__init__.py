@@ -2,6 +2,6 @@
 
 Here: the pipeline schedules of `SCHEDULES`, the placement of stages on ranks, the lowering of
 schedules to programs with sends and receives, the proof that a program is complete and cannot
-deadlock, the tree that sums slices, and the exchanges of local steps. Not here: the executor of
+deadlock, the exchanges of local steps, and artificial delays of ranks. Not here: the executor of
 programs (`parallel.step`), simulated clocks (`sim.pipeline`).
 """

@@ -20,7 +20,7 @@ class Delay(NamedTuple):
     def of(
         cls, slow_rank: str | None, jitter: str | None, seed: int, rank: int, ranks: int
     ) -> "Delay":
-        """Parses --slow-rank and --jitter; returns the delay of one of the `ranks` that compute."""
+        """Parses --slow-rank and --jitter; returns the delay of one of the ranks that compute."""
         factors = _slow(slow_rank, ranks) if slow_rank else {}
         share, factor = _jitter(jitter) if jitter else (0.0, 1.0)
         return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))

@@ -31,7 +31,9 @@ def boundary(message: Op) -> int:
 def programs(
     schedule: Schedule, p: int, m: int, v: int = 1, recompute: bool = False
 ) -> list[list[Op]]:
-    """The program of each rank; raises ValueError for numbers that make no pipeline.
+    """The program of each of p ranks for m micro-batches and v stages per rank.
+
+    Raises ValueError if the schedule does not allow these numbers.
 
     recompute   a backward pass repeats its forward pass first, unless that came just before
     """
@@ -51,15 +53,16 @@ def forward_programs(place: Place, m: int) -> list[list[Op]]:
 
 
 def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
-    """The forward passes of m micro-batches on a rank with these stages, one of p: it runs as many
-    micro-batches as there are ranks through its first stage, then through its next one.
+    """The forward passes of m micro-batches on one of p ranks, which has these stages.
+
+    A group of p micro-batches runs through the first stage of the rank, then through its next one.
     """
     groups = [range(g, min(g + p, m)) for g in range(0, m, p)]
     return [Op(Kind.F, i, s) for group in groups for s in stages for i in group]
 
 
 def lower(compute: Sequence[Sequence[Op]], place: Place) -> list[list[Op]]:
-    """The programs of all ranks, with one update after all micro-batches."""
+    """Adds messages, NOTE and APPLY to the passes of each rank; returns the programs."""
     return [list(_with_update([*_with_messages(ops, place)])) for ops in compute]
 
 

@@ -23,8 +23,11 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kinds of operations in a program, such as F (forward pass) and APPLY, and those that only
-    lists have, on buckets of parameters or on disk (see `parallel/step_list/op.py`)."""
+    """The kinds of operations: F to APPLY are those of programs (see above).
+
+    GATHER to AGREE work on buckets of parameters or on files. Only step lists have them: see
+    `parallel/step_list/op.py`.
+    """
 
     F = "F"
     B = "B"

@@ -44,7 +44,7 @@ def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
     """The 1F1B schedule: stage s starts with p-1-s forward passes, then alternates.
 
     After that it makes one forward and one backward pass in turn. No stage has more micro-batches
-    in progress than keep it busy (PipeDream-flush, 2021).
+    in progress than it needs to stay busy (PipeDream-flush, 2021).
     """
 
     def rank(r: int) -> list[Op]:
@@ -132,7 +132,7 @@ class Schedule(NamedTuple):
     place: Placement = round_robin
 
     def stages_a_rank(self, virtual: int) -> int:
-        """The number of stages of a rank, if `virtual` are asked for."""
+        """The number of stages of each rank, if the user asks for `virtual` stages."""
         return virtual if self.virtual else self.stages
 
     def check(self, p: int, m: int, v: int) -> None:

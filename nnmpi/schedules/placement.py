@@ -2,8 +2,8 @@
 
     6 stages on 3 ranks    round_robin   0 1 2 0 1 2        in_v   0 1 2 2 1 0
 
-In a V the stages that take longest to get their gradients are on a rank with those that get them
-first. So all ranks keep equally much, and the first stage is on the rank of the last.
+In a V, a stage that waits long for its gradients is on the same rank as one that gets them soon. So
+all ranks keep about equally many activations. The first and the last stage are on the same rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def round_robin(p: int, v: int) -> tuple[int, ...]:
 
 
 def in_v(p: int, v: int) -> tuple[int, ...]:
-    """Two stages a rank: the first p in order, the others back."""
+    """Two stages per rank (v = 2): the first p in the order of ranks, the others in reverse."""
     return (*range(p), *reversed(range(p)))
 
 

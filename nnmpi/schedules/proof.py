@@ -32,7 +32,7 @@ MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _)
 """For each kind of message, its pass and the table (RECEIVES or SENDS) that contains it."""
 
 OF_PROGRAMS = frozenset((*COMPUTE, *MESSAGES, NOTE, APPLY))
-"""The kinds of operations in programs; others are of lists alone."""
+"""The kinds of operations in programs; the other kinds are in step lists only."""
 
 Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): the kinds that have run
 Channel: TypeAlias = tuple[bool, int]
@@ -40,7 +40,7 @@ Channel: TypeAlias = tuple[bool, int]
 
 
 class ScheduleError(ValueError):
-    """Programs that are incomplete or cannot be carried out."""
+    """The programs of a pipeline are incomplete or cannot be carried out."""
 
 
 def prove(

@@ -5,8 +5,8 @@
                 rank 2       2 3         from 2 to 3 nothing is sent
 
 Passes are written as F0, I1, ...: a kind, and 0 for the first stage of the rank or 1 for its
-second. Each is for the next micro-batch of its kind and stage. Schedules are generated for as many
-micro-batches as their pattern needs, and ops of those that do not exist are removed.
+second. Each pass is for the next micro-batch of its kind and stage. Schedules are generated for as
+many micro-batches as their pattern needs; then ops of micro-batches that do not exist are removed.
 """
 
 from collections import Counter
