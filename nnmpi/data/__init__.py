@@ -100,8 +100,11 @@ def blank(
     context: int = CONTEXT,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """The data set that `--data` names, with one row of zeros in the place of all samples where its
-    size is known without reading them."""
+    """Returns the data set that `--data` names, unread: all samples share one row of zeros.
+
+    If the size cannot be known without reading the samples, the data set is loaded. Arguments are
+    as in `load`.
+    """
     name, _, argument = spec.partition(":")
     entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):
@@ -116,8 +119,10 @@ def blank(
 
 
 def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
-    """Windows of tokens, and the next tokens as labels, with one row of zeros in the place of all;
-    for models on paper."""
+    """A data set of windows of tokens in which all rows are the same zeros, to plan without data.
+
+    x and y: int64, (samples, context)
+    """
     rows = np.broadcast_to(np.zeros((), "int64"), (samples, context))
     name = f"windows of {context:,} of {vocabulary:,} tokens"
     return Dataset(name, Split(rows, rows), Split(rows, rows), vocabulary, "")

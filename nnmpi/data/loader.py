@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     samples: int64, (B,), the row numbers: keys for per-sample randomness such as dropout
     positions: the positions of the sequences that x and y have; None: all of them
 
-    If x or y was not asked for (see Fields), it has length 0.
+    If x or y was not requested (see WantedFields), it has length 0.
     """
 
     x: Inputs
@@ -104,7 +104,7 @@ class Loader:
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
 
     divisor: maps the labels of a batch to the number by which the sum of their losses is divided
-    lengths: of the samples, (N,): batches are made of samples of similar length
+    lengths: the length of each sample, (N,), to make batches of samples of similar length
     augment: how images are varied, differently in each epoch (see nnmpi.data.augment)
     """
 

@@ -1,4 +1,4 @@
-"""Texts in pieces: a file is read piece by piece, and cut only where its tokens stay the same.
+"""Texts in pieces: a file is read piece by piece, and cut only where no token crosses the cut.
 
     the bytes    I n   t h e   b e g i n n i n g ...
     cuts            |       |                     of byte-level BPE: before white space

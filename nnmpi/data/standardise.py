@@ -89,10 +89,9 @@ class Standardiser(NamedTuple):
         return {"mean": json.dumps(_to_json(self.mean)), "std": json.dumps(_to_json(self.std))}
 
     def shaped_for(self, x: Inputs) -> "Standardiser":
-        """A copy of this standardiser with its arrays shaped for samples like x, whatever axes of
-        length 1 those have.
+        """A copy of this standardiser with mean and std reshaped to broadcast with samples like x.
 
-        Raises ValueError unless the channels or features are as many as those of x.
+        Raises ValueError unless they have as many channels or features as x.
         """
         return self._of_pairs(x, [_shaped(*row) for row in aligned(x, self.mean, self.std)])
 

@@ -1,4 +1,4 @@
-"""Text in windows of T tokens; a token is a character, a byte, or one of a tokenizer's."""
+"""Text in windows of T tokens: characters, bytes, or the tokens of a given tokenizer."""
 
 import gzip
 import os

@@ -153,11 +153,10 @@ def has_tokenizer(folder: str) -> bool:
 
 
 def located(description: str, folder: str) -> str:
-    """A tokenizer's description with its path, if it has one, taken relative to the folder of the
-    model.
+    """Returns a tokenizer's description with its path joined to `folder`, the model's folder.
 
-    If nothing is at that path, the folder itself is used, provided that it has the files of a
-    tokenizer.
+    If nothing exists at that path, but the folder has the files of a tokenizer, the path becomes
+    the folder. A description without a path is unchanged.
     """
     kind, values = _described(description)
     if "path" not in values:
@@ -169,7 +168,7 @@ def located(description: str, folder: str) -> str:
 
 
 def vocabulary_of(description: str) -> tuple[object, ...]:
-    """A key that is equal for two tokenizers that make the same tokens: for BPE it leaves out the
+    """A key that is equal for tokenizers that make the same tokens: the description without its
     path."""
     kind, values = _described(description)
     return kind, *(value for name, value in values.items() if name != "path")

@@ -59,6 +59,9 @@ class TokenWindows:
 class TokenInfo(NamedTuple):
     """The description of a file's tokens, stored as a line of JSON after them.
 
+    tokenizer: the tokenizer's description, from which `tokenizer_of` makes it
+    size: the number of tokens in its vocabulary
+    tokens, unit: as in `Tokenizer`
     held_out_units: how many characters, or bytes, the last tenth of the tokens stands for
     """
 
