@@ -3,9 +3,9 @@ Trackio.
 
 >>> Trainer(config, callbacks=[nnmpi.loggers.TensorBoard("runs/1")])
 
-Only rank 0 writes: options and layout, the figures of steps (--log-every), evaluations and epochs,
-and at the end the drawings of the layout and of the run. `--logger tensorboard:runs/1` does the
-same. Each logger imports its library when the first step is over.
+Only rank 0 writes: the options, the layout of the model over ranks, the numbers of steps
+(--log-every), evaluations and epochs, and at the end a drawing of the run.
+`--logger tensorboard:runs/1` does the same. Each logger imports its library after the first step.
 """
 
 import importlib
@@ -32,14 +32,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WRITE_SECONDS = 10.0
-"""Seconds between two writes of what steps report; a write may be a message to a server."""
+"""Seconds between two writes of the numbers of steps; a write may be a message to a server."""
 
 MOST_EVENTS = 2000
-"""Events of which the drawing of the run is made; of more of them, every second one is dropped."""
+"""Most events that the drawing of the run shows; at this number every second one is dropped."""
 
 
 class Logger:
-    """The base class of loggers; a subclass passes on what its library can take."""
+    """The base class of loggers: it collects numbers and decides when they are written.
+
+    A subclass names its library, and writes with it in begin, scalars, layout, figure and end.
+
+    where: the folder, server or project to which the run is written
+    options: keyword arguments for the library's function that begins a run
+    """
 
     library = ""
 
@@ -54,23 +60,23 @@ class Logger:
         self._events: list[Event] = []
 
     def on_log(self, trainer: Any, event: Event) -> None:
-        """Writes the figures of a step, together with others."""
+        """Collects the numbers of a step; writes all collected ones every WRITE_SECONDS."""
         self._note(trainer, event, event["step"], "")
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self._write()
 
     def on_evaluate(self, trainer: Any, event: Event) -> None:
-        """Writes the figures of an evaluation."""
+        """Writes the numbers of an evaluation."""
         self._note(trainer, event, event["step"], "evaluation/")
         self._write()
 
     def on_epoch(self, trainer: Any, event: Event) -> None:
-        """Writes the figures of an epoch."""
+        """Writes the numbers of an epoch."""
         self._note(trainer, event, event["steps"], "epoch/")
         self._write()
 
     def on_end(self, trainer: Any, event: Event) -> None:
-        """Writes the drawing of the run, and closes the library's run."""
+        """Writes the drawing of the run, and ends the run of the library."""
         if self._module is None:
             return
         self._write()
@@ -112,21 +118,23 @@ class Logger:
         """Begins a run of the library, with the options of training."""
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Writes numbers by their names, for each of these steps."""
+        """Writes the numbers in `rows`, which maps each step to its numbers by name."""
 
     def layout(self, a: Arrangement, step: int) -> None:
-        """Writes a drawing of which rank has what."""
+        """Writes a drawing of the layout: which part of the model and the batch each rank has."""
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """Writes a picture."""
+        """Writes a matplotlib figure under a name."""
 
     def end(self) -> None:
         """Ends the run of the library."""
 
 
 def numbers(event: Event, prefix: str) -> dict[str, float]:
-    """The numbers in an event, with keys such as epoch/loss; the number of the epoch itself is
-    epoch/epoch. Where an event is of a step, its place is left out: it is that of the row."""
+    """The numbers in an event by name, with `prefix`: epoch/loss, or epoch/epoch for the epoch.
+
+    For an event of a step, the step and the epoch are left out: the row is that of the step.
+    """
     skipped = ("step", "steps", "epoch") if "step" in event else ()
     items = ((k, v) for k, v in event.items() if k not in skipped and not isinstance(v, bool))
     return {f"{prefix}{key}": float(v) for key, v in items if isinstance(v, int | float)}
@@ -239,8 +247,7 @@ class Trackio(Logger):
 
 
 class WandB(Trackio):
-    """A logger that writes a run of a Weights & Biases project, by the functions that Trackio has
-    too."""
+    """A logger for a Weights & Biases project; its library has the functions of Trackio."""
 
     library = "wandb"
     quiet: Mapping[str, Any] = {}

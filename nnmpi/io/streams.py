@@ -1,7 +1,7 @@
-"""State dictionaries in open files and in memory: `save` and `load` of a file, as io.BytesIO.
+"""Saves and loads state dictionaries in open files and in memory, such as an io.BytesIO.
 
-A state is written to a file of its own first, since its digest is known only at the end, and a
-stream may be one that cannot seek.
+A state is first written to a temporary file, since its digest is known only at the end and some
+streams cannot seek.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def save(state: Any, file: IO[bytes], metadata: Mapping[str, str] | None) -> Non
 
 
 def load(file: IO[bytes]) -> tuple[Any, dict[str, str]]:
-    """Reads a state and its metadata from an open file: all that is behind its position."""
+    """Reads a state and its metadata from an open file, from its position to its end."""
     content = file.read()
     if not isinstance(content, bytes):
         raise TypeError(f'load: the file gives text: open it as open("{_name(file)}", "rb")')
