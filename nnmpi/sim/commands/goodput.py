@@ -116,7 +116,7 @@ def _job(options: argparse.Namespace) -> Job:
 
 
 def _at(job: Job, nodes: int, every: float | None) -> Job:
-    """The job on so many nodes, with its best interval if none is given."""
+    """The job on `nodes` nodes, with a checkpoint `every` seconds, or at the best interval."""
     job = job._replace(nodes=nodes)
     return job._replace(every=every or goodput.best_interval(job.write, job.mttf_checkpoint))
 

@@ -1,5 +1,5 @@
-"""Local steps, fragments, gossip and compressed gradients beside data parallelism: the part of the
-subcommand `sync` that prices what replicas send."""
+"""The part of the subcommand `sync` that compares the traffic and time of data parallelism, local
+steps, gossip and compressed gradients."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -37,7 +37,12 @@ DRAWN = 4  # steps that a timeline shows after the first period, and what it del
 
 
 class Row(NamedTuple):
-    """A way to exchange: what is sent of all layers, when, and how fast replicas agree."""
+    """A row of the table: a method by which replicas exchange parameters or gradients.
+
+    sent       the traffic of one exchange of all layers
+    schedule   after which steps layers are exchanged
+    gap        the spectral gap of gossip, which says how fast replicas agree; 1: at once
+    """
 
     name: str
     sent: Sent
@@ -46,7 +51,7 @@ class Row(NamedTuple):
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the options of replicas that exchange less."""
+    """Adds the options of local steps, gossip and compressed gradients."""
     sent = p.add_argument_group("what replicas send (--sync local, gossip)")
     sent.add_argument("--parameters", type=float, metavar="N", help="of the model, such as 1e9")
     add_number(sent, "--layers", "24", "equal layers of the model", int)
@@ -67,7 +72,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The table of all ways, or of those of --sync; with --svg a picture of it."""
+    """The output: a table of all methods or of those of --sync; --svg also writes a picture."""
     _check(options)
     model = Model(options.layers, options.step_seconds)
     rows = [row for sync, row in _rows(options) if not sync or options.sync in (None, sync)]
@@ -97,8 +102,10 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    """Yields the value of --sync and the row of each way; data parallelism has none: it is shown
-    beside all."""
+    """Yields the value of --sync and the row of each method.
+
+    Data parallelism and compressed gradients have the value "": their rows are always shown.
+    """
     n, layers = options.replicas, options.layers
 
     def nbytes(dtype: str) -> float:
@@ -124,7 +131,7 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
 
 
 def _coded(option: str, spec: str, options: argparse.Namespace) -> Sent:
-    """Returns the traffic of coded gradients; a layer is a matrix, as square as possible."""
+    """Returns the traffic of gradients compressed by a codec; a layer is a nearly square matrix."""
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
     itemsize, n = -(-BITS[options.dtype] // 8), options.replicas

@@ -1,5 +1,5 @@
-"""The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers; what
-replicas send that exchange less (`replicas.py`).
+"""The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers, and, in
+`replicas.py`, the traffic of local steps and gossip.
 
 Simulates workers and a parameter server: who computes when, and how stale gradients are. Only steps
 take time; messages and the server take none. A worker pulls parameters, computes a gradient, pushes
@@ -93,7 +93,7 @@ def _at_most(d: Delay, x: float) -> float:
 
 
 def ssp_time(delays: Sequence[Delay]) -> float:
-    """The time of a step that no bound can beat: that of the worker that is slowest on average."""
+    """The least time of a step under SSP: the mean of the worker that is slowest on average."""
     return max(d.mean for d in delays)
 
 
@@ -106,7 +106,11 @@ def asp_time(delays: Sequence[Delay]) -> float:
 
 
 class Mode(NamedTuple):
-    """A way to synchronise: by how many steps workers may differ, and its time in theory."""
+    """A mode of synchronization.
+
+    bound   the number of steps that a worker may be ahead, given --staleness
+    time    the time of a step in theory, given the delays of all workers
+    """
 
     bound: Callable[[int], float]  # of --staleness
     time: Callable[[Sequence[Delay]], float]
@@ -120,7 +124,7 @@ MODES = {
 }
 
 BOTH = {"sync", "svg", "json"}
-"""Options of workers and of replicas alike."""
+"""Options that apply to --workers as well as to --parameters."""
 
 
 def add_options(p: argparse.ArgumentParser) -> None:

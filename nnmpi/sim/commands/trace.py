@@ -18,7 +18,7 @@ from nnmpi.sim.drawing.timeline import BACKGROUND, GAPS, Span, Timeline, draw
 HELP = "steps of a real run"
 
 DRAWN_AS = dict.fromkeys(("SEND_F", "SEND_B", "RECV_F", "RECV_B", "exchange"), "communicate")
-"""Kinds of spans for categories of the file that have another name; others keep theirs."""
+"""The kinds of spans as which categories of the file are drawn, if they have another name."""
 
 LONGEST_FILE = 500_000_000  # bytes: a few million events
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> str:
 
 
 class TraceFile(NamedTuple):
-    """The events of a trace file by step, as spans in microseconds whose kinds are categories."""
+    """The events of a trace file by step, as spans in microseconds; categories become kinds."""
 
     path: Path
     steps: dict[int, list[Span]]
