@@ -1,6 +1,7 @@
 """The simulator: what plans cost and what they look like, without executing them.
 
-Here: collectives, pipelines and sharded products on a described network, replicas that exchange
-less, failures of jobs, the cost table of textbooks, the subcommands of `nnmpi simulate`, and in
-`drawing` tables and timelines of any plan. Not here: the cost of a layout of a model (`planning`).
+Here: collectives, pipelines and sharded matrix products on a described network, local steps and
+gossip, failures of jobs, the cost formulas of textbooks, the subcommands of `nnmpi.simulate`, and
+in `drawing` tables and timelines of any plan. Not here: the cost of a layout of a model
+(`planning`).
 """

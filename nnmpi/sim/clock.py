@@ -1,13 +1,14 @@
 """A clock for lists of operations: when each one begins and ends, on all ranks.
 
-A rank does one operation after the other. Others go on beside it on a lane, such as a link, first
-in, first out:
+A rank does one operation after the other. At the same time, operations on a lane, such as a link,
+run first in, first out:
 
     rank    B2    B1    B0    FINISH
     lane       SUM2 ──── SUM1 ──── SUM0
 
-What an operation waits for has a place in a table of arrivals, one for each micro-batch. The unit
-of time is the caller's.
+A table of arrivals maps a micro-batch to the time at which something arrives, such as a message. An
+operation may wait for the entry of its micro-batch in one table, and make an entry in another. The
+unit of time is the caller's.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -25,17 +26,18 @@ class OfMicro(Protocol):
 T = TypeVar("T", bound=OfMicro)
 
 FREE = "free"
-"""A lane on which nothing waits for another operation."""
+"""A lane on which operations do not queue up: all may run at the same time."""
 
 
 class Timing(NamedTuple):
-    """How long an operation takes, and what it waits for.
+    """The time that an operation takes, and the arrivals that it waits for and makes.
 
-    seconds   on its lane
-    lane      where it goes on while the rank does other operations; None: the rank does it
-    awaited   arrivals of what it waits for; None: nothing
-    given     arrivals of what it gives, at its end; None: nothing
-    beside    seconds for which an operation of the rank, not of a lane, also needs the lane `link`
+    seconds   how long the operation takes
+    lane      the lane on which it runs while the rank does other operations; None: the rank does it
+    awaited   the table of arrivals with the entry that it waits for; None: it does not wait
+    given     the table of arrivals in which it enters its end; None: no table
+    beside    seconds for which an operation of the rank also occupies the lane `link`
+    link      that lane, if `beside` is not 0
     """
 
     seconds: float
@@ -49,8 +51,11 @@ class Timing(NamedTuple):
 def timed(
     lists: Sequence[Sequence[T]], timing: Callable[[int, T], Timing]
 ) -> Iterator[tuple[int, T, float, float]]:
-    """Yields the rank, the operation, its begin and its end; each begins as early as what it waits
-    for allows. Operations that wait for ever are missing."""
+    """Yields (rank, operation, begin, end); `lists` has each rank's operations in order.
+
+    `timing(rank, operation)` is the Timing of an operation. Each begins as early as possible.
+    Operations whose arrivals never come are not yielded, nor are those after them on the rank.
+    """
     clocks: list[float] = [0] * len(lists)
     places, moved = [0] * len(lists), True
     free: list[dict[Hashable, float]] = [{} for _ in lists]  # by lane: when it is free

@@ -41,12 +41,12 @@ OPERATIONS = {
 
 
 ON_TORUS = {"bucket": algorithms.bucket, "swing": algorithms.swinging}
-"""The all-reduces that follow the sides of a torus on which they have all ranks."""
+"""The all-reduces that are made for the sides of a torus, if their ranks fill the torus."""
 
 
 def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
-    """The algorithm with this name; `hierarchical` follows the nodes of the network, and those of
-    ON_TORUS the sides of a torus.
+    """The algorithm with this name, adapted to the network: `hierarchical` to the size of nodes,
+    those of ON_TORUS to the sides of a torus.
 
     A user's algorithm is proved first.
     """
@@ -77,8 +77,8 @@ def names(operation: str, algorithm: str) -> list[str]:
 def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Record:
     """Prices one algorithm; raises ValueError for numbers out of range.
 
-    The record has the simulated cost and, beside it, the values of the formulas. On two levels only
-    the algorithm that follows the nodes has formulas; on a topology, none has.
+    The record has the simulated cost and the values of the formulas. On two levels only
+    `hierarchical` has formulas; on a topology, no algorithm has.
     """
     check_count("ranks", ranks)
     check_number("bytes", nbytes)

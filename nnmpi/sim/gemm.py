@@ -77,7 +77,14 @@ class GridCollective(NamedTuple):
 
 
 class ProductPlan(NamedTuple):
-    """The work and memory of a rank, in elements; ranks are numbered by rows of their grid."""
+    """The work and memory of a rank, in elements; ranks are numbered by rows of their grid.
+
+    collectives   the communication of all products
+    operations    floating-point operations
+    weight        the rank's part of the weights
+    activations   the rank's part of the inputs and outputs
+    panels        buffers for panels of x and w in 2-D
+    """
 
     ranks: int
     collectives: tuple[GridCollective, ...]
@@ -146,7 +153,12 @@ def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 class PlanFamily(NamedTuple):
-    """The plans of one piece of a model: on a line of p ranks, and on a q x r grid."""
+    """The plans of one piece of a model.
+
+    about   a description of the piece
+    lines   the plans on a line of p ranks, by name: functions of the product and p
+    grid    the plan on a q x r grid: a function of the product, q, r and the columns of a panel
+    """
 
     about: str
     lines: dict[str, Callable[[Gemm, int], ProductPlan]]

@@ -1,4 +1,4 @@
-"""Goodput: the share of time in which a job that fails computes what lasts.
+"""Goodput: the share of time in which a job that fails does work that is not lost.
 
     checkpoint        checkpoint     node lost    restart
     │ compute         │ compute           x░░░░░░░░░░░░░░│ compute       a cycle: every + write
@@ -6,9 +6,9 @@
                                         ↑ back to here
 
 Nodes fail independently, at exponential times, also in checkpoints and restarts. All times are in
-seconds. Closed forms and an event simulation stand beside each other. Those with copies and spare
-nodes are products, which ignore that failures and missing nodes occur together: they are off where
-failures are frequent (0.4% for four nodes, one of which fails every 100 minutes).
+seconds. Goodput is computed in closed form and by an event simulation. The closed forms with copies
+and spare nodes are products, which ignore that failures and missing nodes occur together: they are
+inexact if failures are frequent (0.4% for four nodes, one of which fails every 100 minutes).
 
 Left out are failures of several nodes at once, nodes that fail early or again, nodes that are slow
 but do not fail, a time to restart that grows with the ranks, and damaged results.
@@ -27,7 +27,8 @@ BATCHES = 40  # of a simulation: their spread gives the standard error
 class Backup(NamedTuple):
     """Copies of a node's state in the memory of a partner.
 
-    every: seconds between copies, which take no time; recover: to go on without a lost node
+    every: seconds between copies, which take no time
+    recover: seconds until the job goes on from the copies after a node is lost
     """
 
     every: float
@@ -35,9 +36,10 @@ class Backup(NamedTuple):
 
 
 class Spares(NamedTuple):
-    """Nodes that replace lost ones, and the time until a lost node is back.
+    """Spare nodes that replace lost ones; when none is left, the job goes on with fewer nodes.
 
-    Where no spare is left the job goes on with the nodes that remain.
+    nodes: the number of spare nodes
+    repair: seconds until a lost node is back
     """
 
     nodes: int
@@ -45,9 +47,11 @@ class Spares(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A job that fails: its nodes, and what checkpoints and failures take.
+    """A job that fails: its nodes, and the times of checkpoints and failures in seconds.
 
-    mttf_node: mean time to failure of a node; write: of a checkpoint, in which nothing is computed
+    mttf_node: the mean time to failure of a node
+    write: the time to write a checkpoint, in which nothing is computed
+    restart: the time from a failure until the job computes again from its checkpoint
     every: computing time between two checkpoints
     spares: None if a lost node is replaced within the restart
     """
@@ -62,14 +66,14 @@ class Job(NamedTuple):
 
     @property
     def mttf(self) -> float:
-        """The mean time to failure of the job, of which each node is needed."""
+        """The mean time to failure of the job, which fails when any node fails."""
         return self.mttf_node / self.nodes
 
     @property
     def mttf_checkpoint(self) -> float:
-        """The mean time to a failure after which only a checkpoint helps.
+        """The mean time to a failure from which only a checkpoint can recover.
 
-        With copies, that is a loss of the partner before the state is copied again.
+        With a backup, that is the loss of a node's partner before the state is copied again.
         """
         if self.backup is None:
             return self.mttf
@@ -81,7 +85,7 @@ class Job(NamedTuple):
 
 def daly(every: float, write: float, restart: float, mttf: float) -> float:
     """The goodput of checkpoints, by Daly's complete model: every / (M e^(R/M) (e^(a/M) - 1)),
-    where a = every + write, written so that nothing overflows."""
+    where M = mttf, R = restart and a = every + write, written so that nothing overflows."""
     a = (every + write) / mttf
     lost = a * math.exp(-a) / -math.expm1(-a) if a else 1.0
     return every / (every + write) * math.exp(-restart / mttf) * lost
@@ -90,8 +94,9 @@ def daly(every: float, write: float, restart: float, mttf: float) -> float:
 def expected(job: Job) -> float:
     """The goodput of a job in closed form.
 
-    Exact for checkpoints alone. For backups, the product of both levels; for spares, times the mean
-    share of nodes that work: both are close where failures are rare.
+    It is exact for checkpoints alone. With a backup, it is the product of the goodputs of both
+    levels; with spares, this times the mean share of nodes that work. These products are close to
+    the truth if failures are rare.
     """
     goodput = daly(job.every, job.write, job.restart, job.mttf_checkpoint)
     if job.backup is not None:
@@ -111,7 +116,7 @@ def _missing(job: Job) -> float:
 
 def best_interval(write: float, mttf: float) -> float:
     """The interval with the largest goodput by Daly's complete model: M x, where
-    1 - x = e^(-x - write/M). It does not depend on the restart."""
+    1 - x = e^(-x - write/M) and M = mttf. It does not depend on the restart."""
     low, high = 0.0, 1.0
     for _ in range(80):
         x = (low + high) / 2
@@ -120,12 +125,12 @@ def best_interval(write: float, mttf: float) -> float:
 
 
 def young_interval(write: float, mttf: float) -> float:
-    """Young's interval, of 1974: sqrt(2 write M)."""
+    """Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf."""
     return math.sqrt(2 * write * mttf)
 
 
 def daly_interval(write: float, mttf: float) -> float:
-    """Daly's interval, of 2006: a series for the best one."""
+    """Daly's interval between checkpoints, of 2006: a series that approximates the best one."""
     if write >= 2 * mttf:
         return mttf
     x = math.sqrt(write / (2 * mttf))
@@ -136,16 +141,17 @@ def daly_interval(write: float, mttf: float) -> float:
 
 
 class Mark(NamedTuple):
-    """A state that was saved: its position, and the work that was done."""
+    """A saved state: its position in the sequence of cycles, and the work done by then."""
 
     position: float
     done: float
 
 
 class Run:
-    """A job under way.
+    """A simulated run of a job.
 
-    clock: time since its begin; done: work so far, in seconds of all nodes
+    clock: seconds since its start
+    done: the work that is not lost so far, in seconds of computing on all nodes
     """
 
     def __init__(self, job: Job) -> None:
@@ -157,7 +163,7 @@ class Run:
         self._returns = deque[float]()  # when lost nodes are back
 
     def advance(self, seconds: float) -> None:
-        """Lets the job work for a while; nodes whose repair ends meanwhile work again."""
+        """Lets the job run for `seconds`; nodes whose repair ends in this time work again."""
         end = self.clock + seconds
         while self._returns and self._returns[0] <= end:
             self._work(self._returns[0] - self.clock)
@@ -178,7 +184,7 @@ class Run:
         self._is_copied = False
 
     def _work(self, seconds: float) -> None:
-        """Works for a while with the nodes that are available."""
+        """Runs for `seconds` with the nodes that are available."""
         job, pause = self.job, min(self._pause, seconds)
         spares = 0 if job.spares is None else job.spares.nodes
         share = 1 - min(max(len(self._returns) - spares, 0) / job.nodes, 1)
@@ -193,13 +199,13 @@ class Run:
         self.done, self._position = base + share * self._computed(end), end
 
     def _computed(self, position: float) -> float:
-        """The seconds of computing up to a position."""
+        """The seconds of computing, without checkpoints, up to a position in the cycles."""
         cycles, rest = divmod(position, self.job.every + self.job.write)
         return cycles * self.job.every + min(rest, self.job.every)
 
 
 def simulate(job: Job, failures: int, seed: int = 0) -> tuple[float, float]:
-    """The goodput over so many failures, drawn at random, and its standard error."""
+    """The goodput over a number of random failures, and its standard error."""
     run, draws, marks = Run(job), random.Random(seed), [(0.0, 0.0)]
     for _ in range(BATCHES):
         for _ in range(failures // BATCHES):

@@ -99,7 +99,7 @@ def network(options: argparse.Namespace) -> Network:
 
 
 def named_topology(text: str) -> Topology:
-    """The topology with this text; raises ValueError for a text or numbers that name none."""
+    """The topology that a text such as torus:8x8 names; raises ValueError if it names none."""
     for pattern, make in TOPOLOGIES.values():
         if parts := pattern.fullmatch(text):
             named = make(*parts.groups())

@@ -67,10 +67,10 @@ def simulate(
 ) -> Simulation:
     """Runs the programs of all ranks; raises ScheduleError if they deadlock.
 
-    activation   what each stage keeps of a micro-batch until its backward pass; by default all
-                 stages of a rank keep 1 together
-    inputs       the input of each stage, the only part that is kept until a forward pass that runs
-                 again; 0 by default
+    activation   the size of the activations that each stage keeps of a micro-batch until its
+                 backward pass; by default they add up to 1 on each rank
+    inputs       the size of the input of each stage, which alone is kept until a forward pass is
+                 recomputed; 0 by default
     """
     spans = tuple(run(programs, costs))
     ranks, stages = len(programs), len(costs.stages)

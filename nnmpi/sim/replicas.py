@@ -1,10 +1,10 @@
 """The seconds of a step of replicas that exchange gradients or parameters over slow links.
 
-A model of layers: forward passes take a third of a step, backward passes two thirds, layers are
-alike. What is sent of a layer goes when its backward pass ends, first in, first out, on the one
-link of the replica; the forward pass of the layer waits until it has arrived, in the step in which
-the schedule applies it. All replicas are equally fast. (The model of Streaming DiLoCo, arXiv
-2501.18512, section 3.1.)
+A model has equal layers; forward passes take a third of a step, backward passes two thirds. The
+exchange of a layer starts when its backward pass ends; exchanges queue up on the one link of the
+replica. In the step in which the schedule applies an exchange, the forward pass of the layer waits
+for it. All replicas are equally fast. (The model of Streaming DiLoCo, arXiv 2501.18512, section
+3.1.)
 
     compute  F0 F1 F2 B2  B1  B0  F0...F1 F2
     link              2   1   0
@@ -20,10 +20,10 @@ from nnmpi.sim.clock import Timing, timed
 from nnmpi.sim.drawing.timeline import BACKGROUND, Span
 
 SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
-"""Shares of time that are computing, for which tables have a bandwidth."""
+"""Shares of a step spent computing, for each of which tables give the bandwidth needed."""
 
 GBIT = 1e9 / 8
-"""Bytes."""
+"""Bytes in a gigabit."""
 
 LEAST, MOST = 1.0, 1e18  # bytes per second, between which a bandwidth is searched
 EXACT = 1e-7  # of a bandwidth, or of a time
@@ -48,16 +48,16 @@ class Sent(NamedTuple):
 
 
 def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
-    """The messages of each of n replicas in ring all-reduces of all layers, which have `nbytes`."""
+    """The traffic of each of n replicas in one ring all-reduce per layer, of `nbytes` in all."""
     return Sent(2 * (n - 1) * layers, 2 * (n - 1) * nbytes / n)
 
 
 class LayersOp(NamedTuple):
-    """A pass F or B of layers that follow each other, or an exchange of one layer.
+    """A pass F or B over consecutive layers, or an exchange of one layer.
 
-    micro    the step of a pass; the step in which what is exchanged is applied
-    layer    the first one of a forward pass, the last one of a backward pass
-    layers   how many
+    micro    the step of a pass, or the step in which an exchange is applied
+    layer    the layer at which the pass begins: its first in F, its last in B
+    layers   the number of layers
     """
 
     kind: str
@@ -69,8 +69,10 @@ class LayersOp(NamedTuple):
 def step_ops(
     layers: int, schedule: LocalSteps, sent: Sequence[Sequence[int]], step: int
 ) -> Iterator[LayersOp]:
-    """Yields the operations of a step: passes end where a layer waits for an exchange, or sends.
-    `sent` are the layers that are sent after each step of a period."""
+    """Yields the operations of a step; passes are cut where a layer waits for an exchange or sends.
+
+    `sent` are the layers that are sent after each step of a period.
+    """
     sent_in = step - 1 - schedule.apply_after
     waiting = sorted(sent[sent_in % schedule.every]) if sent_in >= 0 else []
     for layer, stop in pairwise([*dict.fromkeys((0, *waiting)), layers]):
@@ -87,9 +89,9 @@ def step_ops(
 def steps(
     model: Model, schedule: LocalSteps, piece: float, count: int
 ) -> list[tuple[float, list[Span]]]:
-    """For each of the first steps the time at which it ends, and what the replica and its link do.
+    """Simulates `count` steps; returns the end of each, and the spans of the replica and its link.
 
-    `piece` is the seconds of an exchange of a layer.
+    `piece` is the seconds that an exchange of one layer takes.
     """
     seconds = {"F": model.seconds / 3 / model.layers, "B": 2 * model.seconds / 3 / model.layers}
     arrivals = defaultdict[int, dict[int, float]](dict)  # by layer
@@ -121,10 +123,10 @@ def steps(
 
 
 def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
-    """The mean time of a step in a long run: that of two periods, after those that differ.
+    """The mean seconds of a step in a long run: the mean over two periods, after three others.
 
-    A link that has more to send than it can falls behind, perhaps slowly: in the long run its own
-    time counts.
+    `piece` is as in `steps`. If the link needs more time for a period than the computation,
+    exchanges queue up without limit, so the time of the link is a lower bound.
     """
     every = schedule.every
     ends = [end for end, _ in steps(model, schedule, piece, 5 * every)]
@@ -132,19 +134,20 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
 
 
 def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str, float | None]:
-    """The Gbit/s at which each of SHARES of the time is computing; None if no speed suffices.
+    """For each of SHARES, the Gbit/s at which computing takes this share of a step, or None.
 
-    A step computes for `computing` seconds, and takes `seconds` of a rate in bytes a second.
+    A step computes for `computing` seconds, and takes `seconds(rate)` in all at a rate in bytes per
+    second. None means that no rate suffices.
     """
     rates = {f"{share:.0%}": rate_needed(computing / share, seconds) for share in SHARES}
     return {share: rate and rate / GBIT for share, rate in rates.items()}
 
 
 def rate_needed(limit: float, seconds: Callable[[float], float]) -> float | None:
-    """The least bytes a second at which a step takes at most `limit` seconds.
+    """The least rate, in bytes per second, at which a step takes at most `limit` seconds, or None.
 
-    Where one thing is waited for, seconds are linear in the seconds of a byte, 1 / rate. So the
-    search tries where a line between both ends reaches the limit and, in turn, the middle of the
+    As long as a step waits for the same exchange, its seconds are linear in 1 / rate. So the search
+    tries where a line between both ends reaches the limit and, in turn, the middle of the
     range on a logarithmic scale.
     """
     (low, slow), (high, fast) = ((rate, seconds(rate)) for rate in (LEAST, MOST))

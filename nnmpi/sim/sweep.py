@@ -65,7 +65,7 @@ def _least(row: list[Record]) -> float:
 
 
 def table(by: str, rows: list[list[Record]]) -> str:
-    """The sweep as a text table: a row a value, a column an algorithm; * marks the fastest."""
+    """The sweep as a text table with one column per algorithm; * marks the fastest of a row."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
         best = _least(row)
@@ -95,7 +95,7 @@ def records(rows: list[list[Record]]) -> list[Record]:
 def plot(by: str, rows: list[list[Record]], path: Path) -> None:
     """Plots times over the varied number, on log scales, with a dot where a line is the fastest.
 
-    The legend has the lines' order. Letters can be read on a page as wide as a phone.
+    The legend has the order of the lines at their right ends. Letters are large enough for a phone.
     """
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
 """The cost of collectives by textbook formulas and by our algorithms, and why the two differ.
 
 Textbooks leave out additions and numbers of ranks that are not a power of two. Our algorithms pay
-for these, and sometimes choose another way. Each such cost is one of a list of differences:
+for these, and sometimes exchange data differently. Each such cost is in a list of differences:
 textbook plus differences is the cost of the algorithm, to the last digit. Formulas are Python
 arithmetic over these letters:
 
@@ -46,7 +46,10 @@ class Formulas(NamedTuple):
 
 
 def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
-    """The value of each letter; without an inner link, nodes have two ranks and the outer link."""
+    """The value of each letter of the formulas.
+
+    A network of one level counts as nodes of two ranks, with the same link inside a node.
+    """
     k = p.bit_length() - 1
     e, rounds = p - (1 << k), (k + CHUNKS - 1) * (p > 1)
     added, after = _dual_root_messages(p)
