@@ -1,7 +1,7 @@
 """PyTorch's `cuda`: whether there is a GPU, and how many, and calls that nnmpi does not need.
 
-A process uses one GPU: rank r that with number r mod the number of GPUs. One seed, that of
-`nnmpi.manual_seed`, is for all devices. So the calls that choose and seed devices do nothing.
+A process uses one GPU: rank r uses GPU number r mod the number of GPUs. `nnmpi.manual_seed` seeds
+all devices. So the calls that choose and seed devices do nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ def set_device(device: Any) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Does nothing: `nnmpi.manual_seed` seeds the numbers of all devices."""
+    """Does nothing: `nnmpi.manual_seed` seeds the random numbers of all devices."""
 
 
 manual_seed_all = manual_seed
@@ -41,7 +41,7 @@ def empty_cache() -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Waits until the GPU has computed all that it was given."""
+    """Waits until the GPU has finished all kernels and copies of this process."""
     if is_available():
         backend.get("cuda").xp.cuda.get_current_stream().synchronize()
 

@@ -1,4 +1,4 @@
-"""PyTorch's older names of `nnmpi.amp`, whose arguments begin behind the type of the device."""
+"""PyTorch's older names of `nnmpi.amp`, without the first argument, the type of the device."""
 
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ GradScaler = partial(amp.GradScaler, "cuda")
 
 
 class autocast(amp.autocast):  # noqa: N801 - PyTorch's name
-    """A context, or a decorator of a function, in which layers compute as they do elsewhere."""
+    """A context or decorator that changes nothing: layers compute in the type of their weights."""
 
     def __init__(
         self, enabled: bool = True, dtype: Any = None, cache_enabled: bool | None = None
