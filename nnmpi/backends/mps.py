@@ -2,10 +2,10 @@
 
 
 def is_available() -> bool:
-    """False."""
+    """Returns False: nnmpi does not compute on GPUs of Apple."""
     return False
 
 
 def is_built() -> bool:
-    """False."""
+    """Returns False: nnmpi has no code for GPUs of Apple."""
     return False

@@ -7,7 +7,7 @@ from nnmpi.options.notes import note
 
 
 class Settings(ModuleType):
-    """A module, or a name like one, that notes when one of its names is set."""
+    """A module whose attributes can be set; setting one notes for the user that nothing changes."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         note(
