@@ -19,7 +19,7 @@ class Distribution:
     """The base of distributions.
 
     batch_shape   the shape of the parameters: one distribution for each of their elements
-    event_shape   the shape of a value of one of them: () for a number
+    event_shape   the shape of one sample of one distribution: () for a number
     """
 
     batch_shape: Shape
@@ -103,7 +103,7 @@ class Normal(Distribution):
 
 
 class Bernoulli(Distribution):
-    """Distributions of 1 with the given probabilities, and else 0; or with their `logits`."""
+    """Distributions of 1 with probability `probs`, else 0; `logits` are log(p / (1 - p))."""
 
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
@@ -139,8 +139,8 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """Distributions of the classes 0 to K - 1, with probabilities, or `logits`, along the last
-    axis; they need not add up to 1."""
+    """Distributions over the classes 0 to K - 1, with probabilities, or `logits`, along the last
+    axis. Probabilities are divided by their sum."""
 
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None

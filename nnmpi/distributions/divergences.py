@@ -47,11 +47,11 @@ _DIVERGENCES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
     Categorical: _of_categoricals,
     Independent: _of_independent,
 }
-"""The Kullback-Leibler divergence of two distributions of a kind."""
+"""The function that computes KL(p || q), by the class of both distributions."""
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """Returns the Kullback-Leibler divergence of p from q, for two of the same kind."""
+    """Returns KL(p || q), the mean of log p - log q over p; both must be of the same class."""
     kinds = [k for k in _DIVERGENCES if isinstance(p, k) and isinstance(q, k)]
     if not kinds:
         raise NotImplementedError(

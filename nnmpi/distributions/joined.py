@@ -11,8 +11,8 @@ from nnmpi.distributions.basic import Categorical, Distribution, Shape
 
 
 class Independent(Distribution):
-    """A distribution whose last `reinterpreted_batch_ndims` axes are one event: its probability is
-    the product of theirs."""
+    """A distribution of joint events: the last `reinterpreted_batch_ndims` batch axes of the base
+    become axes of an event, whose probability is the product over them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Independent(Distribution):
         return variances
 
     def joined(self, values: Tensor) -> Tensor:
-        """Returns the sums of values of single numbers over the axes of an event."""
+        """Returns sums over the axes of an event: joint log-probabilities or entropies."""
         n = self.reinterpreted_batch_ndims
         return values.sum(axis=tuple(range(-n, 0))) if n else values
 
@@ -62,8 +62,10 @@ class Independent(Distribution):
 
 
 class MixtureSameFamily(Distribution):
-    """Mixtures of the distributions along the last axis of `component_distribution`, of which a
-    Categorical draws one."""
+    """Mixtures of the distributions along the last batch axis of `component_distribution`.
+
+    A sample is drawn from the component whose number the Categorical `mixture_distribution` draws.
+    """
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class MixtureSameFamily(Distribution):
         return self._mixed(component.variance) + between
 
     def _beside(self, values: Tensor) -> Tensor:
-        """Returns values of the mixtures with an axis for the components before the events."""
+        """Returns values of the mixtures with an axis for the components, before the event axes."""
         return values.unsqueeze(-1 - len(self.event_shape))
 
     def _mixed(self, values: Tensor) -> Tensor:
