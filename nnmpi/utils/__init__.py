@@ -1,4 +1,4 @@
-"""PyTorch's `utils`: data sets of samples and loaders of batches; functions that run again."""
+"""PyTorch's `utils`: `utils.data` with data sets and loaders, and `utils.checkpoint`."""
 
 from typing import TYPE_CHECKING, NoReturn
 
