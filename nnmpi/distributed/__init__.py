@@ -2,8 +2,8 @@
 
 A script for torchrun runs under mpirun, or by `python -m nnmpi.run --nproc-per-node 2 script.py`.
 Importing this module sets the variables of torchrun (`environment`). Here: `group`, the groups;
-`collectives`, the functions; `rows`, what they do with memory; `data_parallel`, replicas of a
-model and the sums of their gradients; `replicas`, which compares them; `sampler`.
+`collectives`, the functions; `rows`, collectives on contiguous arrays; `data_parallel`, replicas
+of a model and the sums of their gradients; `replicas`, which compares them; `sampler`.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ def init_process_group(
     """Makes all ranks of mpirun the default group.
 
     The backend is MPI, whatever its name; addresses, ranks and time limits in other arguments
-    change nothing, since the launcher knows the ranks, and NNMPI_TIMEOUT limits waits. `comm` is
-    another Comm whose ranks are to be the group.
+    change nothing, since the launcher knows the ranks, and NNMPI_TIMEOUT limits waits. With
+    `comm`, the ranks of this Comm are the default group.
     """
     if is_initialized():
         raise ValueError("init_process_group was called before: call destroy_process_group() first")
@@ -78,7 +78,7 @@ def init_process_group(
 
 
 def destroy_process_group(group: Group = None) -> None:
-    """Forgets the default group, or frees another one; its members call it together."""
+    """Unsets the default group, or frees another group; all members of the group call it."""
     ended = joined(group)
     if ended is world_group.get():
         world_group.set(None)
@@ -87,8 +87,11 @@ def destroy_process_group(group: Group = None) -> None:
 
 
 def new_group(ranks: Sequence[int] | None = None, *args: Any, **options: Any) -> ProcessGroup:
-    """A group of some ranks of the job, by default of all; all ranks of the job call it, those that
-    are no members too. Other arguments change nothing, as in `init_process_group`."""
+    """Makes a group of some ranks of the job, by default of all.
+
+    All ranks of the job call it, members or not. Other arguments change nothing, as in
+    `init_process_group`.
+    """
     everyone = joined()
     assert everyone.rows is not None
     comm, members = everyone.rows.comm, everyone.ranks if ranks is None else sorted(ranks)
@@ -99,7 +102,7 @@ def new_group(ranks: Sequence[int] | None = None, *args: Any, **options: Any) ->
 
 
 def is_available() -> bool:
-    """True: without MPI there is one rank."""
+    """Returns True: without MPI this module works with one rank."""
     return True
 
 

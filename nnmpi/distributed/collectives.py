@@ -1,8 +1,9 @@
 """The collectives and messages of `nnmpi.distributed`, with the arguments of torch.distributed.
 
-Tensors are those of nnmpi, arrays of NumPy or CuPy, or what DLPack shares: of PyTorch, or JAX where
-it is only read. Ranks in arguments are numbers in the job, also of a group. With `async_op` a call
-returns a handle, whose `wait()` completes it, and tensors are not touched until then.
+Tensors are those of nnmpi, arrays of NumPy or CuPy, or tensors shared through DLPack: of PyTorch,
+or of JAX if they are only read. Ranks in arguments are numbers in the job, also for a group. With
+`async_op` a call returns a handle, and the tensors must not be touched until `wait()` of the handle
+has returned.
 """
 
 import pickle
@@ -61,7 +62,7 @@ all_gather_single = all_gather_into_tensor  # PyTorch's newer name
 def all_gather(
     tensor_list: Sequence[Any], tensor: Any, group: Group = None, async_op: bool = False
 ) -> Handle | None:
-    """Tensor i of the list becomes the `tensor` of rank i; all have the same shape."""
+    """Copies the `tensor` of rank i to tensor i of the list, on all ranks; shapes are equal."""
     rows, row = rows_of(group), to_read(tensor, "all_gather")
     outputs = _parts("all_gather", "tensor_list", tensor_list, rows.comm.size, row)
     gathered = xp_of(row).empty(row.size * rows.comm.size, row.dtype)
@@ -107,7 +108,7 @@ def scatter(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Tensor i of the list of rank `src` becomes the `tensor` of rank i."""
+    """Copies tensor i of `scatter_list` on rank `src` to the `tensor` of rank i."""
     rows, root = rows_of(group), joined(group).member(src)
     row, back = to_write(tensor, "scatter")
     given = [to_read(t, "scatter") for t in scatter_list or ()]
@@ -125,7 +126,7 @@ def gather(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Tensor i of the list of rank `dst` becomes the `tensor` of rank i."""
+    """Copies the `tensor` of rank i to tensor i of `gather_list` on rank `dst`."""
     rows, root = rows_of(group), joined(group).member(dst)
     row, outputs = to_read(tensor, "gather"), []
     if rows.comm.rank == root:
@@ -144,8 +145,10 @@ def all_to_all_single(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Part i of `input`, along its first axis, becomes on rank i the part of `output` with the
-    number of this rank; parts have the split sizes, by default equal ones."""
+    """Sends part i of `input` to rank i, and receives part i of `output` from rank i.
+
+    Parts are along the first axis. Their lengths are the split sizes, by default equal.
+    """
     rows, call = rows_of(group), "all_to_all_single"
     row, (target, back) = to_read(input, call), to_write(output, call)
     _check_type(call, "output", target, row)
@@ -160,8 +163,8 @@ def all_to_all(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Tensor i of the second list becomes on rank i the tensor of the first list with the number of
-    this rank."""
+    """Sends tensor i of `input_tensor_list` to rank i, and receives tensor i of
+    `output_tensor_list` from rank i."""
     rows, outputs = rows_of(group), [to_write(t, "all_to_all") for t in output_tensor_list]
     inputs = [to_read(t, "all_to_all") for t in input_tensor_list]
     _check_length("all_to_all", "output_tensor_list", outputs, rows.comm.size)
@@ -175,26 +178,26 @@ def all_to_all(
 
 
 def isend(tensor: Any, dst: int, group: Group = None, tag: int = 0) -> Handle:
-    """Starts to send a tensor to a rank."""
+    """Starts to send a tensor to rank `dst`; returns a handle."""
     return rows_of(group).send(
         to_read(tensor, "isend"), joined(group).member(dst), _checked_tag(tag)
     )
 
 
 def irecv(tensor: Any, src: int, group: Group = None, tag: int = 0) -> Handle:
-    """Starts to receive from a rank into a tensor."""
+    """Starts to receive from rank `src` into a tensor; returns a handle."""
     row, back = to_write(tensor, "irecv")
     handle = rows_of(group).recv(row, joined(group).member(src), _checked_tag(tag))
     return handle.followed_by(back)
 
 
 def send(tensor: Any, dst: int, group: Group = None, tag: int = 0) -> None:
-    """Sends a tensor to a rank."""
+    """Sends a tensor to rank `dst`."""
     isend(tensor, dst, group, tag).wait()
 
 
 def recv(tensor: Any, src: int, group: Group = None, tag: int = 0) -> int:
-    """Receives from a rank into a tensor, and returns the number of the rank."""
+    """Receives from rank `src` into a tensor, and returns `src`."""
     irecv(tensor, src, group, tag).wait()
     return src
 
@@ -205,7 +208,7 @@ def barrier(group: Group = None, async_op: bool = False) -> Handle | None:
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:
-    """Object i of the list becomes the `obj` of rank i; objects are pickled."""
+    """Sets object i of the list to a copy of the `obj` of rank i; objects are pickled."""
     rows = rows_of(group)
     _check_length("all_gather_object", "object_list", object_list, rows.comm.size)
     data = np.frombuffer(pickle.dumps(obj), np.uint8)
@@ -235,7 +238,7 @@ def broadcast_object_list(object_list: list[Any], src: int = 0, group: Group = N
 
 
 def _ended(handle: Handle, async_op: bool) -> Handle | None:
-    """The handle of a call with `async_op`; else waits, and returns None."""
+    """Returns the handle if `async_op`; otherwise waits for it and returns None."""
     if async_op:
         return handle
     handle.wait()
@@ -247,8 +250,10 @@ def _write(output: Array, part: Array) -> None:
 
 
 def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array) -> list[Any]:
-    """The rows of the tensors of a list, one for each rank, to which rows like this one are
-    written."""
+    """Returns `to_write` of each tensor of a list, which has one for each of `size` ranks.
+
+    Raises an error unless each has the type and the size of `like`.
+    """
     _check_length(call, name, tensors, size)
     parts = [to_write(t, call) for t in tensors]
     for row, _ in parts:
@@ -257,7 +262,7 @@ def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array)
 
 
 def _split(call: str, row: Array, value: Any, sizes: Sequence[int] | None, ranks: int) -> Any:
-    """Divides a row into one part for each rank, of so many rows of the first axis each."""
+    """Divides a flat row into one part per rank; `sizes` are along the first axis of `value`."""
     length = len(value) if len(value.shape) else 1
     if sizes is None or not len(sizes):
         if length % ranks:
@@ -283,7 +288,7 @@ def _check_length(call: str, name: str, values: Sequence[Any], size: int) -> Non
 
 
 def _check_fits(call: str, name: str, row: Array, part: Array, parts: int = 1) -> None:
-    """Raises an error unless a row has the type of a part, and the elements of so many parts."""
+    """Raises an error unless a row has the type of a part and the size of `parts` such parts."""
     _check_type(call, name, row, part)
     if row.size != part.size * parts:
         raise ValueError(

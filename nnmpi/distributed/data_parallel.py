@@ -1,9 +1,10 @@
 """DistributedDataParallel: a model whose gradients are averaged over the ranks after each backward
 pass.
 
-A backward pass visits nodes latest first. Each output of the model gets one more parent: a node
-that counts as made before all others, so that it is visited last. Then every gradient of the pass
-is final, those of parameters that were also used outside of the model too, and the sums begin:
+A backward pass visits the nodes of the graph in reverse order of their creation. Each output of the
+model gets one more parent: a node that counts as created before all others, so it is visited last.
+Then every gradient of the pass is final, even of parameters that were also used outside of the
+model, and the sums begin:
 
     root ─► ... ─► output ─► ... nodes of the model ...
                         └──────────────────────────────► LastNode: sums of gradients
@@ -37,13 +38,14 @@ class DistributedDataParallel(Module):
     """A model of which each rank of a group has a replica.
 
     Parameters and buffers of the first rank replace those of the others. After a backward pass
-    through an output, each `grad` is the mean over the ranks, also of gradients that were
-    accumulated under `no_sync` before. A parameter that was used on some ranks only counts as 0 on
-    the others. Sums begin when the pass has ended; a Trainer's begin earlier.
+    through an output, each `grad` is the mean over the ranks; this includes gradients accumulated
+    under `no_sync` before. A gradient that only some ranks have counts as 0 on the others. Sums
+    begin when the backward pass has ended; a Trainer begins them earlier.
 
     bucket_cap_mb      the most megabytes of gradients that are summed at once
-    broadcast_buffers  whether training passes begin with the buffers of the first rank; not those
-                       that follow a pass under `no_sync`, of which ranks may make any number
+    broadcast_buffers  True: a forward pass in training first copies the buffers of the first rank
+                       to all, but not after a pass under `no_sync`, of which each rank may make
+                       another number
 
     Other arguments of PyTorch's class change nothing.
     """
@@ -85,8 +87,8 @@ class DistributedDataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context in whose forward passes no gradients are averaged afterwards, to accumulate
-        them."""
+        """A context to accumulate gradients: after its forward passes they add up on each rank, and
+        are not averaged."""
         was_synced, self._is_synced = self._is_synced, False
         try:
             yield
@@ -172,7 +174,8 @@ def _each_tensor(function: Callable[[Tensor], Tensor], y: Any) -> Any:
 class LastNode(TapeNode):
     """A node without parents, which a backward pass visits after all others; then it calls `act`.
 
-    It counts as made before all of them; of several in a pass, the last made comes first.
+    It counts as created before all other nodes. If a pass has several of them, the one that was
+    created last is visited first.
     """
 
     def __init__(self, act: Callable[[], None]) -> None:

@@ -13,10 +13,10 @@ GIVEN = {
     "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
     "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
 }
-"""By variable of torchrun: those in which launchers pass the same number."""
+"""For each variable of torchrun, the variables in which MPI launchers pass the same number."""
 
 WITHOUT = {"LOCAL_RANK": "RANK", "LOCAL_WORLD_SIZE": "WORLD_SIZE"}
-"""Where a launcher says nothing of nodes, the job counts as one node."""
+"""The variable used instead if a launcher passes none for the node: all ranks are one node."""
 
 
 def set_variables() -> None:
@@ -31,8 +31,8 @@ def set_variables() -> None:
 
 
 def check_launcher() -> None:
-    """Raises ValueError in a process of torchrun, which MPI knows nothing of: it would train
-    alone."""
+    """Raises ValueError if torchrun has started this process: MPI would not see the other ranks,
+    and each process would train alone."""
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks != "1" and not has_launcher():
         raise ValueError(

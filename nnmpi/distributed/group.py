@@ -1,4 +1,4 @@
-"""Groups of ranks, and the rows of tensors: what functions of `nnmpi.distributed` share."""
+"""Groups of ranks, and conversion of tensors to rows, which are contiguous 1-D arrays."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -15,10 +15,10 @@ SHOWN = 8
 
 
 class ProcessGroup:
-    """The ranks of a collective; those of the job are `group.WORLD`.
+    """A group of ranks that call collectives together; `group.WORLD` has all ranks of the job.
 
     ranks  the members, by their numbers in the job
-    rows   their collectives; None if this rank is no member
+    rows   the collectives of the members; None if this rank is not a member
     models the DistributedDataParallel models of this rank, in the order in which they were made
     """
 
@@ -32,11 +32,11 @@ class ProcessGroup:
         return -1 if self.rows is None else self.rows.comm.rank
 
     def size(self) -> int:
-        """The number of members; -1 if this rank is none."""
+        """The number of members; -1 if this rank is not a member."""
         return -1 if self.rows is None else len(self.ranks)
 
     def member(self, rank: int) -> int:
-        """The number in this group of a rank of the job."""
+        """Returns the number in this group of a rank of the job; raises ValueError if outside."""
         if rank not in self.ranks:
             raise ValueError(f"rank {rank} is not in the group of {self}")
         return self.ranks.index(rank)
@@ -54,7 +54,7 @@ world_group: ContextVar[ProcessGroup | None] = ContextVar("nnmpi_world_group", d
 
 
 def joined(group: Group = None) -> ProcessGroup:
-    """The group, by default of all ranks; raises ValueError if there is none yet."""
+    """Returns `group`, or the default group for None; raises ValueError if there is none."""
     members = group or world_group.get()
     if members is None:
         raise ValueError(
@@ -75,8 +75,10 @@ def rows_of(group: Group) -> Rows:
 
 
 def array_of(value: Any, call: str) -> Array:
-    """The array of a tensor of any library, in the same memory; raises TypeError if there is
-    none."""
+    """Returns a tensor of any library as an array in the same memory, through DLPack.
+
+    Raises TypeError, which names the function `call`, for other objects.
+    """
     if isinstance(value, Tensor):
         return value.array
     try:
@@ -86,15 +88,16 @@ def array_of(value: Any, call: str) -> Array:
 
 
 def to_read(value: Any, call: str) -> Array:
-    """The elements of a tensor as a row, which is a copy if they are not contiguous."""
+    """Returns a tensor as a 1-D array to read: a view if it is contiguous, else a copy."""
     array = array_of(value, call)
     return xp_of(array).ascontiguousarray(array).reshape(-1)
 
 
 def to_write(value: Any, call: str) -> tuple[Array, Then]:
-    """The elements of a tensor as a row, and what brings them back if the row is a copy.
+    """Returns a tensor as a 1-D array to write to, and a function to call after the write.
 
-    A backward pass that needs the old values is refused, as after other writes in place.
+    The function copies the array back if it is a copy. A later backward pass that needs the old
+    values raises an error, as after other writes in place.
     """
     array = array_of(value, call)
     if not getattr(array.flags, "writeable", True):

@@ -1,8 +1,8 @@
 """Collectives of a group of ranks on rows: contiguous arrays with one axis.
 
-What PyTorch's functions add to the collectives of a Comm: other reductions than sums, parts in
-arrays of their own, and scatter, gather and all-to-all, which are messages. `nnmpi.distributed`
-calls it with tensors of nnmpi, and `nnmpi.torch` with those of PyTorch.
+This module adds what PyTorch's functions need beside the collectives of a Comm: other reductions
+than sums, parts in separate arrays, and scatter, gather and all-to-all, which are made of messages.
+`nnmpi.distributed` calls these methods with tensors of nnmpi, `nnmpi.torch` with those of PyTorch.
 
     SUM, AVG              the all-reduce or reduce-scatter of the Comm
     MAX, MIN, PRODUCT ... every rank gets the rows of all ranks, and reduces them in rank order
@@ -25,8 +25,8 @@ OWN_TAG = TAGS - 2
 """The tag of messages of collectives; users' tags are below it."""
 
 DOUBLING_BYTES = 1 << 16
-"""Bytes up to which a sum that is not measured takes `doubling`, which sends the fewest messages;
-longer ones take the ring, which sends the fewest bytes."""
+"""If algorithms are not measured, sums up to this size use `doubling`, with the fewest messages,
+and longer ones the ring, with the fewest bytes."""
 
 
 class ReduceOp(Enum):
@@ -49,14 +49,15 @@ Then: TypeAlias = Callable[[], object]
 class Handle:
     """An operation in progress: `wait()` completes it, and `is_completed()` moves it forward.
 
-    Several threads may call both. What follows it is done when its works are complete.
+    Several threads may call both. Functions that `followed_by` adds are called when the messages
+    have arrived.
     """
 
     def __init__(self, works: Sequence["Transfer | Handle"] = ()) -> None:
         self._works, self._then, self._lock = list(works), list[Then](), threading.RLock()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Returns True when the operation is complete. A limit for all waits is NNMPI_TIMEOUT."""
+        """Returns True when the operation is complete; `timeout` is ignored, see NNMPI_TIMEOUT."""
         with self._lock:
             while self._works:
                 self._works[0].wait()
@@ -76,35 +77,38 @@ class Handle:
             self._lock.release()
 
     poll = is_completed
-    """The name of a Transfer, which a handle is as a part of another one."""
+    """`is_completed` under its name in Transfer, so that a handle may be a part of another one."""
 
     def followed_by(self, then: Then) -> "Handle":
-        """Adds what is done last, and returns the handle."""
+        """Adds a function to call when the messages have arrived; returns the handle."""
         self._then.append(then)
         return self
 
 
 class Rows:
-    """The collectives of the ranks of a Comm. All return a Handle, and all ranks call them in the
-    same order; ranks are numbers in the Comm.
+    """The collectives of the ranks of a Comm on rows; each starts an operation, returns a Handle.
 
-    `algorithm` is that of sums. For "auto" the first sum measures, and some sums are set up, for
-    which all ranks wait. Of groups whose calls may be in another order on each rank only one may do
-    so: the others do not `measure`.
+    All ranks call them in the same order. Ranks in arguments are numbers in the Comm.
+
+    algorithm   the algorithm of sums; with "auto" the first sum measures all algorithms, for which
+                all ranks wait
+    measures    False: "auto" chooses by size instead. If ranks may call the collectives of several
+                groups in different orders, only one group may measure, or ranks could wait for
+                each other for ever
     """
 
     def __init__(self, comm: Comm, algorithm: str = "auto", measures: bool = True) -> None:
         self.comm, self.algorithm, self.measures = comm, algorithm, measures
 
     def sum_of(self, nbytes: int) -> str:
-        """The algorithm of a sum of so many bytes."""
+        """The algorithm for a sum of `nbytes` bytes."""
         if self.measures or self.algorithm != "auto":
             return self.algorithm
         return "doubling" if nbytes <= DOUBLING_BYTES else "ring"
 
     @property
     def half(self) -> str:
-        """The algorithm of a reduce-scatter or an all-gather: `algorithm` if it has such halves,
+        """The algorithm of a reduce-scatter or an all-gather: `algorithm` if it exists for these,
         else the ring."""
         return self.algorithm if self.algorithm in REDUCE_SCATTERS else "ring"
 
@@ -119,7 +123,7 @@ class Rows:
         return handle.followed_by(lambda: _reduce(rows, op, row))
 
     def reduce(self, row: Array, root: int, op: ReduceOp = ReduceOp.SUM) -> Handle:
-        """Replaces the row on `root` by its reduction over the ranks."""
+        """Replaces the row on `root` by its reduction over the ranks; other rows are unchanged."""
         return self.all_reduce(row if self.comm.rank == root else row.copy(), op)
 
     def all_gather(self, gathered: Array, row: Array) -> Handle:
@@ -148,7 +152,7 @@ class Rows:
         return Handle([wire_for(self.comm, row).start_broadcast(row, root)])
 
     def scatter(self, row: Array, rows: Sequence[Array], root: int) -> Handle:
-        """Row i of `root` goes to `row` of rank i; `rows` of other ranks are not read."""
+        """Copies row i of `rows` on `root` to `row` on rank i; other ranks do not read `rows`."""
         if self.comm.rank != root:
             return self.recv(row, root, OWN_TAG)
         _copy(row, rows[root])
@@ -156,7 +160,7 @@ class Rows:
         return Handle([wire_for(self.comm, r).isend(r, to, OWN_TAG) for r, to in others])
 
     def gather(self, rows: Sequence[Array], row: Array, root: int) -> Handle:
-        """The row of rank i goes to row i of `root`; `rows` of other ranks are not written."""
+        """Copies `row` of rank i to row i of `rows` on `root`; other ranks do not write `rows`."""
         if self.comm.rank != root:
             return self.send(row, root, OWN_TAG)
         _copy(rows[root], row)
@@ -164,7 +168,7 @@ class Rows:
         return Handle([wire_for(self.comm, r).irecv(r, source, OWN_TAG) for r, source in others])
 
     def all_to_all(self, received: Sequence[Array], sent: Sequence[Array]) -> Handle:
-        """Row i of `sent` goes to rank i, where it becomes the row of this rank in `received`."""
+        """Sends row i of `sent` to rank i, and receives row i of `received` from rank i."""
         rank, size = self.comm.rank, self.comm.size
         _copy(received[rank], sent[rank])
         works: list[Transfer] = []
@@ -176,15 +180,15 @@ class Rows:
         return Handle(works)
 
     def barrier(self) -> Handle:
-        """Is complete when all ranks have called it."""
+        """Returns a handle that is complete when all ranks have called this method."""
         return Handle([self.comm.start(np.zeros(1, np.float32), "doubling")])
 
     def send(self, row: Array, to: int, tag: int = 0) -> Handle:
-        """Sends the row to a rank."""
+        """Sends the row to rank `to`."""
         return Handle([wire_for(self.comm, row).isend(row, to, tag)])
 
     def recv(self, row: Array, source: int, tag: int = 0) -> Handle:
-        """Receives a row from a rank."""
+        """Receives from rank `source` into the row."""
         return Handle([wire_for(self.comm, row).irecv(row, source, tag)])
 
     def _averaged(self, handle: Handle, row: Array, op: ReduceOp) -> Handle:
@@ -194,7 +198,7 @@ class Rows:
 
 
 def check_mean(op: ReduceOp, row: Array) -> None:
-    """Raises TypeError if it is the mean of integers, before anything is sent."""
+    """Raises TypeError for AVG of integers, before anything is sent."""
     if op is ReduceOp.AVG and row.dtype.kind in "iub":
         raise TypeError(f"ReduceOp.AVG of {row.dtype}: sum them, or convert to float32 first")
 

@@ -10,11 +10,11 @@ from nnmpi.distributed.group import joined
 
 
 class DistributedSampler:
-    """Yields the indices of this rank's samples: of an order of all samples, those at rank,
-    rank + replicas, rank + 2 replicas and so on.
+    """Yields the indices of this rank's samples: every `num_replicas`-th index of an order of all
+    samples, starting with number `rank`.
 
-    All ranks have equally many: the order is filled up with indices from its start, or cut with
-    `drop_last`. With `shuffle` the order depends on the seed and on `set_epoch`, which the loop
+    All ranks get equally many: the order is extended by indices from its start, or with
+    `drop_last` cut. With `shuffle` the order depends on the seed and on `set_epoch`, which the loop
     calls before each epoch.
     """
 

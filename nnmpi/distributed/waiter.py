@@ -1,4 +1,4 @@
-"""A thread that completes handles whose rank does not wait for them itself."""
+"""A thread that polls handles and calls a function when each is complete."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ Ended: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Waiter:
-    """Moves handles on, and says when each is complete; MPI must allow several threads."""
+    """Polls handles in a thread, and reports when each is complete; MPI must allow threads."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Handle, Ended]] = []
@@ -22,7 +22,7 @@ class Waiter:
         self._thread: threading.Thread | None = None
 
     def add(self, handle: Handle, ended: Ended) -> None:
-        """Has `ended` called when the handle is complete: now, or later by the thread."""
+        """Calls `ended` when the handle is complete: at once, or later in the thread."""
         if _has_ended(handle, ended):
             return
         self._waiting.append((handle, ended))
