@@ -3,10 +3,10 @@
 >>> import nnmpi
 >>> from nnmpi import nn, optim
 
-Importing it changes nothing in the process; only under the command `nnmpi.train` it holds signals
-back (`held_signals`). It loads what defines models; the Trainer, and what draws and predicts, is
-loaded when its name is used. On some machines `nnmpi.blas.tune()` makes training faster; the
-command calls it when it starts.
+Importing nnmpi changes nothing in the process; only under the command `nnmpi.train` it holds
+signals back (`held_signals`). The import loads tensors, layers and optimizers; the Trainer and
+other names are loaded when they are first used. On some machines `nnmpi.blas.tune()` makes training
+faster; the command calls it when it starts.
 """
 
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
@@ -53,10 +53,10 @@ _ON_USE = {
     "data": "nnmpi.data",
     **_addons.names_of("nnmpi"),
 }
-"""Where the names are that are loaded when they are used first."""
+"""The modules of names that are loaded when they are first used: "module" or "module:name"."""
 
 _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
-"""Programs use these without importing them, as `nnmpi.metrics.accuracy`."""
+"""Packages that programs use without importing them, as in `nnmpi.metrics.accuracy`."""
 
 _MODULES = (
     "accelerator",

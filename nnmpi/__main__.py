@@ -1,5 +1,5 @@
-"""The command `nnmpi NAME ...`, which is `python -m nnmpi.NAME ...`; imports the module of that one
-command only.
+"""The command `nnmpi NAME ...`, the same as `python -m nnmpi.NAME ...`; imports only the module of
+this command.
 
 Exit status: that of the command, or 2 if no command has this name.
 """

@@ -11,5 +11,5 @@ synchronize = cuda.synchronize
 
 
 def current_accelerator(check_available: bool = False) -> backend.Backend | None:
-    """The device of the GPU, whose `type` is "cuda"; None without one."""
+    """The device of the GPU, with the `type` "cuda"; None without a GPU."""
     return backend.get("cuda") if is_available() else None

@@ -10,7 +10,7 @@ rest.
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
     in_ipython      any                a module that is loaded where IPython is
-    methods         one of Trainer     what it calls, with the session and its arguments
+    methods         one of Trainer     the function that it calls, with the session and arguments
     instead         an option          (config, comm): the exit status of the command, which does
                                        this instead of training
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
@@ -20,30 +20,30 @@ rest.
                                        and how tp divides it
     model_checks    an option          (config, model): the same for a model
     language_checks an option          (config, dataset): the same for data that are text
-    serving_ranks   a feature          (config): how many ranks serve others, and compute nothing
+    serving_ranks   a feature          (config): the number of ranks that only serve others
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
     store_kinds     an option          the StoreKind of ranks that have the same parameters
     codecs          an option          (its value, parameters): a call that codes gradients for
                                        messages, and the bytes that it touches
-    codec_traffic   the same           (its value, shapes, bytes of an element, ranks): the name of
+    codec_traffic   an option          (its value, shapes, bytes of an element, ranks): the name of
                                        the codec, and what each rank sends, or None
     device_kernels  a device           the DeviceKernels for its arrays
-    device_settings the same           (config, backend): sets what is of the whole process
-    late_outcomes   the same           (spec, store, optimizer, update): steps whose outcome the
+    device_settings a device           (config, backend): makes settings of the whole process
+    late_outcomes   a device           (spec, store, optimizer, update): steps whose outcome the
                                        host reads during the next one, as DeferredSteps, or None
     convolutions    an algorithm       (x, w, shape): the method of a convolution on the host, and
                                        how many images it takes at a time; None if it has none
     library_sums    an all-reduce      the LibrarySums of that name
     slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
-    twins           an option          (arrangement): that of a second model, trained beside it
-    compared        the same           (strategy, twin's, spec): the Strategy that compares both
+    twins           an option          (arrangement): the arrangement of a second model, trained too
+    compared        an option          (strategy, twin's, spec): the Strategy that compares both
     fitted          an option          (config, workers): options changed for so many workers
-    fitted_notes    an option          (config): what else changes with their number, or ""
-    read_every      an option          (config): after how many steps each it reads the model
+    fitted_notes    an option          (config): a note on other changes with their number, or ""
+    read_every      an option          (config): the number of steps after which it reads the model
     plans           an option          (setup, config, comm): the RunPlan of a run
     simulations     one of `simulate`  the module of the subcommand: HELP, add_options, run
-    sim_options     an option of it    (subcommand, parser): adds it where it belongs
+    sim_options     an option of it    (subcommand, parser): adds it if it is of this subcommand
     memory_limits   an option          (config): the most bytes of a rank, for a plan
     axis_set_ups    an axis of ranks   the AxisSetUp: how models are cut for the ranks along it
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement
@@ -51,10 +51,10 @@ rest.
     outliving       "ulfm"             the module that starts jobs whose ranks outlive others
     supervisors     an option          (comm): the Supervisor of a run that asks for it, or that may
                                        lose ranks
-    restarts        an option          (log): a note on a run that goes on from a checkpoint where
-                                       there is one, and has found none
+    restarts        an option          (log): a note on a run that was to continue from a checkpoint
+                                       and has found none
     layouts         an option          (config, comm): the layout for the ranks of the job
-    undos           "step", "round"    (objects): what keeps, finishes and undoes the last one
+    undos           "step", "round"    (objects): the object that finishes or undoes the last one
     backups         an option          (arrangement): None, or a function of a rank: the traffic of
                                        a backup, and the bytes of memory for backups
     samplers        an option          (comm, config, dataset): the Sampler of a run
@@ -63,12 +63,12 @@ rest.
     reports         an option          (outputs, config, report, writes): None; writes at the end
     start_fields    an option          (arrangement, batches): fields of the start event
     layout_fields   an option          (arrangement): fields of the event of a layout
-    start_lines     a field of these   (event): a line of its text
-    layout_texts    one of a layout    (event): a part of its text
+    start_lines     a field of start   (event): a line of its text
+    layout_texts    a field of layouts (event): a part of its text
     result_lines    a field of results (event): a line of its text
-    sync_phrases    one of these       (event): yields phrases on who waits for whom
-    phrases         the same           (event): yields more phrases on how ranks are used
-    rank_fields     any                (arrangement): its fields about ranks, where it is reported
+    sync_phrases    a field of start   (event): yields phrases on which ranks wait for which
+    phrases         a field of start   (event): yields more phrases on how ranks are used
+    rank_fields     any                (arrangement): fields about its ranks in events
     event_texts     a kind of event    (event): its text
     optimizers      its name           what makes it, of parameters and options of a run
     models          before a colon     a SizedModel, for models whose names begin so
@@ -77,7 +77,7 @@ rest.
     layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
     model_files     "folder"           (path): the ModelFile that the folder is
     state_files     "nested"           the module that divides a state into arrays and a structure
-                    "pickle"           (path): what a file of PyTorch has
+                    "pickle"           (path): the content of a file of PyTorch
                     "streams"          the module that saves to open files, and loads from them
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
     data_options    an option          (config): arguments of `nnmpi.data.load`
@@ -96,9 +96,10 @@ class AddOn(NamedTuple):
 
     modules   its folders and files
     uses      the add-ons that it imports
-    rows      of core's tables, by key: "module:name", or "module" for the module itself
-    commands  by name: the module whose `parser()` has the options, and what the command does
-    files     other files and folders that go with it, besides tests that import its modules
+    rows      its rows of core's tables, {table: {key: "module:name"}}, or "module" for the module
+    commands  by name: the module whose `parser()` defines the options, and a short description
+    files     other files and folders that are removed with the add-on, besides tests that import
+              its modules
     """
 
     modules: tuple[str, ...]
@@ -109,7 +110,10 @@ class AddOn(NamedTuple):
 
 
 def _places(modules: Mapping[str, str], package: str = "") -> dict[str, str]:
-    """Rows of names that modules have: the names of each with spaces between them."""
+    """Rows of the table `names`, {"package.name": "nnmpi.module:name"}.
+
+    `modules` has for each module its names, separated by spaces; `package` is a prefix of keys.
+    """
     return {
         f"{package}{name}": f"nnmpi.{module}:{name}"
         for module, names in modules.items()
@@ -132,7 +136,7 @@ _FUNCTIONS_AND_METHODS = _places(
         "nn.random_writes": "bernoulli",
     }
 )
-"""Functions of tensors that are methods too."""
+"""Rows for functions in nnmpi that are also methods of tensors."""
 
 ADD_ONS = {
     "simulator": AddOn(
@@ -755,41 +759,43 @@ ADD_ONS = {
         commands={"completion": ("nnmpi.completion", "print the completion script of a shell")},
     ),
 }
-"""By name."""
+"""The add-ons by name."""
 
 
 def table(name: str) -> dict[str, str]:
-    """The rows of a table of all add-ons, by key: where each is."""
+    """The rows that all add-ons have in a table: "module:name" by key."""
     return {key: where for a in ADD_ONS.values() for key, where in a.rows.get(name, {}).items()}
 
 
 def names_of(package: str) -> dict[str, str]:
-    """Where the names are that add-ons give to "nnmpi" or to a package in it."""
+    """The names that add-ons add to a package, "nnmpi" or one in it: "module:name" by name."""
     full = {f"nnmpi.{key}".rpartition("."): where for key, where in table("names").items()}
     return {name: where for (of, _, name), where in full.items() if of == package}
 
 
 def row(name: str, key: str) -> Any:
-    """The row of a table with this key, or None if no add-on has it."""
+    """Loads the row of a table with this key; None if no add-on has it."""
     where = table(name).get(key)
     return None if where is None else loaded(where)
 
 
 def needed(name: str, key: str) -> Any:
-    """The row of a table with this key; raises AttributeError if no add-on has it."""
+    """Loads the row of a table with this key; raises AttributeError if no add-on has it."""
     if (found := row(name, key)) is None:
         raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
     return found
 
 
 def rows(name: str) -> Iterator[Any]:
-    """Yields all rows of a table."""
+    """Loads and yields all rows of a table."""
     return map(loaded, table(name).values())
 
 
 def given(name: str, options: object) -> Iterator[Any]:
-    """Yields the rows of a table whose option has another value than by default, or whose feature
-    the options ask for."""
+    """Loads and yields the rows of a table that `options`, such as a Config, ask for.
+
+    The key of a row is an option, which must differ from its default, or a feature.
+    """
     features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
     for key, where in table(name).items():
         if key in features and features[key].asks:
@@ -801,7 +807,7 @@ def given(name: str, options: object) -> Iterator[Any]:
 
 
 def chosen(name: str, options: object) -> Any:
-    """The first of these rows, or None."""
+    """The first row that `given` yields, or None."""
     return next(given(name, options), None)
 
 
@@ -812,12 +818,12 @@ def _features() -> dict[str, Any]:
 
 
 def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
-    """Yields the rows of a table whose keys are among these fields."""
+    """Loads and yields the rows of a table whose keys are in `fields`."""
     return (loaded(where) for key, where in table(name).items() if key in fields)
 
 
 def loaded(where: str) -> Any:
-    """Loads what is at "module:name", or the module itself, and returns it."""
+    """Imports a module and returns it, or, for "module:name", its attribute."""
     module, _, attribute = where.partition(":")
     value = import_module(module)
     return attrgetter(attribute)(value) if attribute else value

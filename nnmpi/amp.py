@@ -13,7 +13,7 @@ from nnmpi.options.notes import note
 
 
 class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
-    """A context, or a decorator of a function, in which layers compute as they do elsewhere."""
+    """A context or decorator that changes nothing: layers compute in the type of their weights."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
 
 
 class GradScaler:
-    """A scaler of losses by 1: in float32 and bfloat16 gradients need no other scale.
+    """A loss scaler whose scale is always 1, since gradients in float32 and bfloat16 need none.
 
     A Trainer with Config(dtype="float16") scales its losses itself.
     """
@@ -75,11 +75,11 @@ class GradScaler:
         return 1.0
 
     def is_enabled(self) -> bool:
-        """Returns what the scaler was made with."""
+        """Returns the argument `enabled` of the scaler."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the scale."""
+        """Returns {"scale": 1.0}, or {} if the scaler is not enabled."""
         return {"scale": 1.0} if self._enabled else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from nnmpi.options.tables import columns
 from nnmpi.parallel.mesh import CUTS
 
 Checkpoint = dict[str, Any]
-"""Facts about a checkpoint, as printed by --json."""
+"""A checkpoint as the JSON object that --json prints."""
 
 HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
@@ -83,8 +83,10 @@ def listed(options: argparse.Namespace) -> CommandOutput:
 
 
 def verified(options: argparse.Namespace) -> CommandOutput:
-    """The output of `verify`: a line for each checkpoint, or for one of them, after reading all its
-    blocks."""
+    """The output of `verify`: reads all blocks of all checkpoints, or of the one at `step`.
+
+    The text has a line for each checkpoint.
+    """
     by_step = _folders(options.directory)
     if options.step is not None:
         by_step = {options.step: _chosen(options)}
@@ -147,7 +149,7 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """The facts about a checkpoint; their `problem` says what is wrong if it is not whole."""
+    """A checkpoint as a JSON object; `problem` is not empty if its manifest or `check` fails."""
     try:
         manifest = read_manifest(folder)
         check(folder, manifest)

@@ -6,8 +6,7 @@ from nnmpi.addons import ADD_ONS
 
 
 class Command(NamedTuple):
-    """An entry of the table: the module whose `parser()` has the options, and what the command
-    does."""
+    """A command: the module whose `parser()` defines its options, and a short description."""
 
     parser: str
     text: str
@@ -17,4 +16,4 @@ COMMANDS = {
     "train": Command("nnmpi.train", "train a model, under mpirun on many ranks"),
     **{name: Command(*entry) for a in ADD_ONS.values() for name, entry in a.commands.items()},
 }
-"""By name: `nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""
+"""The commands by name: `nnmpi NAME` and `python -m nnmpi.NAME` are the same."""

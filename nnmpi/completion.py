@@ -1,5 +1,5 @@
-"""The command `python -m nnmpi.completion`: prints a script with which bash or zsh completes
-`nnmpi`.
+"""The command `python -m nnmpi.completion`: prints the script that makes bash or zsh complete
+command lines of `nnmpi`.
 
 Put `source <(nnmpi completion bash)` into ~/.bashrc, or `source <(nnmpi completion zsh)` into
 ~/.zshrc.
@@ -22,7 +22,7 @@ NAMES = {
     "data": [*DATASETS, *addons.table("datasets")],
     "logger": [f"{name}:" for name in LOGGERS],
 }
-"""Values of options that can be completed, besides files and code."""
+"""Values that completion offers for options without a fixed list of choices."""
 
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 SCRIPT = """_nnmpi() {{
@@ -60,10 +60,10 @@ def script(shell: str) -> str:
 
 
 def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
-    """The `case` branches of one command: for the values of its flags, for its subcommands, for its
-    words.
+    """Yields the `case` branches of one command, of which the shell takes the first that matches.
 
-    The shell takes the first branch that matches.
+    `path` is the command with its subcommands. Branches for the values of its flags come first,
+    then those of its subcommands, then one for its flags and positional arguments.
     """
     known = {o.name: o.metadata["choices"] for o in options()} | NAMES
     words = list[str]()
@@ -79,8 +79,8 @@ def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _case(line: str, words: Iterable[str]) -> str:
-    """A branch that offers `words` where the command line before the cursor matches the pattern
-    `line`."""
+    """The `case` branch that offers `words` if the command line before the cursor matches the shell
+    pattern `line`."""
     return f'        {line}) words="{" ".join(words)}" ;;'
 
 

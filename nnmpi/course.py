@@ -24,7 +24,7 @@ from nnmpi.options.user_files import content, parsed, refusing_others
 
 PACKED = Path(__file__).parent / "assignments"
 COURSE = PACKED if PACKED.is_dir() else Path(__file__).parents[1] / "course"
-"""The folder of assignments and their grader: of an installation, or of a checkout."""
+"""The folder with the assignments and their grader: `assignments` if installed, or `course`."""
 
 HANDED_OUT, RECORD = ("README.md", "adapters.py"), "course.json"
 MOST_BYTES = 1_000_000  # bytes in adapters.py
@@ -89,7 +89,7 @@ def assignments() -> list[str]:
 
 
 def new(given: argparse.Namespace) -> int:
-    """Writes the files of an assignment that students get, with the seed of the student."""
+    """The subcommand `new`: writes the files of an assignment, with the numbers of the student."""
     folder, student = given.folder, given.student or given.folder.resolve().name
     for name in (*HANDED_OUT, RECORD):
         if (folder / name).exists():
@@ -107,12 +107,12 @@ def new(given: argparse.Namespace) -> int:
 
 
 def seed_of(student: str) -> int:
-    """The seed of a student's numbers."""
+    """The seed of the random numbers in a student's assignment: a checksum of the name."""
     return crc32(student.encode())
 
 
 def check(given: argparse.Namespace) -> int:
-    """Grades a folder, and prints points and faults."""
+    """The subcommand `check`: grades a folder, prints points and faults; returns 1 for a fault."""
     assignment, student = _record(given.folder / RECORD)
     adapters = (given.folder / "adapters.py").resolve()
     content(
@@ -141,7 +141,7 @@ def _grader() -> ModuleType:
 
 
 def _record(path: Path) -> tuple[str, str]:
-    """The assignment and the student of a folder."""
+    """The assignment and the student in a course.json; raises ValueError for unusable files."""
     again = "make the folder by nnmpi course new"
     text = content(path, shown(str(path)), 10_000, again)
     with refusing_others(shown(str(path)), again):
@@ -159,7 +159,7 @@ def _report(
     not_loaded: str,
     seconds: float,
 ) -> None:
-    """Prints the results as text or JSON, and writes those of Gradescope and Autolab."""
+    """Prints the results as text or JSON, and writes them for Gradescope and Autolab on request."""
     points, most = (sum(row[key] for row in rows) for key in ("score", "max_score"))
     if given.json:
         facts = {**of_student, "score": points, "max_score": most, "fault": not_loaded}
@@ -180,7 +180,7 @@ def _report(
 
 
 def command(given: argparse.Namespace) -> int:
-    """Runs the command `new` or `check`."""
+    """Runs the subcommand `new` or `check`, and returns its exit status."""
     run: Callable[[argparse.Namespace], int] = given.run
     return run(given)
 

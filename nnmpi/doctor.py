@@ -81,8 +81,7 @@ def _load(settings: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _libraries() -> dict[Library, Launcher | None]:
-    """The MPI libraries of this machine with their launchers; first those that mpi4py looks for
-    first."""
+    """The MPI libraries of this machine with their launchers, in mpi4py's order of search."""
     path = os.environ.get("PATH", "")
     ldconfig = shutil.which("ldconfig", path=os.pathsep.join([path, "/sbin", "/usr/sbin"]))
     prefixes = sys.prefix, site.getuserbase(), sys.base_prefix
@@ -104,7 +103,7 @@ print(versions()["mpi"], *paths[:1], sep=";")
 
 
 def _origin(path: str) -> str:
-    """Returns the installed package that a file is from, with its version, or "no package"."""
+    """Returns the name and version of the MPI package that a file belongs to, or "no package"."""
     for package in importlib.metadata.distributions():
         files = (package.files or ()) if package.name in MPIS else ()
         if Path(path).resolve() in [Path(str(file.locate())).resolve() for file in files]:
@@ -113,7 +112,7 @@ def _origin(path: str) -> str:
 
 
 def _reason(path: str) -> str:
-    """Says why mpi4py has loaded the library at this path, in the order in which it looks."""
+    """Returns the reason why mpi4py has loaded the library at this path, by its search order."""
     if "MPI4PY_LIBMPI" in os.environ:
         return "MPI4PY_LIBMPI names it"
     of_python = [Path(p, "lib") for p in (sys.prefix, site.getuserbase(), sys.base_prefix)]
@@ -131,7 +130,7 @@ def _has(folders: Iterable[Path], path: str) -> bool:
 
 
 def launcher() -> Finding:
-    """Checks that the first mpirun belongs to the library: two ranks find each other."""
+    """Checks that mpirun fits the library that mpi4py loads: two ranks must find each other."""
     path, there = shutil.which("mpirun"), _libraries()
     status, text = _load({})
     file = Path(text.partition(";")[2]).resolve()
@@ -157,7 +156,11 @@ def launcher() -> Finding:
 
 
 def _started(found: str, remedy: str) -> Finding:
-    """The finding of an mpirun that was found, by what two ranks say that it starts."""
+    """Starts two ranks with mpirun, and returns what they found.
+
+    found    the text of the finding so far, which names the mpirun
+    remedy   how to use another mpirun or library, for the case that ranks do not find each other
+    """
     status, text = _two_ranks()
     if status and "as root" in text:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
@@ -258,9 +261,11 @@ def _output(command: list[str]) -> str:
 
 
 def _try(command: list[str], settings: Mapping[str, str] = {}) -> tuple[int, str]:
-    """Runs a command in a new process with more settings in its environment; returns its status and
-    a line of text: the first line of its output or, if it fails, the first line of stderr that
-    names an error; none that is only drawn, as Open MPI frames its messages."""
+    """Runs a command with `settings` in its environment; returns its status and a line of text.
+
+    The line is the first one of the output or, on failure, the first one of stderr that names an
+    error. Lines without letters and digits, with which Open MPI frames messages, are skipped.
+    """
     environment = {**os.environ, **settings}
     try:
         done = subprocess.run(

@@ -52,8 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def known_machine(comm: Comm, out: str, ranks: int) -> Machine | None:
-    """The figures that the file `out` already has, to which new ones are added, or None; only rank
-    0 reads them. Raises ValueError if they are of another machine, or of other `ranks` a node."""
+    """The measurements that the file `out` already has, to which new ones are added, or None.
+
+    Only rank 0 reads the file. Raises ValueError if it was measured on another machine, or with
+    another number of `ranks` per node.
+    """
     if comm.rank or not Path(out).exists():
         return None
     known = read_machine(out)
@@ -66,7 +69,7 @@ def known_machine(comm: Comm, out: str, ranks: int) -> Machine | None:
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Measures this machine, and rank 0 writes the file; every rank calls it."""
+    """Measures this machine; rank 0 writes the file. Every rank calls it."""
     blas.tune()
     chosen = vars(given)
     out, within = chosen.pop("out"), chosen.pop("within")
@@ -90,7 +93,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def _summary(machine: Machine, config: Config, out: str) -> str:
-    """A line about what was measured now, and another about what there was no time for."""
+    """A line about the measurements, and another about those for which no time was left."""
     units = f"no units of {config.model}"
     if machine.models:
         of_sizes = machine.models[0].units

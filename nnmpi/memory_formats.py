@@ -1,5 +1,5 @@
-"""PyTorch's names of memory formats: values that `to` and `contiguous` take, and that change
-nothing, since images are channels-last in memory anyway."""
+"""PyTorch's names of memory formats. `to` and `contiguous` accept and ignore them: nnmpi stores
+images channels-last in memory anyway."""
 
 channels_last = "channels_last"
 contiguous_format = "contiguous_format"

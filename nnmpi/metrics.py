@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 Metric: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
-"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and what to divide it by.
+"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and its divisor.
 
 Both are numbers or arrays of one shape, such as a confusion matrix.
 """

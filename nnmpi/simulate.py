@@ -13,7 +13,7 @@ from nnmpi.options import cli
 from nnmpi.sim.commands import collective, gemm, goodput, pipeline, sync, trace
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
-"""The remedy where memory is too small."""
+"""The advice in the message for a lack of memory."""
 
 
 def parser() -> cli.Parser:

@@ -37,8 +37,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _fit(self, x: Any, y: np.ndarray, loss: Loss) -> Self:
-        """Trains a new model. A Trainer evaluates after each epoch: here on one sample, which
-        nobody reads."""
+        """Trains a new model. A Trainer evaluates after each epoch: here on one sample, to save
+        time."""
         data = (x, y, x[:1], y[:1])
         self.trainer_ = Trainer(Config(**self.options), self.build, data, loss=loss)
         self.trainer_.fit(NullReport())

@@ -5,12 +5,12 @@
 
 Under mpirun, PyTorch's own DistributedDataParallel, FSDP, DTensor and torch.distributed.checkpoint
 then run on the Comms of nnmpi: sums by any of its algorithms (`use`), in the memory of the tensors,
-with its messages for hangs, calls that differ and ranks that are lost, and its ledger (`comm`).
-Importing it starts MPI, and sets the variables that init_process_group reads.
+with messages about hangs, differing calls and lost ranks, and a count of messages and bytes
+(`comm`). Importing this module starts MPI, and sets the variables that init_process_group reads.
 
     Group     torch's process group, over `nnmpi.distributed.rows`
-    Started   its works; a Waiter completes their futures
-    _row      the memory of a tensor, as a row of NumPy
+    Started   torch's Work of a collective; a Waiter completes its future
+    _row      the memory of a tensor, as a 1-D NumPy array
 """
 
 import sys
@@ -34,21 +34,21 @@ from nnmpi.options.user_code import is_named
 
 NAME = "nnmpi"
 OPS = [(getattr(dist.ReduceOp, op.name), op) for op in ReduceOp if hasattr(dist.ReduceOp, op.name)]
-"""PyTorch's reductions, with those of nnmpi."""
+"""Pairs of a reduction of PyTorch and the same one of nnmpi."""
 
 Tensors: TypeAlias = Sequence[Any]
-"""Tensors of PyTorch; of a call with one tensor, a list of that one."""
+"""A list of tensors of PyTorch; calls with one tensor pass a list of length 1."""
 
 _chosen = ["auto"]
 _groups: list["Group"] = []
 
 
 def use(algorithm: str, group: Any = None) -> None:
-    """Sums by this all-reduce of nnmpi from now on, in one group or in all groups: one of
-    `nnmpi.collectives.ALGORITHMS`, "auto", "shared", "mpi", or one's own, "package.module:NAME".
+    """Chooses the all-reduce algorithm of nnmpi for later sums, in one group or in all groups.
 
-    Reduce-scatters and all-gathers take it if they have it, and else the ring. All ranks choose the
-    same.
+    It is one of `nnmpi.collectives.ALGORITHMS`, "auto", "shared", "mpi", or the user's
+    "package.module:NAME". Reduce-scatters and all-gathers use the algorithm of the same name if
+    there is one, else the ring. All ranks must choose the same.
     """
     if algorithm not in (*NAMES, "auto") and not is_named(algorithm):
         raise ValueError(
@@ -79,7 +79,7 @@ def _group_of(group: Any) -> "Group":
 
 
 def _coalesced(name: str) -> Callable[..., "Started"]:
-    """Makes the method that calls another one for each output and its input."""
+    """Makes a method that calls the method `name` for each pair of an output and an input."""
 
     def method(self: "Group", outputs: Tensors, inputs: Tensors, opts: Any = None) -> "Started":
         pairs = zip(outputs, inputs, strict=True)
@@ -91,7 +91,7 @@ def _coalesced(name: str) -> Callable[..., "Started"]:
 class Group(dist.ProcessGroup):  # type: ignore[misc]
     """A process group of PyTorch whose collectives are those of a Comm.
 
-    Its methods have the names and arguments that PyTorch calls; each returns a work.
+    Its methods have the names and arguments with which PyTorch calls them; each returns a Work.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -100,7 +100,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         _groups.append(self)
 
     def shutdown(self) -> None:
-        """Frees the Comm of a part of the ranks; PyTorch calls it when the group ends."""
+        """Frees the Comm, unless it is that of all ranks; PyTorch calls it when the group ends."""
         _groups.remove(self)
         if self.rows.comm is not world():
             self.rows.comm.free()
@@ -118,7 +118,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         self._name = name
 
     def _set_group_desc(self, description: str) -> None:
-        """The description names the Comm."""
+        """Does nothing: `group_desc` names the Comm."""
 
     # ---- reductions
 
@@ -215,7 +215,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         call: Callable[..., Handle],
         *arguments: Any,
     ) -> "Started":
-        """Calls `call(row, *arguments)`, and has `backs` done when its messages have arrived."""
+        """Calls `call(row, *arguments)`; when its messages have arrived, calls each of `backs`."""
         label = f"{NAME}.{name} of {row.nbytes:,} bytes"
         with _in_profile(label):
             handle = call(row, *arguments)
@@ -225,7 +225,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class Started(dist._Work):  # type: ignore[misc]
-    """A work of PyTorch: a collective that has begun, and the tensors of its result."""
+    """A Work of PyTorch: a collective that has begun, and the tensors of its result."""
 
     def __init__(self, handle: Handle, result: Tensors, comm: Comm, label: str) -> None:
         super().__init__()
@@ -234,12 +234,12 @@ class Started(dist._Work):  # type: ignore[misc]
 
     @classmethod
     def of(cls, works: Sequence["Started"], result: Tensors) -> "Started":
-        """Several works as one, which is complete when all are."""
+        """Joins several works into one, which is complete when all of them are."""
         handle = Handle([work.handle for work in works])
         return cls(handle, result, works[0]._comm, works[0]._label)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Returns when the result is there; NNMPI_TIMEOUT limits waits, and no argument does."""
+        """Returns when the result is complete; `timeout` is ignored: NNMPI_TIMEOUT limits waits."""
         with _in_profile(f"wait: {self._label}"):
             return self.handle.wait()
 
@@ -252,8 +252,10 @@ class Started(dist._Work):  # type: ignore[misc]
         return self._result
 
     def get_future(self) -> Any:
-        """A future of the result, for which PyTorch waits in its own code; a thread completes it,
-        where MPI allows several threads."""
+        """A future of the result, for code of PyTorch that waits for futures.
+
+        A thread completes it; if MPI allows only one thread, this method waits for the result.
+        """
         if self._future is None:
             self._future = Future()
             if not self._comm.any_thread:
@@ -278,8 +280,11 @@ _waiter = Waiter()
 
 
 def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
-    """The elements or bytes of a tensor as a row in the same memory, and a function that does
-    nothing; of a tensor with gaps a copy, and a function that copies it back."""
+    """Returns a tensor as a 1-D array of elements or bytes, and a function to call after a write.
+
+    The array shares the tensor's memory. If the tensor is not contiguous, the array is a copy, and
+    the function copies it back into the tensor.
+    """
     values = tensor.detach()
     if values.device.type != "cpu":
         raise TypeError(
@@ -299,7 +304,7 @@ def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
 
 
 _bytes = partial(_row, as_bytes=True)
-"""The row of a tensor that is moved only, of any type."""
+"""`_row` as bytes, for tensors of any type that are moved but not summed."""
 
 
 def _all_bytes(tensors: Tensors) -> tuple[list[Array], list[Then]]:
@@ -322,7 +327,7 @@ def _nothing() -> None:
 
 
 def _op(opts: Any) -> ReduceOp:
-    """The reduction that options name: sums, where there are none."""
+    """The reduction that PyTorch's options name; SUM without options."""
     if opts is None:
         return ReduceOp.SUM
     op = next((ours for theirs, ours in OPS if opts.reduceOp == theirs), None)
@@ -344,7 +349,7 @@ def _in_profile(label: str) -> Any:
 
 
 def _make(opts: Any, _: Any) -> Group:
-    """Makes a group, which its members alone call; the default group names no members."""
+    """Makes a group, which only its members call; for the default group, none are listed."""
     members, job = list(opts.global_ranks_in_group), world()
     return Group(job.group(members) if members else job)
 

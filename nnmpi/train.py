@@ -1,6 +1,6 @@
 """The command `python -m nnmpi.train`: trains a model, under mpirun on many ranks.
 
-Exit status: 0 trained, 1 failed, 2 unusable arguments, 75 suspended: --resume goes on from a
+Exit status: 0 trained, 1 failed, 2 unusable arguments, 75 suspended: --resume continues from a
 checkpoint, 130 stopped by Ctrl-C, or by SIGUSR1 without --checkpoint-dir. If several ranks stop or
 fail together, the first of them has this status, and the others have 0.
 
@@ -69,7 +69,7 @@ def parser() -> cli.Parser:
 
 
 def config(arguments: Sequence[str]) -> Config:
-    """The Config that the arguments give, with the options of the --config file below the flags."""
+    """The Config of the command line: its flags override the options of the --config file."""
     given = vars(parser().parse_args(arguments))
     path, is_trusted = given.pop("config", None), given.pop("allow_code")
     of_file = Config() if path is None else cli.from_toml(path)
@@ -89,8 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command in a process that then ends: from here on it ignores signals that stop a
-    run."""
+    """Runs the command and returns its exit status, in a process that ends afterwards.
+
+    After the run, signals that would stop a run are ignored.
+    """
     # a list, as Event.set takes a lock, which the interrupted thread may hold
     early: list[int] = []  # signals before the first step
     handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all ranks
@@ -132,7 +134,10 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
 
 
 def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
-    """Makes a Trainer as the config says, runs it, and returns the exit status."""
+    """Makes a Trainer from the config, runs it, and returns the exit status.
+
+    `early` has the signals that arrived before: if there are any, the run stops early.
+    """
     try:
         if instead := addons.chosen("instead", c):
             return int(instead(c, comm))
@@ -171,11 +176,12 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
 
 
 def opened(trainer: Trainer, comm: Comm) -> Report | None:
-    """The report of rank 0, opened before the run begins, or None if `fit` is to open it. Every
-    rank of the job calls it.
+    """Opens the report of rank 0 before the run begins; every rank of the job calls it.
+
+    Returns None on other ranks, and if a rank is lost: then `fit` opens the report.
 
     If a rank is lost during the call, `fit` notices it too, and arranges the remaining ranks. If
-    one was lost earlier, others may be in `fit` already, so this function communicates with nobody.
+    one was lost earlier, others may be in `fit` already, so this function does not communicate.
     """
     if comm.is_abandoned:
         return None
@@ -193,8 +199,10 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
 
 
 def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
-    """The config of the arguments, with the threads of BLAS set for it; an error on one rank is
-    raised on all."""
+    """Returns the config of the arguments, and sets the threads of BLAS for it.
+
+    Every rank calls it; an error on one rank is raised on all.
+    """
 
     def read() -> Config:
         blas.tune()
@@ -242,16 +250,18 @@ def interrupt(*_: object) -> NoReturn:
 
 
 def interrupted(comm: Comm, how: str) -> int:
-    """Prints that the run was interrupted, and returns status 130; of several ranks it ends the
-    others."""
+    """Prints that the run was interrupted, ends the other ranks, and returns exit status 130."""
     if comm.size > 1:
         comm.abort(f"interrupted{how}", 130)
     return fail(f"interrupted{how}", 130)
 
 
 def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
-    """Prints the error of a run, and returns the exit status; ends the other ranks of the job
-    unless they have the error too, or can go on without this rank."""
+    """Prints the error of a run, and returns the exit status.
+
+    Ends the other ranks of the job, unless they have the same error or can continue without this
+    rank.
+    """
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
@@ -276,8 +286,11 @@ def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> 
 
 
 def ignore_stops() -> None:
-    """Ignores the signals that stop a run. Meanwhile this thread blocks them: Python complains of a
-    signal that arrives while its handler is removed."""
+    """Sets the signals that stop a run to be ignored.
+
+    This thread blocks them while their handlers are replaced: otherwise Python reports an error if
+    one arrives in between.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     for number in STOPS:
         handle(number, signal.SIG_IGN)
@@ -286,7 +299,7 @@ def ignore_stops() -> None:
 
 @contextmanager
 def restored_handlers() -> Iterator[None]:
-    """Restores, after the block, the handlers that signals which stop a run had before it."""
+    """A context that restores the handlers of the signals that stop a run when it ends."""
     handlers = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
     try:
         yield

@@ -34,10 +34,9 @@ def parser() -> cli.Parser:
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of the page of runs; the version of its values counts how often the files have
-    changed.
+    """A server of the page of runs; `values` has a version, which counts changes of the files.
 
-    Each connection has a thread, because browsers open some that they send nothing on.
+    Each connection has a thread, because browsers open connections on which they send nothing.
     """
 
     def __init__(self, port: int, files: Sequence[str]) -> None:
@@ -47,8 +46,7 @@ class PageServer(ThreadingHTTPServer):
         super().__init__((HOST, port), PageHandler)
 
     def newer_values(self, version: str) -> Mapping[str, Any]:
-        """The values of the page, {} if the browser already has this version of them, or a
-        problem."""
+        """The values of the page; {} if `version` is the newest; {"problem": ...} on an error."""
         try:
             with self._lock:
                 self._refresh()
@@ -71,7 +69,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """Answers requests: / is the page, /data?VERSION the values that are newer than VERSION."""
+    """Answers requests: / is the page; /data?VERSION gives the values if they are newer."""
 
     server: PageServer
     timeout = 60.0  # seconds for which a connection may be idle
