@@ -75,6 +75,8 @@ rest.
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
     recomputed      a --recompute      the class of the layers that it makes run again
     layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
+    layout_axes     one of --layout    the Marker of ways that cut this axis of activations
+    layout_ways     one of --layout    the same, for the name of these ways
     model_files     "folder"           (path): the ModelFile that the folder is
     state_files     "nested"           the module that divides a state into arrays and a structure
                     "pickle"           (path): the content of a file of PyTorch
@@ -525,6 +527,13 @@ ADD_ONS = {
                 "nnmpi.nn.layers.experts:Experts": "nnmpi.parallel.tensor.experts:EXPERTS_RULE",
                 "nnmpi.nn.layers.experts:Router": "nnmpi.parallel.tensor.experts:ROUTER_RULE",
             },
+        },
+    ),
+    "image-rows": AddOn(
+        modules=("nnmpi.parallel.tensor.image_rows",),
+        rows={
+            "layout_axes": {"rows": "nnmpi.parallel.tensor.image_rows.cut:IMAGE_ROWS"},
+            "layout_ways": {"spatial": "nnmpi.parallel.tensor.image_rows.cut:IMAGE_ROWS"},
         },
     ),
     "transformer": AddOn(

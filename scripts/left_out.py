@@ -27,6 +27,8 @@ ASKS = re.compile(
     rf"|(model|data set) '({NAMES})\b[^']*' is (unknown|not known)"
     rf"|has no (attribute )?'({NAMES})'"
     rf"|fixture '({NAMES})' not found"
+    rf"|'({NAMES})' is neither AXIS:"
+    rf"|\blayout [^\s=]+({NAMES}): the ways of "
     rf"|\b({NAMES}) is of an add-on that is not here"
 )
 MISSES = re.compile(rf"No module named '({NAMES})\b")

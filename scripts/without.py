@@ -127,6 +127,8 @@ def names_of(gone: set[str]) -> Iterator[str]:
         yield from ADD_ONS[name].modules
         for table in BY_NAME:
             yield from (key.rpartition(".")[2] for key in ADD_ONS[name].rows.get(table, {}))
+        yield from (f"{axis}:tp" for axis in ADD_ONS[name].rows.get("layout_axes", {}))
+        yield from (f"={way}" for way in ADD_ONS[name].rows.get("layout_ways", {}))
 
 
 def options_of(gone: set[str]) -> Iterator[str]:

@@ -76,7 +76,7 @@ CUTS = {
     "batch": ("dp", "tp"),
     "length": ("tp",),
     **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
-    "rows": ("tp",),
+    **dict.fromkeys(addons.table("layout_axes"), ("tp",)),
     "columns": (),
 }
 """The axes of core's mesh along which each axis of activations may be cut."""

@@ -14,10 +14,9 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.context.sequence_cut import sequences_of
-from nnmpi.parallel.tensor.halo import Halo, window_of_rows
 from nnmpi.parallel.tensor.ops import DOUBLING_BYTES
 from nnmpi.parallel.tensor.sharding import ShardedLayer
-from nnmpi.parallel.tensor.ways import HALO, LayerMessage
+from nnmpi.parallel.tensor.ways import LayerMessage
 from nnmpi.schedules.op import Kind
 
 PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
@@ -33,8 +32,8 @@ def in_passes(
     alike = defaultdict[Hashable, list[ShardedLayer]](list)  # the layers of blocks
     for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
         if a.runs(layer.node, rank):
-            has_rows = any(message.message.by is Collective.MESSAGE for message in layer.sends)
-            alike[has_rows and layer.node, repr(layer.sends)].append(layer)
+            has_messages = any(message.message.each for message in layer.sends)
+            alike[has_messages and layer.node, repr(layer.sends)].append(layer)
     for layers in alike.values():
         nodes = [layer.node for layer in layers]
         for message in layers[0].sends:
@@ -89,25 +88,23 @@ def _by_ring(
     yield Exchange(*how, edges=edges, sums=sums)
 
 
-def _of_halo(
+def _by_messages(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields the messages of image rows that neighbours need from this rank, or of gradients of the
-    rows that it has received."""
-    ends, row = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
-    height = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].sample[1]
+    """Yields the messages that a rank sends to others, such as the image rows that they need."""
+    ends, elements = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
+    assert message.message.each is not None
     at = a.mesh.coordinates(rank)["tp"]
-    halo = Halo.of(window_of_rows(a.graph, layer.node), height, a.sharding.ranks, at)
-    for rows in halo.sent() if message.message is HALO else halo.received():
-        if rows * row:
-            yield Exchange("rows", Collective.MESSAGE, "", ends, rows * row, a.dtype, Kind.F)
+    for times in message.message.each(a.graph, layer.node, a.sharding.ranks, at):
+        if n := times * elements:
+            yield Exchange("activations", Collective.MESSAGE, "", ends, n, a.dtype, Kind.F)
 
 
 EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
     Collective.ALL_REDUCE: _by_sum,
     Collective.ALL_GATHER: _by_ring,
     Collective.REDUCE_SCATTER: _by_ring,
-    Collective.MESSAGE: _of_halo,
+    Collective.MESSAGE: _by_messages,
 }
 """Functions that yield the exchanges of a layer's message in a pass, by its collective."""
 

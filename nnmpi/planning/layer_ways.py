@@ -24,7 +24,7 @@ from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import follows, possible
 from nnmpi.parallel.tensor.sharding import describe
-from nnmpi.parallel.tensor.ways import PARTIAL_GRADIENT, POSITIONS, SAMPLE_CUT, SPATIAL
+from nnmpi.parallel.tensor.ways import PARTIAL_GRADIENT, POSITIONS, SAMPLE_CUT
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.layer_messages import of_layer, passes_of, summed
@@ -112,7 +112,7 @@ class _Prices:
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
         how = choice.way.pattern.how
-        if how == SPATIAL.how:
+        if choice.way.of_layout:
             return self._whole[k] * _largest_part(choice.bounds)
         follows_samples = choice.output is SAMPLE_CUT and not choice.way.rebuilds
         if follows_samples or how == "samples":

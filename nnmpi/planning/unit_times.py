@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi import addons
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
@@ -17,7 +18,7 @@ from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLE_CUT, SPATIAL
+from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import Curve, Machine, MeasuredModel
 
@@ -39,11 +40,11 @@ CutKey: TypeAlias = tuple[int, int, bool, str]
 
 class UnitShares(NamedTuple):
     """The share of each unit's multiplications that the busiest rank does, and whether it does them
-    on some of the samples, or on some rows of the images."""
+    on some of the samples, or on a part of an axis that layouts alone cut."""
 
     share: np.ndarray
     by_samples: np.ndarray
-    by_rows: np.ndarray
+    by_layout: np.ndarray
 
 
 class ModelTimes:
@@ -107,7 +108,7 @@ class ModelTimes:
             cut = _measured(self._measured[tp], samples)
         if not layout:
             return cut
-        is_shared = (parts.by_rows | (parts.share == 1))[:, None]
+        is_shared = (parts.by_layout | (parts.share == 1))[:, None]
         few = self.whole(ceil(samples / tp))
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
@@ -173,8 +174,8 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
             for rank in (ranks if branches.nodes else ranks[:1])
         )
         by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
-        by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
-        rows.append((most / total if total else 1.0, by_samples, by_rows))
+        of_layout = all(_is_by_layout(graph, sharding, ways, node) for node in nodes)
+        rows.append((most / total if total else 1.0, by_samples, of_layout))
     return UnitShares(*map(np.array, zip(*rows, strict=True)))
 
 
@@ -199,7 +200,7 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
     """The bounds of the parts of a node along tp; None if the node is not cut."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
-    if ways.get(node.name) == SPATIAL.how:
+    if ways.get(node.name) in addons.table("layout_ways"):
         return next(layer.bounds for layer in sharding.layers if layer.path == node.name)
     outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
     weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
@@ -213,9 +214,14 @@ def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool
     return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]
 
 
-def _is_by_rows(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if each rank along tp computes a node on some rows of the images."""
+def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """True if each rank along tp computes a node on a part of an axis that layouts alone cut, such
+    as some rows of the images."""
     if node.name in ways:
-        return ways[node.name] == SPATIAL.how
+        return ways[node.name] in addons.table("layout_ways")
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
-    return any(cut and cut == IMAGE_ROWS.cut(edge, sharding.ranks) for cut, edge in cuts)
+    return any(
+        cut and cut == marker.cut(edge, sharding.ranks)
+        for cut, edge in cuts
+        for marker in addons.rows("layout_ways")
+    )

@@ -7,15 +7,12 @@ from types import EllipsisType
 from typing import NamedTuple
 
 from nnmpi.nn.graph import Edge, Graph, Node
-from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
 from nnmpi.parallel.tensor.possible import follows, keeps_cut, possible, takes_samples, variables_of
 from nnmpi.parallel.tensor.specs import BySamples
 from nnmpi.parallel.tensor.ways import (
     ELEMENTWISE_WAY,
     GATHER_OUTPUT,
-    HALO,
-    IMAGE_ROWS,
     PARTIAL_GRADIENT,
     POSITIONS,
     SAMPLE_CUT,
@@ -26,7 +23,6 @@ from nnmpi.parallel.tensor.ways import (
     Marker,
     Message,
     Way,
-    of_row,
 )
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=BySamples)
@@ -40,8 +36,8 @@ class PlanCost(NamedTuple):
     plan decides bits and must be the same on every machine.
 
     copied  elements of parameters that every rank has, although their layer could be divided
-    whole   with sequence parallelism and `rows:tp`: elements of a sample, between nodes, that every
-            rank has
+    whole   with sequence parallelism, and where a layout names an axis of an add-on: elements of a
+            sample, between nodes, that every rank has
     sent    elements of a sample: summed ones count twice, gathered and reduce-scattered ones once.
             Tokens sent to experts do not count, since that way leaves the fewest activations whole.
             Where a plan looks for the fastest ways, seconds
@@ -118,8 +114,8 @@ class NodeChoices:
         ways = self.ways[k]
         size = sum(graph.variables[v].size for v in node.variables)
         for way in ways:
-            if IMAGE_ROWS in way.markers:
-                yield from self._by_rows(k, way, states, -(-2 * size // max(self.per_step, 1)))
+            if way.of_layout:
+                yield from way.of_layout.choices(self, k, way, states)
             elif len(set(states)) == 1:
                 yield from self._cut_by(node, way, states[0])
         needs_division = any(way.input is None for way in ways)
@@ -139,40 +135,16 @@ class NodeChoices:
         graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):
             return
-        variables = self._terms(node)
+        variables = self.terms(node)
         if follows(node):
             if None not in states:
                 way, output = FOLLOWS_SAMPLES, SAMPLE_CUT
                 yield NodeChoice(way, PlanCost(), output=output, variables=variables)
             return
         way = BY_SAMPLES._replace(input=None) if None in states else BY_SAMPLES
-        cost = summed.plus(self._cost(node, *way.pattern.sends))
+        cost = summed.plus(self.cost(node, *way.pattern.sends))
         choice = NodeChoice(way, cost, output=SAMPLE_CUT, variables=variables)
-        yield from (choice, self._gathered(node, choice))
-
-    def _by_rows(
-        self, k: int, way: Way, states: Sequence[AxisCut | None], summed: int
-    ) -> Iterator[NodeChoice]:
-        """Yields the choices of a layer that is cut along image rows: one leaves the output cut,
-        one gathers it."""
-        graph, node, ranks = self.graph, self.graph.nodes[k], self.ranks
-        x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-        rows, out_rows, pooled = (IMAGE_ROWS.cut(edge, ranks) for edge in (x, y, made_by(graph, k)))
-        if rows is None or {*states} != {None if way.input is None else rows}:
-            return
-        if way.output is not None and pooled is None:
-            return
-        output = None if way.output is None else out_rows
-        if is_fused_pooling(graph, k):
-            yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, out_rows)
-            return
-        if HALO in way.pattern.sends:
-            summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
-        cost = self._cost(node, *way.pattern.sends).plus(PlanCost(sent=summed))
-        choice = NodeChoice(way, cost, rows.bounds, False, output, self._terms(node))
-        yield choice
-        if output is not None:
-            yield self._gathered(node, choice)
+        yield from (choice, self.gathered(node, choice))
 
     def _cut_by(self, node: Node, way: Way, state: AxisCut | None) -> Iterator[NodeChoice]:
         """Yields the choices of one way of a layer, with the output left cut, and gathered."""
@@ -228,7 +200,7 @@ class NodeChoices:
         """Yields the choices of one way of a layer whose channels are divided at `bounds`."""
         y = self.graph.edges[node.outputs[0]]
         variables = _cuts(self.graph, node, way, bounds)
-        cost = self._cost(node, *way.pattern.sends)
+        cost = self.cost(node, *way.pattern.sends)
         if way.output is None or isinstance(way.output, Marker):
             output = None if way.output is None else way.output.cut(y, self.ranks)
             yield NodeChoice(way, cost, bounds, False, output, variables)
@@ -238,9 +210,9 @@ class NodeChoices:
         if y.sample[output.axis] == bounds[-1]:
             yield choice
         if way.pattern.divides:
-            yield self._gathered(node, choice)
+            yield self.gathered(node, choice)
 
-    def _terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
+    def terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
         """Returns the variables of a layer that stays whole on each rank; each rank has a term of
         the gradients of its parameters."""
         variables = self.graph.variables
@@ -248,12 +220,13 @@ class NodeChoices:
             (v, PARTIAL_GRADIENT if variables[v].is_parameter else None) for v in node.variables
         )
 
-    def _gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
+    def gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
         """Returns the choice with an output that is all-gathered."""
-        cost = choice.cost.plus(self._cost(node, GATHER_OUTPUT))
+        cost = choice.cost.plus(self.cost(node, GATHER_OUTPUT))
         return choice._replace(cost=cost, gathers=True, output=None)
 
-    def _cost(self, node: Node, *messages: Message) -> PlanCost:
+    def cost(self, node: Node, *messages: Message) -> PlanCost:
+        """Returns the cost of messages of a layer."""
         return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
 
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
+from nnmpi import addons
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.tensor.choices import NodeChoice
-from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, SAMPLES, WHOLE, Marker
+from nnmpi.parallel.tensor.ways import POSITIONS, SAMPLES, WHOLE, Marker
 
-BATCH, ROWS = "batch", "rows"
+BATCH = "batch"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
 """The axis names that `channels:tp` allows; every other name allows only itself."""
 
@@ -38,21 +38,22 @@ class Constraints(NamedTuple):
 
     @property
     def cuts(self) -> list[Marker]:
-        """The markers of what may be cut besides channels and positions: samples, and image
-        rows."""
-        by_rows = "spatial" in self.ways.values() or self.names_rows
+        """The markers of what may be cut besides channels and positions: samples, and what add-ons
+        cut."""
         by_samples = bool(self.ways) or BATCH in self.names
-        return [SAMPLES] * by_samples + [IMAGE_ROWS] * by_rows
+        asked = addons.of_fields("layout_ways", self.ways.values())
+        return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]
 
     @property
-    def names_rows(self) -> bool:
-        """True if images are to be cut along rows wherever possible."""
-        return ROWS in self.names
+    def named(self) -> list[Marker]:
+        """The markers of add-ons whose axes are to be cut wherever possible."""
+        return [*addons.of_fields("layout_axes", self.names)]
 
     @property
     def per_step(self) -> int:
-        """The samples of a step if the search weighs samples or rows against channels; else 0."""
-        return self.samples * bool(self.names & {BATCH, ROWS})
+        """The samples of a step if the search weighs samples, or what add-ons cut, against
+        channels; else 0."""
+        return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
         """Returns True if the names allow a choice for a layer."""
@@ -61,8 +62,8 @@ class Constraints(NamedTuple):
             return not by_samples or follows(node)
         if choice.way.pattern.how == "samples":
             return BATCH in self.names or not self.names or follows(node)
-        if choice.way.pattern.how == "spatial" and choice.way.input is None:
-            return self.names_rows or not self.names
+        if choice.way.of_layout and choice.way.input is None:
+            return choice.way.output in self.named or not self.names
         name = _cut_of(graph, node, choice)
         allowed = OF_CHANNELS if "channels" in self.names else self.names
         return not (self.names and name) or name in allowed
@@ -114,17 +115,17 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
 
     A pattern selects only layers that have the way. Layers within branches of ranks have no choice.
     Layers that work on a part of their input unchanged have none either, except where the path of a
-    layer that exchanges image rows is given literally. Raises ValueError for a pattern that selects
+    layer is given literally with a way of an add-on. Raises ValueError for a pattern that selects
     nothing, and for a path whose layer does not have the way.
     """
-    wanted = dict[str, str]()
+    wanted, of_add_ons = dict[str, str](), addons.table("layout_ways")
     for pattern, how in ways.items():
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
-        free = (n for n in named if not follows(n) or (n.name, how) == (pattern, "spatial"))
-        ways_of = dict[str, list[str]]()
+        free = (n for n in named if not follows(n) or (n.name == pattern and how in of_add_ons))
+        ways_of, markers = dict[str, list[str]](), (POSITIONS, SAMPLES, *addons.rows("layout_ways"))
         for n in free:
-            names = [way.pattern.how for way in (WHOLE, *possible(graph, n, [*Marker]))]
+            names = [way.pattern.how for way in (WHOLE, *possible(graph, n, markers))]
             ways_of[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]
         having = [name for name, names in ways_of.items() if how in names]
         if not having or (pattern in ways_of and pattern not in having):
@@ -136,27 +137,6 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
             raise ValueError(f"layout {pattern}={how}: {why}")
         wanted |= dict.fromkeys(having, how)
     return wanted
-
-
-def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
-    """Raises ValueError if a layer cannot be cut along image rows as requested: it has no images,
-    images with fewer rows than ranks, or runs fused with the layer before it."""
-    node = graph.nodes[k]
-    layer = f"layer {node.name} ({node.kind})"
-    for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):
-        if len(edge.sample) != 3:
-            raise ValueError(f"{layer} {does} no images that could be cut along rows: leave it out")
-        if IMAGE_ROWS.cut(edge, ranks) is None:
-            size = "x".join(map(str, edge.sample[1:]))
-            raise ValueError(
-                f"{layer} {does} images of {size}, whose rows cannot be divided among {ranks} "
-                f"ranks along tp: use --tp {edge.sample[1]} or less, or cut this layer differently"
-            )
-    if is_fused_pooling(graph, k):
-        raise ValueError(
-            f"{layer} is fused with the layer before it, and is always cut like that one: leave "
-            "this layer out, and name the one before it"
-        )
 
 
 def refuse_positions(graph: Graph, ranks: int) -> None:

@@ -6,20 +6,23 @@ from typing import Any
 
 from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
 from nnmpi.parallel.tensor.rules import OPS, rule_of, ways
-from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, Marker, Way
+from nnmpi.parallel.tensor.ways import POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
     """Returns the ways of a layer with its settings; none if it is called with anything but tensors
     of samples.
 
-    Ways that cut positions, samples or image rows are included if `cuts` has these markers.
+    Ways that cut positions, samples or what a layout asks for are included if `cuts` has these
+    markers.
     """
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
         return []
-    fitting = (way for way in ways(node.layer) if way.markers <= {*cuts})
-    inputs = len(node.arguments[0])
+    known, inputs = ways(node.layer), len(node.arguments[0])
+    for cut in filter(None, (marker.of_layout for marker in cuts)):
+        known = cut.ways(node.layer, known)
+    fitting = (way for way in known if way.markers <= {*cuts})
     possible_ways = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
     for way in possible_ways if rule_of(node.layer) is None else ():
         _check_own(graph, node, way)
@@ -59,11 +62,11 @@ def follows(node: Node) -> bool:
     """Returns True if a layer has no parameters and works as it is on a part of its input: its
     output is then cut like its input.
 
-    Layers that need rows of images from the neighbouring ranks, such as pooling, count too.
+    Layers that change only where a layout asks for it, such as pooling by rows, count too.
     """
     if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False
-    return not any(way.rebuilds for way in ways(node.layer) if IMAGE_ROWS not in way.markers)
+    return not any(way.rebuilds for way in ways(node.layer))
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:

@@ -10,20 +10,16 @@ from math import prod
 from typing import Any, NamedTuple
 
 from nnmpi import addons, nn
-from nnmpi.arrays.kernels.window import pair
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.parallel.tensor import image_rows, layers
+from nnmpi.parallel.tensor import layers
 from nnmpi.parallel.tensor.conv import ColumnConv1d, ColumnConv2d, RowConv1d, RowConv2d
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.ways import (
     BY_CHANNEL,
     ELEMENTWISE_WAY,
-    IMAGE_ROWS,
     POSITIONS,
     SAMPLES,
-    SPATIAL,
-    SPATIAL_OF_WHOLE,
     Options,
     Way,
 )
@@ -84,18 +80,6 @@ def _has_many_slopes(settings: Options) -> bool:
     return bool(settings["num_parameters"] > 1)
 
 
-def _has_equal_windows(settings: Options) -> bool:
-    """Returns True if a window at the border of an image equals one inside, with padding around the
-    image."""
-    excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
-    unusual = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
-    return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(unusual))
-
-
-def _is_mean(settings: Options) -> bool:
-    return bool(settings["output_size"] == (1, 1))
-
-
 _SCALED = {"weight": 0, "bias": 0}
 _STATISTICS = {"running_mean": 0, "running_var": 0}
 
@@ -113,13 +97,6 @@ _GROUPS = Way(
     block=_group_of_inputs,
     behind=_groups_of_convolution,
 )
-_BY_ROWS = Way(IMAGE_ROWS, IMAGE_ROWS)
-_WINDOWS = _BY_ROWS._replace(fits=_has_equal_windows, named=SPATIAL)
-_SPATIAL = _WINDOWS._replace(part=image_rows.SpatialConv2d)
-_SPATIAL_OF_WHOLE = _SPATIAL._replace(input=None, named=SPATIAL_OF_WHOLE)
-_DROPPED_ROWS = _BY_ROWS._replace(part=image_rows.SpatialDropout2d)
-_MASKED_ROWS = _BY_ROWS._replace(sizes=("part",), part=image_rows.SpatialDropout)
-_MEAN = Way(IMAGE_ROWS, None, fits=_is_mean, part=image_rows.SpatialMean)
 _BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
 _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
 _NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
@@ -130,19 +107,18 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.Embedding: LayerRule((_ROWS, _ROWS._replace(output=POSITIONS))),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), LayerRule((_NORM,))),
     nn.Conv1d: LayerRule((_COLUMN_1D, _ROW_1D)),
-    nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS, _SPATIAL, _SPATIAL_OF_WHOLE)),
-    nn.BatchNorm1d: LayerRule((_BATCH_NORM,)),
-    nn.BatchNorm2d: LayerRule((_BATCH_NORM, _BY_ROWS._replace(part=image_rows.SpatialBatchNorm2d))),
+    nn.Conv2d: LayerRule((_COLUMN_2D, _ROW_2D, _GROUPS)),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), LayerRule((_BATCH_NORM,))),
     **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
-    nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=image_rows.SpatialPReLU))),
+    nn.PReLU: LayerRule((_SLOPES,)),
     nn.ChannelsFirst: LayerRule((Way(-1, 0),)),
-    nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",)))),
-    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _DROPPED_ROWS)),
+    nn.Dropout: LayerRule((Way(..., ..., sizes=("part",)),)),
+    nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)),)),
     nn.Flatten: LayerRule((Way(0, 0, fits=_joins_all_axes, behind=_flattened),)),
-    nn.MaxPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialMaxPool2d))),
-    nn.AvgPool2d: LayerRule((BY_CHANNEL, _WINDOWS._replace(part=image_rows.SpatialAvgPool2d))),
-    nn.AdaptiveAvgPool2d: LayerRule((BY_CHANNEL, _MEAN)),
-    **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d, nn.Upsample), LayerRule((BY_CHANNEL,))),
+    **dict.fromkeys(
+        (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample),
+        LayerRule((BY_CHANNEL,)),
+    ),
     **dict.fromkeys(ELEMENTWISE, LayerRule((ELEMENTWISE_WAY,))),
 }
 """The rule of each layer class itself; a subclass may have another `forward`."""

@@ -5,8 +5,8 @@
 
 A forward sweep finds all reachable states, and a backward sweep the least that must still be sent
 from each of them. So the plan is exact: no other plan sends less. Of plans that send equally much,
-the one whose choices are listed first is taken. With sequence parallelism, and where images are cut
-along rows (`rows:tp`), it is the plan that leaves the fewest activations whole on all ranks, and of
+the one whose choices are listed first is taken. With sequence parallelism, and where a layout names
+an axis of an add-on, it is the plan that leaves the fewest activations whole on all ranks, and of
 these the one that sends least. If ways of some layers are given, the search decides the others and
 what is between them.
 
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from nnmpi import addons
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import NodeChoice, NodeChoices, PlanCost, channels
@@ -26,14 +27,12 @@ from nnmpi.parallel.tensor.constraints import (
     UNCONSTRAINED,
     Constraints,
     refuse_positions,
-    refuse_rows,
     wanted_ways,
 )
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.possible import keeps_cut, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, describe, is_listed, join_layers
 from nnmpi.parallel.tensor.ways import (
-    IMAGE_ROWS,
     ON_ONE_RANK,
     PARTIAL_GRADIENT,
     POSITIONS,
@@ -114,8 +113,8 @@ class _Search:
     def __init__(
         self, graph: Graph, ranks: int, whole_output: bool, sequence: bool, constraints: Constraints
     ) -> None:
-        self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
-        self.constraints = constraints
+        self.graph, self.ranks, n = graph, ranks, len(graph.nodes)
+        self.constraints, self.counts_whole = constraints, sequence or bool(constraints.named)
         self.cuts = [POSITIONS] * sequence + constraints.cuts
         self.choices = NodeChoices(graph, ranks, self.cuts, constraints.per_step)
         self.branches = divide_branches(graph, ranks)
@@ -149,8 +148,7 @@ class _Search:
                 needed = behind if keeps_cut(graph, node) else needs_whole
             else:
                 ways = [way for way in possible_ways if way.input is not None]
-                ends = any(way.output is None or way.pattern.divides for way in ways)
-                ends |= any(IMAGE_ROWS in way.markers for way in ways)
+                ends = any(w.output is None or w.pattern.divides or w.of_layout for w in ways)
                 ends |= SAMPLES in self.cuts and takes_samples(graph, node)
                 needed = "" if ends else behind if ways else needs_whole
             for e in node.inputs:
@@ -248,11 +246,11 @@ class _Search:
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
         """Returns the cost of a choice: its seconds if they are known; with sequence parallelism or
-        cut images, including the size of an output that is whole."""
+        axes of add-ons, including the size of an output that is whole."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
-        is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
+        is_whole = self.counts_whole and choice.output is None
         whole_numbers = is_whole * sum(self.graph.edges[e].elements for e in outputs)
         return choice.cost.plus(PlanCost(whole=whole_numbers))
 
@@ -282,8 +280,8 @@ class _Search:
     def _refuse(self) -> None:
         """Raises ValueError for the first layer that has too few channels."""
         for k, node in enumerate(self.graph.nodes):
-            if self.wanted.get(node.name) == "spatial":
-                refuse_rows(self.graph, k, self.ranks)
+            if marker := addons.row("layout_ways", self.wanted.get(node.name, "")):
+                marker.of_layout.refuse(self.graph, k, self.ranks)
             for way in self.ways[k]:
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)

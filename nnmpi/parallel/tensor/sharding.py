@@ -6,18 +6,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nnmpi.autograd.ops.shape import SUMS
-from nnmpi.collectives.algorithms import Collective
-from nnmpi.collectives.step import bounds as parts_of
-from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn import MaxPool2d
+from nnmpi.nn.graph import Edge, Graph, Node
+from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice
-from nnmpi.parallel.tensor.halo import made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.ways import (
     BRANCHES,
     GATHER_OUTPUT,
-    IMAGE_ROWS,
     POSITIONS,
     SUM_GRADIENT,
     SUM_OUTPUT,
@@ -25,6 +23,7 @@ from nnmpi.parallel.tensor.ways import (
     AxisCut,
     I,
     LayerMessage,
+    Marker,
     Message,
     Way,
     of_gradients,
@@ -121,6 +120,20 @@ UNSHARDED = Sharding(1, (), {}, {}, None)
 # ---- descriptions of layers
 
 
+def pooling_behind(graph: Graph, k: int) -> int | None:
+    """Returns the node of the pooling that is fused with a layer; None if none is."""
+    last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
+    pool = graph.nodes[last]
+    is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
+    return last if is_fused else None
+
+
+def made_by(graph: Graph, k: int) -> Edge:
+    """Returns the output edge of a layer, after a pooling that is fused with it."""
+    last = pooling_behind(graph, k)
+    return graph.edges[graph.nodes[k if last is None else last].outputs[0]]
+
+
 def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
     """Returns True if a layer belongs in the list of layers: it has parameters, or is divided."""
     has_parameters = any(graph.variables[v].is_parameter for v in node.variables)
@@ -139,26 +152,24 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
         along = POSITIONS.cut(edge, ranks)
         use = use._replace(position_bounds=along.bounds if along else ())
-    return use._replace(sends=tuple(_sent(graph, use)))
+    return use._replace(sends=tuple(_sent(graph, use, ranks)))
 
 
-def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
-    """Yields the messages of a layer, without messages of no rows, and without gradients that are
-    not needed."""
+def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessage]:
+    """Yields the messages of a layer, without those that no rank sends, and without gradients that
+    are not needed."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
-    is_of_rows = IMAGE_ROWS in layer.way.markers
-    bounds = layer.bounds if is_of_rows else layer.position_bounds
-    moved = rows_moved(graph, layer.node, len(bounds) - 1) if is_of_rows else 0
-    for row in layer.way.pattern.sends:
-        if (passes := row.passes - unsent) and (moved or row.by is not Collective.MESSAGE):
+    way, bounds = layer.way, layer.bounds if layer.way.of_layout else layer.position_bounds
+    for row in way.pattern.sends:
+        sent = [row.each(graph, layer.node, ranks, r) for r in range(ranks)] if row.each else None
+        if (passes := row.passes - unsent) and (sent is None or any(map(any, sent))):
             yield LayerMessage(row, row.carries(graph, node), passes, bounds)
     if layer.gathers:
         # what is sent is the output after a fused pooling; the cost of the choice counts it before
-        y, bounds = made_by(graph, layer.node), layer.bounds
-        if layer.way.output is IMAGE_ROWS:
-            bounds = parts_of(y.sample[1], len(bounds) - 1)
-        yield _message(GATHER_OUTPUT, y.elements, bounds)
+        y = made_by(graph, layer.node)
+        cut = way.output.cut(y, ranks) if isinstance(way.output, Marker) else None
+        yield _message(GATHER_OUTPUT, y.elements, cut.bounds if cut else layer.bounds)
 
 
 def _message(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:

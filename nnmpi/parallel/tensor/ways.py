@@ -26,26 +26,14 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
     samples    cut        column                gather the input, and reduce-scatter its gradient
     cut        samples    row                   reduce-scatter the output, and gather its gradient
 
-Where a layout says so, images are cut by rows, too (spatial parallelism): each rank has the whole
-layer, and some rows of each image.
-
-    input      output                           then ranks
-    rows       rows       spatial               exchange the rows that windows need of others, and
-                                                their gradients; sum the gradients of parameters,
-                                                once a step
-    whole      rows       spatial               also gather the gradient of the input
-    rows       whole      spatial, gathered     also gather the output
-    rows       whole      spatial               sum the means of rows
-
 A new way is an entry of `rules.py`, which may name a pattern of its own, and the class of what a
-rank has of the layer. If it cuts along something new, that is a row of `Marker`, and `cuts` in
-`constraints.py` says which layouts ask for it. The messages of a pattern determine the cost of a
-plan (`choices.py`), the description of a layer (`sharding.py`), and a bound on their seconds
+rank has of the layer. If it cuts along something new, that is a `Marker`: for layouts that name it,
+rows of `layout_axes` and `layout_ways` in `addons.py`. The messages of a pattern determine the cost
+of a plan (`choices.py`), the description of a layer (`sharding.py`), and a bound on their seconds
 (`planning/layer_messages.py`, which has a row for each collective).
 """
 
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterator, Mapping
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -75,20 +63,18 @@ def of_gradients(graph: Graph, node: Node) -> int:
     return sum(edge.elements for edge in edges if edge.requires_grad)
 
 
-def of_row(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of a row of the input images, for a sample."""
-    return of_input(graph, node) // graph.edges[node.inputs[0]].sample[1]
-
-
 class Message(NamedTuple):
     """A collective or message among ranks for a layer that is cut in some way, in some passes.
 
     by       the collective, or a message
-    carries  the number of elements of a sample, of all ranks together; for a halo, of one row
+    carries  the number of elements of a sample, of all ranks together; of messages, that of which
+             they have multiples
     passes   F: forward; I: for the gradient of the input; W: for those of the weights. A backward
              pass that is not split sends once what is in I, in W, or in both
     weight   how often a plan's cost counts the elements, in all passes: twice for an all-reduce
     words    its description; empty if another message's description includes it
+    each     a function of (graph, number of the node, ranks, rank): the multiples that a rank sends
+             in messages to others; None for a collective
     """
 
     by: Collective
@@ -96,6 +82,7 @@ class Message(NamedTuple):
     passes: frozenset[Kind]
     weight: int
     words: str = ""
+    each: Callable[[Graph, int, int, int], list[int]] | None = None
 
 
 class LayerMessage(NamedTuple):
@@ -136,10 +123,6 @@ SCATTER_OUTPUT = Message(SCATTER, of_output, F, 1, "reduce-scatter of the output
 GATHER_INPUT_GRADIENT = Message(GATHER, of_gradients, I, 1, "all-gather of the input's gradient")
 GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
 
-# of images cut along rows: the number of rows depends on the ranks, so `choices.py` adds the cost
-HALO = Message(Collective.MESSAGE, of_row, F, 0, "messages of rows to neighbours")
-HALO_GRADIENT = Message(Collective.MESSAGE, of_row, I, 0, "the same of their gradients, back")
-
 
 class AxisCut(NamedTuple):
     """A cut of a tensor: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
@@ -170,36 +153,39 @@ def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
     return SAMPLE_CUT if edge.of_samples and edge.axes[0].size == 1 else None
 
 
-def _of_image_rows(edge: Edge, ranks: int) -> AxisCut | None:
-    """Cuts the rows of images."""
-    fits = len(edge.sample) == 3 and edge.of_samples and edge.sample[1] >= ranks
-    return AxisCut(parts_of(edge.sample[1], ranks), 1) if fits else None
+class LayoutCut(NamedTuple):
+    """A cut that only layouts ask for, of an add-on: a way whose marker has one is none of core's.
 
-
-class Marker(Enum):
-    """A marker that a way may have in place of an axis of channels, as its input or output.
-
-    cut    a function: where a tensor of the graph is cut so; None if it cannot be
-    words  behind the name of a way that has one side cut so
+    ways     a function of (layer class, ways of its rule): these, with those for this cut
+    choices  a function of (choices, number of the node, way, cuts of the inputs): yields the
+             choices of such a way, as `NodeChoices.of` does
+    refuse   a function of (graph, number of the node, ranks): raises ValueError if the node cannot
+             be cut so
     """
 
-    POSITIONS = _of_positions, " of positions"
-    SAMPLES = _of_samples, " of samples"
-    IMAGE_ROWS = _of_image_rows, ""
-
-    def __init__(self, cut: Callable[[Edge, int], AxisCut | None], words: str) -> None:
-        self.cut, self.words = cut, words
+    ways: Callable[[type[Module], "tuple[Way, ...]"], "tuple[Way, ...]"]
+    choices: Callable[..., Iterator[Any]]
+    refuse: Callable[[Graph, int, int], None]
 
 
-POSITIONS = Marker.POSITIONS
+class Marker(NamedTuple):
+    """A marker that a way may have in place of an axis of channels, as its input or output.
+
+    cut        a function: where a tensor of the graph is cut so; None if it cannot be
+    words      behind the name of a way that has one side cut so
+    of_layout  what is different if layouts alone ask for it
+    """
+
+    cut: Callable[[Edge, int], AxisCut | None]
+    words: str = ""
+    of_layout: LayoutCut | None = None
+
+
+POSITIONS = Marker(_of_positions, " of positions")
 """Along positions, the first axis of a sample (T, C); only for sequence parallelism."""
 
-SAMPLES = Marker.SAMPLES
+SAMPLES = Marker(_of_samples, " of samples")
 """Along samples; only for layouts by layers."""
-
-IMAGE_ROWS = Marker.IMAGE_ROWS
-"""Along the rows of images, the second axis of a sample (C, H, W); only for layouts that ask for
-it."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """The axis along which a way has its input or output cut; None: it is whole."""
@@ -217,14 +203,10 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
     (..., SAMPLES): Pattern("row", (SCATTER_OUTPUT, GATHER_GRADIENT)),
     (SAMPLES, SAMPLES): Pattern("samples"),
     (None, SAMPLES): Pattern("samples", (GATHER_INPUT_GRADIENT,)),
-    (IMAGE_ROWS, IMAGE_ROWS): Pattern("spatial"),
-    (IMAGE_ROWS, None): Pattern("spatial", (SUM_OUTPUT,)),
 }
 """The pattern of a way that names none, by its input and output; `...` stands for any axis."""
 
 REPLICATED = Pattern("copy")
-SPATIAL = Pattern("spatial", (HALO, HALO_GRADIENT))
-SPATIAL_OF_WHOLE = Pattern("spatial", (HALO, HALO_GRADIENT, GATHER_INPUT_GRADIENT))
 
 
 # ---- ways
@@ -264,7 +246,7 @@ class Way(NamedTuple):
     `--sequence-parallel` gives it some positions; its parameters may stay whole.
 
     input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
-                POSITIONS, SAMPLES, IMAGE_ROWS: whole, except that these are divided among the ranks
+                POSITIONS, SAMPLES: whole, except that these are divided among the ranks
     output      the same for the output; ... is the axis of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, which are scaled down in a part
@@ -305,8 +287,13 @@ class Way(NamedTuple):
 
     @property
     def markers(self) -> set[Marker]:
-        """The markers among input and output: positions, samples, image rows."""
+        """The markers among input and output: positions, samples."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
+
+    @property
+    def of_layout(self) -> LayoutCut | None:
+        """The LayoutCut of its markers; None if layouts need not ask for what they cut."""
+        return next((marker.of_layout for marker in self.markers if marker.of_layout), None)
 
     @property
     def name(self) -> str:

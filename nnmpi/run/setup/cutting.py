@@ -65,11 +65,15 @@ def check_lengths(how: str, dataset: Dataset) -> None:
             )
 
 
+EVERY_AXIS = frozenset({"batch", "channels", *addons.table("layout_axes")})
+"""The axes that may be cut where the fastest ways are searched."""
+
+
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
     """The constraints of --layout on ranks along tp; with a price, all ways of cutting are
     allowed."""
     if price is not None:
-        return Constraints(frozenset({"batch", "channels", "rows"}), price=price)
+        return Constraints(EVERY_AXIS, price=price)
     if config.layout is None:
         return UNCONSTRAINED
     said = terms.layout(config.layout)

@@ -1,6 +1,7 @@
 """Images cut by rows over ranks that are threads, and on paper."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,15 @@ from nnmpi.arrays.kernels.window import Window
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.models import cifar_cnn
+from nnmpi.nn.models import cifar_cnn, digits_cnn, mnist_cnn
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.constraints import Constraints
-from nnmpi.parallel.tensor.halo import Halo, rows_sent
+from nnmpi.parallel.tensor.image_rows.cut import HALO, HALO_GRADIENT
+from nnmpi.parallel.tensor.image_rows.halo import Halo
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT_GRADIENT,
     GATHER_OUTPUT,
-    HALO,
-    HALO_GRADIENT,
     SUM_OUTPUT,
     Message,
 )
@@ -47,7 +47,6 @@ def test_the_rows_that_are_needed_come_from_those_who_have_them(size: int) -> No
             assert [row for rows in one.receives for row in range(*rows)] == [*inside]
             for q, rows in enumerate(one.receives):
                 assert [*range(*rows)] == [*range(*halos[q].sends[r])]
-        assert rows_sent(window, height, size) == sum(sum(one.received()) for one in halos)
 
 
 def test_a_3x3_convolution_sends_one_row_to_each_neighbour() -> None:
@@ -177,3 +176,28 @@ def test_an_axis_of_rows_that_is_too_short_is_refused() -> None:
 def test_layers_that_cannot_take_rows_get_whole_images(pool: nn.Module) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), pool, nn.Flatten())
     assert sent_by(model, 1, 12, 12) == {"0": [HALO, GATHER_OUTPUT]}
+
+
+def test_a_way_that_a_convolution_lacks_is_refused_with_those_that_it_has() -> None:
+    words = "layout 0=spiral: the ways of 0 are copy, column, row, spatial, samples"
+    with pytest.raises(ValueError, match=words):
+        shard(traced(mnist_cnn(), 1, 28, 28), 2, constraints=Constraints(ways={"0": "spiral"}))
+
+
+@pytest.mark.parametrize(("model", "size"), [(mnist_cnn, 28), (digits_cnn, 8)])
+@pytest.mark.parametrize("others", [(), ("channels",), ("batch",)])
+def test_ways_that_the_search_finds_give_its_plan_again(
+    model: Callable[[], nn.Module], size: int, others: tuple[str, ...]
+) -> None:
+    graph, names = traced(model(), 1, size, size), frozenset(("rows", *others))
+    found = shard(graph, 2, constraints=Constraints(names, {}, 64))
+    again = shard(graph, 2, constraints=Constraints(ways=found.ways))
+    assert [layer._replace(why="") for layer in again.layers] == [
+        layer._replace(why="") for layer in found.layers
+    ]
+
+
+def test_the_way_for_rows_is_preferred_to_the_one_for_any_axis() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(0.5), nn.Conv2d(4, 4, 3), nn.Flatten())
+    first, masked, _ = shard(traced(model, 2, 8, 8), 2, constraints=ROWS).layers
+    assert (first.how, masked.how) == ("spatial", "spatial")

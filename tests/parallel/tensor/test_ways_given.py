@@ -14,7 +14,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.models import digits_cnn, mnist_cnn
+from nnmpi.nn.models import mnist_cnn
 from nnmpi.nn.tracing import trace
 from nnmpi.options import terms
 from nnmpi.options.cli import from_layout, layout_file
@@ -94,7 +94,7 @@ def test_a_model_by_samples_equals_one_rank_without_a_trainer(ranks: int) -> Non
 @pytest.mark.parametrize(
     ("ways", "words"),
     [
-        ({"0": "spiral"}, "layout 0=spiral: the ways of 0 are copy, column, row, spatial, samples"),
+        ({"9": "spiral"}, "layout 9=spiral: the ways of 9 are copy, column, row, samples"),
         ({"1": "samples"}, r"1 \(ReLU\) is cut as the layer before it"),
         ({"conv*": "samples"}, "the model has no such layer"),
         ({"0": "samples", "9": "row", "7": "samples"}, "no way was found .* 9=row"),
@@ -120,17 +120,10 @@ def attention() -> Graph:
 
 
 OF_ANY = (set[str](), {"channels"}, {"batch"}, {"batch", "channels"})
-OF_IMAGES = ({"rows"}, {"rows", "channels"}, {"rows", "batch"})
-CNN, MASKED = (traced(model(), 1, s, s) for model, s in ((mnist_cnn, 28), (digits_cnn, 8)))
+CNN = traced(mnist_cnn(), 1, 28, 28)
 
 
-@pytest.mark.parametrize(
-    ("graph", "names"),
-    [
-        *product((CNN, attention()), OF_ANY),
-        *product((CNN, MASKED), OF_IMAGES),
-    ],
-)
+@pytest.mark.parametrize(("graph", "names"), [*product((CNN, attention()), OF_ANY)])
 def test_ways_that_the_search_finds_give_its_plan_again(graph: Graph, names: set[str]) -> None:
     found = shard(graph, 2, constraints=Constraints(frozenset(names), {}, 64))
     again = shard(graph, 2, constraints=Constraints(ways=found.ways))

@@ -27,9 +27,6 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.window import Window, Windows, windows
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.nn import MaxPool2d
-from nnmpi.nn.graph import Edge, Graph
-from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.tensor.ops import all_to_all
 
 Rows = tuple[int, int]
@@ -109,11 +106,6 @@ class Halo(NamedTuple):
         return dx
 
 
-def rows_sent(window: Window, height: int, ranks: int) -> int:
-    """Returns how many rows of a sample all ranks together send."""
-    return sum(sum(Halo.of(window, height, ranks, rank).sent()) for rank in range(ranks))
-
-
 def _exchanged(
     x: Array, first: int, sends: tuple[Rows, ...], receives: tuple[Rows, ...], comm: Comm
 ) -> list[Array]:
@@ -132,39 +124,3 @@ def _within(rows: Rows, among: Rows) -> Rows:
     """Returns the rows that are among others; an empty range if there are none."""
     start, stop = (min(max(row, among[0]), among[1]) for row in rows)
     return start, stop
-
-
-# ---- rows of images in a graph
-
-
-def pooling_behind(graph: Graph, k: int) -> int | None:
-    """Returns the node of the pooling that is fused with a layer; None if none is."""
-    last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
-    pool = graph.nodes[last]
-    is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
-    return last if is_fused else None
-
-
-def made_by(graph: Graph, k: int) -> Edge:
-    """Returns the output edge of a layer, after a pooling that is fused with it."""
-    last = pooling_behind(graph, k)
-    return graph.edges[graph.nodes[k if last is None else last].outputs[0]]
-
-
-def window_of_rows(graph: Graph, k: int) -> Window:
-    """Returns the window along rows of a layer, including a pooling that is fused with it."""
-    rows, _ = windows_of(graph.nodes[k].settings)
-    return rows if pooling_behind(graph, k) is None else rows.pooled()
-
-
-def rows_moved(graph: Graph, k: int, ranks: int) -> int:
-    """Returns how many rows of a sample all ranks together send for a layer that is cut along
-    rows."""
-    height = graph.edges[graph.nodes[k].inputs[0]].sample[1]
-    return rows_sent(window_of_rows(graph, k), height, ranks)
-
-
-def is_fused_pooling(graph: Graph, k: int) -> bool:
-    """Returns True if node k is a pooling that is fused with the layer before it."""
-    firsts = [k, *(nodes[0] for nodes in graph.fused if nodes[-1] == k)]
-    return any(pooling_behind(graph, first) == k for first in firsts)

@@ -18,7 +18,6 @@ from typing import Any
 from nnmpi import nn
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.kernels import Result, conv
-from nnmpi.arrays.kernels.bands import Bands
 from nnmpi.arrays.kernels.pool import avg_pool2d, max_pool2d
 from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.autograd import Tensor, apply, as_tensor
@@ -28,7 +27,8 @@ from nnmpi.autograd.recording import recording
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.nn.passes import UNTRACKED, BatchStats
-from nnmpi.parallel.tensor.halo import Halo, windows_of
+from nnmpi.parallel.tensor.image_rows.bands import Bands
+from nnmpi.parallel.tensor.image_rows.halo import Halo, windows_of
 from nnmpi.parallel.tensor.ops import Bounds, gather, reduce, scatter
 from nnmpi.parallel.tensor.specs import NestedStats
 from nnmpi.parallel.tensor.ways import Way
