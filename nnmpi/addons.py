@@ -75,6 +75,8 @@ rest.
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
     recomputed      a --recompute      the class of the layers that it makes run again
     layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
+    module_rules    a class            (graph, ranks): its OwnedParts, which single ranks along tp
+                                       compute alone; the key is the same
     layout_axes     one of --layout    the Marker of ways that cut this axis of activations
     layout_ways     one of --layout    the same, for the name of these ways
     model_files     "folder"           (path): the ModelFile that the folder is
@@ -526,6 +528,20 @@ ADD_ONS = {
             "layer_rules": {
                 "nnmpi.nn.layers.experts:Experts": "nnmpi.parallel.tensor.experts:EXPERTS_RULE",
                 "nnmpi.nn.layers.experts:Router": "nnmpi.parallel.tensor.experts:ROUTER_RULE",
+            },
+        },
+    ),
+    "branches": AddOn(
+        modules=(
+            *("nnmpi.nn.layers.branches", "nnmpi.autograd.ops.branches"),
+            "nnmpi.parallel.tensor.branches",
+        ),
+        rows={
+            "names": {"nn.Branches": "nnmpi.nn.layers.branches:Branches"},
+            "module_rules": {
+                "nnmpi.nn.layers.branches:Branches": (
+                    "nnmpi.parallel.tensor.branches:divide_branches"
+                )
             },
         },
     ),

@@ -11,7 +11,7 @@ from typing import Any as _Any
 from nnmpi import addons as _addons
 from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import functional, init, utils
-from nnmpi.nn.containers import Branches, ModuleDict, ModuleList, ParameterList
+from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
 from nnmpi.nn.layers.activations import (
     ELU,
     GELU,
@@ -51,7 +51,7 @@ from nnmpi.nn.sequential import Sequential
 
 __all__ = [
     "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d",
-    "Branches", "ChannelsFirst", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss",
+    "ChannelsFirst", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss",
     "Dropout", "Dropout2d", "Embedding", "Flatten", "GroupNorm", "Identity", "InstanceNorm2d",
     "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
     "Module", "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter", "ParameterList",
@@ -67,6 +67,7 @@ __all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modu
 if _TYPE_CHECKING:
     from nnmpi.nn.gpt import GPT as GPT
     from nnmpi.nn.layers.attention import SelfAttention as SelfAttention
+    from nnmpi.nn.layers.branches import Branches as Branches
     from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss

@@ -18,14 +18,14 @@ def own_stages(
 ) -> ModelPart:
     """Returns the part of a model that a rank has; parameters of other ranks lose their memory."""
     recompute(model, arrangement.graph, arrangement.config.recompute)
-    if len(arrangement.division.stages) == 1 and not arrangement.sharding.branches.variables:
+    if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:
         return ModelPart.whole(model)._replace(positions=arrangement.own_positions(rank))
     return _cut(model, arrangement, rank, facts)
 
 
 def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]) -> ModelPart:
     """Returns a part of a model that is not all of it."""
-    division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.branches
+    division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
     at = arrangement.mesh.coordinates(rank)
     parts_here = division.of_rank(at["pp"])
     stages = {0: model}

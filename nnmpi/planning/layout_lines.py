@@ -72,7 +72,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
     node, tp = a.graph.nodes[k], a.mesh.axes["tp"]
     cuts = [a.sharding.variables.get(v) for v in node.variables]
     bounds = next((cut.bounds for cut in cuts if cut is not None), None)
-    parts = tuple((0.0, float(a.sharding.branches.runs(k, t))) for t in range(tp))
+    parts = tuple((0.0, float(a.sharding.owned.runs(k, t))) for t in range(tp))
     if bounds is not None:
         parts = tuple((bounds[t] / bounds[-1], bounds[t + 1] / bounds[-1]) for t in range(tp))
     layer = layers(a).get(k)

@@ -102,7 +102,7 @@ class SearchResult(NamedTuple):
 
 def _of_ends(a: Arrangement) -> set[int]:
     """The ranks of the first and the last replica, without those that are alike."""
-    axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
+    axes = ("pp", "tp") if a.sharding.owned.variables else ("pp",)
     return {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
 
 

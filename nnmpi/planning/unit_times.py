@@ -158,7 +158,7 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
     """How much of each unit the busiest rank computes, if a model is divided by `sharding`."""
-    ranks, branches, rows = range(sharding.ranks), sharding.branches, list[tuple[Any, ...]]()
+    ranks, owned, rows = range(sharding.ranks), sharding.owned, list[tuple[Any, ...]]()
     positions = sequences_of(sharding)
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     ways = sharding.ways
@@ -170,8 +170,8 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
         ]
         total = sum(of_node for _, of_node, _ in parts)
         most = max(
-            sum(part * of for k, of, part in parts if branches.runs(k, rank))
-            for rank in (ranks if branches.nodes else ranks[:1])
+            sum(part * of for k, of, part in parts if owned.runs(k, rank))
+            for rank in (ranks if owned.nodes else ranks[:1])
         )
         by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
         of_layout = all(_is_by_layout(graph, sharding, ways, node) for node in nodes)

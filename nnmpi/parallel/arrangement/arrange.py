@@ -42,8 +42,7 @@ from nnmpi.parallel.arrangement.reduction import algorithm, progress, shares_val
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import REPLICAS, Mesh
-from nnmpi.parallel.tensor.branches import overlapping
-from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding, overlapping
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 
 MB = 1e6
@@ -72,7 +71,7 @@ def arrange(
     recomputed_paths(graph, config.recompute)  # refuses what the model lacks
     for check in addons.given("graph_checks", config):
         check(config, graph, sharding)
-    _check_branches(sharding, division)
+    _check_owned(sharding, division)
     _check_samples(graph, sharding, division)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
     for at, kind in kinds.items():  # large jobs have few kinds
@@ -111,10 +110,10 @@ def strategy_of(config: Config) -> StrategyKind:
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
     """Returns a key for each (pp, tp), equal for ranks that share a RankModel: the coordinate
-    along pp, the one along tp if ranks have branches of their own, and the widths of this rank's
+    along pp, the one along tp if ranks have parts of their own, and the widths of this rank's
     parts."""
     bounds = {cut.bounds for cut in sharding.variables.values()}
-    owns = bool(sharding.branches.variables)
+    owns = bool(sharding.owned.variables)
     return {
         (pp, tp): (pp, tp if owns else 0, *(b[tp + 1] - b[tp] for b in bounds))
         for pp, tp in product(range(mesh.axes["pp"]), range(mesh.axes["tp"]))
@@ -127,7 +126,7 @@ def _rank_model(
     """Returns the part of the model that the ranks at (pp, tp) have, without buckets."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
-    owned, regions = sharding.branches, _regions(sharding, trained)
+    owned, regions = sharding.owned, _regions(sharding, trained)
 
     def held(v: int) -> HeldVariable:
         variable, cut = graph.variables[v], sharding.variables.get(v)
@@ -146,14 +145,14 @@ def _rank_model(
     return RankModel(tuple(stages), held_trained, held_untrained, scalar_count(trained))
 
 
-def _check_branches(sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if a stage begins within branches that are divided among ranks."""
-    for call in sharding.branches.calls.values():
-        inside = range(call.nodes[0].start + 1, call.node + 1)
+def _check_owned(sharding: Sharding, division: Division) -> None:
+    """Raises ValueError if a stage begins within a module whose parts go to single ranks."""
+    for node, call in sharding.owned.calls.items():
+        inside = range(call.nodes.start + 1, node + 1)
         for s, stage in enumerate(division.stages):
             if stage.nodes.start in inside:
                 raise ValueError(
-                    f"stage {s} begins within the branches {call.path}, which are divided among "
+                    f"stage {s} begins within the {call.word} {call.path}, which are divided among "
                     "ranks along tp: use a --cut before or after them, or --tp 1"
                 )
 
@@ -170,14 +169,14 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     """Returns the region number of each trained parameter; a new region begins wherever parameters
-    of branches begin or end, and odd regions are those of branches.
+    that single ranks have begin or end, and odd regions are those of these.
 
-    Ranks along tp have different branches. Parameters that all of them have get buckets of their
+    Ranks along tp have different ones of them. Parameters that all ranks have get buckets of their
     own, of equal length on all ranks, so their gradients are added up in the same order everywhere.
     """
     regions, region = dict[int, int](), 0
     for v in trained:
-        region += (v in sharding.branches.variables) != region % 2
+        region += (v in sharding.owned.variables) != region % 2
         regions[v] = region
     return regions
 

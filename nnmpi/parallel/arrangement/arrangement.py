@@ -243,7 +243,7 @@ class Arrangement:
 
     def runs(self, node: int, rank: int) -> bool:
         """Returns True if a rank computes a node, given that the node is in one of its stages."""
-        return self.sharding.branches.runs(node, self.mesh.coordinates(rank)["tp"])
+        return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def own_positions(self, rank: int) -> np.ndarray | None:
         """Returns the positions of sequences that a rank has; None if it has all."""
@@ -362,10 +362,10 @@ def counting_flags(a: Arrangement, rank: int) -> list[bool]:
     in a sum over the model, such as a norm. Of ranks that have the same part, the first one counts
     it."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
-    branches, stages = a.sharding.branches, ranks_of_variables(a)
+    owned, stages = a.sharding.owned, ranks_of_variables(a)
 
     def is_first(v: int) -> bool:
-        owners = [t for t in range(a.mesh.axes["tp"]) if branches.has(v, t)]
+        owners = [t for t in range(a.mesh.axes["tp"]) if owned.has(v, t)]
         return at["pp"] == stages[v][0] and (v in a.sharding.variables or at["tp"] == owners[0])
 
     return [is_first(held.variable) for held in a.model_on(rank).trained]

@@ -23,7 +23,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import chains
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.cached import cached
-from nnmpi.parallel.tensor.branches import outermost
+from nnmpi.parallel.tensor.sharding import outermost
 
 SplitPoints: TypeAlias = tuple[int, ...]
 """A cut: the index of the unit at which each stage except the first begins."""
@@ -74,7 +74,7 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
             starts.add(first)
             first += size
     places, homes = _places(graph), _home_of_unused(graph)
-    for call in outermost(graph):  # branches stay together, unless the user cuts them
+    for call in outermost(graph):  # its parts stay together, unless the user cuts them
         starts -= {i for i, k in enumerate(places) if k in call.nodes[1:]} - {*begins}
     all_units = []
     for first, end in pairwise([*sorted(starts), max(len(places), 1)]):

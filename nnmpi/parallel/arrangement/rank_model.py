@@ -21,7 +21,7 @@ class HeldVariable(NamedTuple):
     room       elements reserved in the flat buffer: the size of the largest part of any rank
     users      the stages of the rank that use it
     region     the region of the flat buffer: even regions are common to all ranks along tp, odd
-               ones contain each rank's own branches
+               ones contain the parts of modules that each rank alone has
     """
 
     variable: int

@@ -14,7 +14,7 @@ rank. Branches that share parameters go to one rank. If there are more ranks tha
 others only take part in the join.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
@@ -25,13 +25,29 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.shape import PUT_TOGETHER, divide, part_of_gradient, put_together
+from nnmpi.autograd.ops.branches import (
+    PUT_TOGETHER,
+    SUMS,
+    divide,
+    part_of_gradient,
+    put_together,
+)
 from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.comm import Comm
-from nnmpi.nn import Branches, Module
+from nnmpi.nn import Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
+from nnmpi.nn.layers.branches import Branches
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
+from nnmpi.parallel.tensor.sharding import (
+    DividedCall,
+    OwnedParts,
+    ShardedLayer,
+    message_of,
+    outermost,
+    overlapping,
+)
+from nnmpi.parallel.tensor.ways import GATHER_OUTPUT, SUM_GRADIENT, SUM_OUTPUT, Pattern, Way
 
 
 class BranchCall(NamedTuple):
@@ -74,40 +90,16 @@ class BranchCall(NamedTuple):
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
-class BranchOwners(NamedTuple):
-    """The nodes and variables of a graph that one rank along tp computes and has alone.
-
-    calls      the calls of Branches, by the index of the node that joins them
-    nodes      the rank of each node within a branch
-    variables  the rank of each parameter and buffer of these nodes
-    """
-
-    calls: Mapping[int, BranchCall] = {}
-    nodes: Mapping[int, int] = {}
-    variables: Mapping[int, int] = {}
-
-    def runs(self, node: int, rank: int) -> bool:
-        """Returns True if a rank computes a node."""
-        return self.nodes.get(node, rank) == rank
-
-    def has(self, variable: int, rank: int) -> bool:
-        """Returns True if a rank has a parameter or a buffer, or a part of it."""
-        return self.variables.get(variable, rank) == rank
-
-
-NO_BRANCHES = BranchOwners()
-
-
-def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
+def divide_branches(graph: Graph, ranks: int) -> OwnedParts:
     """Assigns the branches of a model to ranks; every rank gets the same result.
 
     Raises ValueError if a branch shares a parameter with a layer outside.
     """
     calls: dict[str, list[Call]] = {}
-    for call in outermost(graph):
+    for call in (call for call in outermost(graph) if call.layer is Branches):
         assert call.path is not None
         calls.setdefault(call.path, []).append(call)
-    by_node, nodes, variables = dict[int, BranchCall](), dict[int, int](), dict[int, int]()
+    by_node, nodes, variables = dict[int, DividedCall](), dict[int, int](), dict[int, int]()
     for path, module_calls in calls.items():
         inside = [_nodes_of_branches(graph, call) for call in module_calls]
         used = [{v for k in branch for v in graph.nodes[k].variables} for branch in inside[0]]
@@ -121,19 +113,34 @@ def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
             (result,) = (graph.edges[e] for e in node.outputs)
             join = node.arguments[1]["join"]
             branch_call = BranchCall(path, join, owners, tuple(branches), inputs, outputs, result)
-            by_node[branch_call.node] = branch_call
+            by_node[branch_call.node] = _divided(branch_call, ranks)
             for owner, branch, held in zip(owners, branches, used, strict=True):
                 nodes |= dict.fromkeys(branch, owner)
                 variables |= dict.fromkeys(held, owner)
-    return BranchOwners(by_node, nodes, variables)
+    return OwnedParts(by_node, nodes, variables)
 
 
-def outermost(graph: Graph) -> Iterator[Call]:
-    """Yields the calls of Branches that are not within another one's branch."""
-    calls = [call for call in graph.calls if call.layer is Branches]
-    for call in calls:
-        if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
-            yield call
+JOIN = Way(named=Pattern("branches"))
+"""The join of branches that ranks have computed alone; its messages depend on the call."""
+
+
+def _divided(call: BranchCall, ranks: int) -> DividedCall:
+    nodes, layers = range(call.nodes[0].start, call.node), tuple(_join_layers(call, ranks))
+    return DividedCall(call.path, "branches", nodes, layers, BranchesOnRanks, {"call": call})
+
+
+def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
+    """Returns the entry of a join of branches, and one more entry for each further input with a
+    gradient."""
+    why = "a branch is whole on one rank"
+    join = ShardedLayer(call.node, call.path, "Branches", JOIN, why=why)
+    joins = message_of(SUM_OUTPUT, call.result.elements)
+    if call.join not in SUMS:
+        join = join._replace(bounds=call.gathered(ranks))
+        joins = message_of(GATHER_OUTPUT, join.bounds[-1], join.bounds)
+    back = [message_of(SUM_GRADIENT, e.elements) for e in call.inputs if e.requires_grad]
+    first = join._replace(sends=(joins, *back[:1]))
+    return [first, *(join._replace(sends=(message,)) for message in back[1:])]
 
 
 def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
@@ -159,19 +166,6 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
                     f"which only one rank along tp has, and by {graph.nodes[k].name} outside: use "
                     "a separate parameter there, or --tp 1"
                 )
-
-
-def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
-    """Groups sets that have an element in common, directly or through other sets; returns lists of
-    indices."""
-    groups: list[tuple[Set[Any], list[int]]] = []
-    for i, members_of in enumerate(sets):
-        members = [i]
-        for group in [group for group in groups if group[0] & members_of]:
-            groups.remove(group)
-            members_of, members = members_of | group[0], group[1] + members
-        groups.append((members_of, members))
-    return [members for _, members in groups]
 
 
 def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.tensor import ops
-from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import copy_of, part_of, span_of
@@ -89,9 +88,9 @@ def parallelize(
     graph = all_or_none(comm, lambda: trace(model, zeros, dtype))
     sharding = shard(graph, comm.size, whole_output, constraints=Constraints(ways=ways))
     rebuild(model, graph, sharding, comm)
-    for module in [*model.modules()]:
-        if isinstance(module, BranchesOnRanks):
-            module.drop_others()
+    modules: dict[str, Any] = dict(model.named_modules())
+    for call in sharding.owned.calls.values():
+        modules[call.path].drop_others()
     return sharding
 
 
@@ -123,8 +122,8 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         cuts = {name: sharding.variables.get(v) for name, v in variables_of(graph, node).items()}
         new[layer] = _part(layer, at, sharding.edges.get(node.inputs[0]), cuts, comm)
     replace(model, new)
-    for call in sharding.branches.calls.values():
-        become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
+    for call in sharding.owned.calls.values():
+        become(modules[call.path], call.part, {"comm": comm, **call.attributes})
     for at in sharding.layers:
         kind = type(modules[at.path])
         if at.way.part is BySamples and not issubclass(kind, BySamples):  # it keeps its weights

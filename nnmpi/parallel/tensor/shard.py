@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from nnmpi import addons
 from nnmpi.nn.graph import Graph, Node
-from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import NodeChoice, NodeChoices, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import (
     UNCONSTRAINED,
@@ -31,7 +30,13 @@ from nnmpi.parallel.tensor.constraints import (
 )
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.possible import keeps_cut, takes_samples
-from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, describe, is_listed, join_layers
+from nnmpi.parallel.tensor.sharding import (
+    ShardedLayer,
+    Sharding,
+    describe,
+    divide_modules,
+    is_listed,
+)
 from nnmpi.parallel.tensor.ways import (
     ON_ONE_RANK,
     PARTIAL_GRADIENT,
@@ -92,8 +97,8 @@ def shard(
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
         variables |= {v: cut for v, cut in choice.variables if cut not in (None, PARTIAL_GRADIENT)}
         terms |= {v for v, cut in choice.variables if cut is PARTIAL_GRADIENT}
-        if k in search.branches.calls:
-            layers += join_layers(search.branches.calls[k], ranks)
+        if k in search.owned.calls:
+            layers += search.owned.calls[k].layers
         elif is_listed(graph, graph.nodes[k], choice):
             why = search.why(k, of_node, taken)
             layers.append(describe(graph, k, choice, ranks, why))
@@ -103,7 +108,7 @@ def shard(
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
     return Sharding(
-        ranks, tuple(layers), edges, variables, output, frozenset(terms), branches=search.branches
+        ranks, tuple(layers), edges, variables, output, frozenset(terms), owned=search.owned
     )
 
 
@@ -117,8 +122,8 @@ class _Search:
         self.constraints, self.counts_whole = constraints, sequence or bool(constraints.named)
         self.cuts = [POSITIONS] * sequence + constraints.cuts
         self.choices = NodeChoices(graph, ranks, self.cuts, constraints.per_step)
-        self.branches = divide_branches(graph, ranks)
-        self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
+        self.owned = divide_modules(graph, ranks)
+        self.wanted = wanted_ways(graph, constraints.ways, self.owned.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         self.ways = self.choices.ways
         pairs = zip(graph.nodes, self.ways, strict=True)
@@ -208,7 +213,7 @@ class _Search:
             is_shared = any(("variable", v) in self.last for v in node.variables)
             choices = (
                 [NodeChoice(ON_ONE_RANK, PlanCost())] * (not any(cuts))
-                if k in self.branches.nodes
+                if k in self.owned.nodes
                 else self._choices(k, cuts, is_shared)
             )
             known_choices[cuts] = [
@@ -259,7 +264,7 @@ class _Search:
         with the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is ON_ONE_RANK:
-            return f"rank {self.branches.nodes[k]} along tp has the branch"
+            return f"rank {self.owned.nodes[k]} along tp has the branch"
         if node.name in self.wanted:
             return "the layout names its way"
         if choice.cost.copied and self.constraints.names:

@@ -1,24 +1,20 @@
 """Sharding: how a graph is divided among ranks, as a value; `shard` finds it."""
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nnmpi.autograd.ops.shape import SUMS
-from nnmpi.nn import MaxPool2d
-from nnmpi.nn.graph import Edge, Graph, Node
+from nnmpi import addons
+from nnmpi.nn import MaxPool2d, Module
+from nnmpi.nn.graph import Call, Edge, Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
-from nnmpi.parallel.tensor.branches import NO_BRANCHES, BranchCall, BranchOwners
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.ways import (
-    BRANCHES,
     GATHER_OUTPUT,
     POSITIONS,
-    SUM_GRADIENT,
-    SUM_OUTPUT,
     WHOLE,
     AxisCut,
     I,
@@ -81,6 +77,50 @@ class PositionCut(Protocol):
         """Turns the shape of edge `e` into its shape on a rank, in place."""
 
 
+class DividedCall(NamedTuple):
+    """A call of a module whose parts are computed by single ranks along tp.
+
+    path        of the module
+    word        for its parts, in messages
+    nodes       the graph nodes of its parts; the next one joins their outputs
+    layers      what is listed for that one
+    part        the class that the module becomes on each rank; its `drop_others` frees the
+                parameters of other ranks
+    attributes  what it gets besides the Comm of the ranks
+    """
+
+    path: str
+    word: str
+    nodes: range
+    layers: tuple[ShardedLayer, ...]
+    part: type[Any]
+    attributes: Mapping[str, Any]
+
+
+class OwnedParts(NamedTuple):
+    """The nodes and variables of a graph that one rank along tp computes and has alone.
+
+    calls      the calls of the modules, by the index of the node that joins the parts
+    nodes      the rank of each node within a part
+    variables  the rank of each parameter and buffer of these nodes
+    """
+
+    calls: Mapping[int, DividedCall] = {}
+    nodes: Mapping[int, int] = {}
+    variables: Mapping[int, int] = {}
+
+    def runs(self, node: int, rank: int) -> bool:
+        """Returns True if a rank computes a node."""
+        return self.nodes.get(node, rank) == rank
+
+    def has(self, variable: int, rank: int) -> bool:
+        """Returns True if a rank has a parameter or a buffer, or a part of it."""
+        return self.variables.get(variable, rank) == rank
+
+
+NOTHING_OWNED = OwnedParts()
+
+
 class Sharding(NamedTuple):
     """The division of a graph: the layers, edges and variables that are cut, and where.
 
@@ -90,7 +130,7 @@ class Sharding(NamedTuple):
     terms      parameters that are whole on every rank, and of whose gradients each rank has a term
     output     the bounds of the channels of the output; None if it is whole
     positions  the cuts of sequences, by the axis of an add-on whose ranks have parts of them
-    branches   the branches that single ranks along tp have and compute alone
+    owned      the parts of modules that single ranks along tp have and compute alone
     """
 
     ranks: int
@@ -100,12 +140,13 @@ class Sharding(NamedTuple):
     output: Bounds | None
     partial_gradients: frozenset[int] = frozenset()
     positions: Mapping[str, PositionCut] = {}
-    branches: BranchOwners = NO_BRANCHES
+    owned: OwnedParts = NOTHING_OWNED
 
     @property
     def ways(self) -> dict[str, str]:
         """The names of the ways of layers by path, as --layout takes them."""
-        return {layer.path: layer.how for layer in self.layers if layer.way is not BRANCHES}
+        joins = self.owned.calls
+        return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
         """Returns the positions of sequences that the rank at these coordinates has; None if it has
@@ -115,6 +156,52 @@ class Sharding(NamedTuple):
 
 UNSHARDED = Sharding(1, (), {}, {}, None)
 """Every rank has the whole model."""
+
+
+# ---- modules whose parts go to single ranks along tp
+
+
+_MODULE_RULES = addons.table("module_rules")
+"""Where add-ons say how the parts of a module are divided, by the class of the module."""
+
+
+def _key(layer: type[Module] | None) -> str:
+    return f"{layer.__module__}:{layer.__name__}" if layer else ""
+
+
+def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
+    """Assigns parts of modules to ranks; every rank gets the same result.
+
+    Raises ValueError if a module cannot be divided.
+    """
+    owned = NOTHING_OWNED
+    for key in dict.fromkeys(_key(call.layer) for call in outermost(graph)):
+        calls, nodes, variables = addons.row("module_rules", key)(graph, ranks)
+        owned = OwnedParts(
+            {**owned.calls, **calls}, {**owned.nodes, **nodes}, {**owned.variables, **variables}
+        )
+    return owned
+
+
+def outermost(graph: Graph) -> Iterator[Call]:
+    """Yields the calls of such modules that are not within a part of another one."""
+    calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES]
+    for call in calls:
+        if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
+            yield call
+
+
+def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
+    """Groups sets that have an element in common, directly or through other sets; returns lists of
+    indices."""
+    groups: list[tuple[Set[Any], list[int]]] = []
+    for i, members_of in enumerate(sets):
+        members = [i]
+        for group in [group for group in groups if group[0] & members_of]:
+            groups.remove(group)
+            members_of, members = members_of | group[0], group[1] + members
+        groups.append((members_of, members))
+    return [members for _, members in groups]
 
 
 # ---- descriptions of layers
@@ -169,23 +256,9 @@ def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessag
         # what is sent is the output after a fused pooling; the cost of the choice counts it before
         y = made_by(graph, layer.node)
         cut = way.output.cut(y, ranks) if isinstance(way.output, Marker) else None
-        yield _message(GATHER_OUTPUT, y.elements, cut.bounds if cut else layer.bounds)
+        yield message_of(GATHER_OUTPUT, y.elements, cut.bounds if cut else layer.bounds)
 
 
-def _message(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
+def message_of(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
     """Returns a message of a layer, in all passes of its row."""
     return LayerMessage(row, numbers, row.passes, bounds)
-
-
-def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
-    """Returns the entry of a join of branches, and one more entry for each further input with a
-    gradient."""
-    why = "a branch is whole on one rank"
-    join = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
-    joins = _message(SUM_OUTPUT, call.result.elements)
-    if call.join not in SUMS:
-        join = join._replace(bounds=call.gathered(ranks))
-        joins = _message(GATHER_OUTPUT, join.bounds[-1], join.bounds)
-    back = [_message(SUM_GRADIENT, e.elements) for e in call.inputs if e.requires_grad]
-    first = join._replace(sends=(joins, *back[:1]))
-    return [first, *(join._replace(sends=(message,)) for message in back[1:])]

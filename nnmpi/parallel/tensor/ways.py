@@ -314,10 +314,7 @@ WHOLE = Way()
 """Every rank computes the whole layer."""
 
 ON_ONE_RANK = Way(named=Pattern("branch"))
-"""One rank computes the whole layer: see `branches.py`."""
-
-BRANCHES = Way(named=Pattern("branches"))
-"""The join of branches that ranks have computed alone; its messages depend on the call."""
+"""One rank computes the whole layer: see `sharding.py`."""
 
 ELEMENTWISE_WAY = Way(..., ...)
 """Each element is treated alone."""

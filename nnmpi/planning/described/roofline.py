@@ -100,10 +100,10 @@ class RooflineTimes(ModelTimes):
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_shardings:
             of_nodes = self._of_nodes(sharding, samples)
-            branches, ranks = sharding.branches, range(sharding.ranks)
+            owned, ranks = sharding.owned, range(sharding.ranks)
             runs = [
-                [float(branches.runs(k, rank)) for k in range(len(of_nodes))]
-                for rank in (ranks if branches.nodes else ranks[:1])
+                [float(owned.runs(k, rank)) for k in range(len(of_nodes))]
+                for rank in (ranks if owned.nodes else ranks[:1])
             ]
             starts = [unit.nodes.start for unit in self.units]
             of_ranks = [np.add.reduceat(np.array(row)[:, None] * of_nodes, starts) for row in runs]

@@ -69,7 +69,7 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
     distinct = len({section.signature for section in sections_of_stage})
     return (
         sections_of_stage
-        if len(sections_of_stage) > 2 * distinct and not a.sharding.branches.variables
+        if len(sections_of_stage) > 2 * distinct and not a.sharding.owned.variables
         else []
     )
 

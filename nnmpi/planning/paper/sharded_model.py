@@ -117,7 +117,7 @@ def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
     places = range(a.mesh.axes["tp"])
     layers = [layer for layer in sharding.layers if layer.node in stage_nodes]
     collectives = {message.message.by for layer in layers for message in layer.sends}
-    if sharding.branches.nodes or not collectives <= AMONG_ALL:
+    if sharding.owned.nodes or not collectives <= AMONG_ALL:
         return places
     nodes = [a.graph.nodes[k] for k in stage_nodes]
     edges = {e for node in nodes for e in (*node.inputs, *node.outputs)} & {*sharding.edges}

@@ -21,6 +21,7 @@ CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED |
 OF_ADD_ONS = {
     "transformer": "attention",
     "recurrent": "recurrent",
+    "branches": "branches",
     "experts": "experts",
     "tensor-functions": "functions",
     "more-layers": "more_layers",

@@ -1,6 +1,5 @@
-"""Test cases of ops: reductions, rearrangements, indexing, products and joins of branches."""
+"""Test cases of ops: reductions, rearrangements, indexing and products."""
 
-from functools import reduce as folded
 from itertools import product
 from typing import Any
 
@@ -248,28 +247,4 @@ def _products() -> dict[str, Case]:
     return cases
 
 
-def _joined(t: Any, *parts: Any, join: str, axis: int = -1) -> Any:
-    if join in ("concat", "stack"):
-        return (t.cat if join == "concat" else t.stack)(parts, dim=axis)
-    total = folded(lambda a, b: a + b, parts)
-    return total / len(parts) if join == "mean" else total
-
-
-def _joins() -> dict[str, Case]:
-    same, wide = (2, 3, 4), (2, 5, 4)
-    tries: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "sum": ((same, same, same), {"join": "sum"}),
-        "sum of one": ((same,), {"join": "sum"}),
-        "mean": ((same, same, same), {"join": "mean"}),
-        "concat": ((same, wide, same), {"join": "concat", "axis": 1}),
-        "concat of the last axis": ((same, same), {"join": "concat"}),
-        "stack": ((same, same), {"join": "stack", "axis": 1}),
-        "stack behind": ((same, same, same), {"join": "stack"}),
-    }
-    return {
-        f"joined: {name}": Case(shape.joined, sizes, _joined, options)
-        for name, (sizes, options) in tries.items()
-    }
-
-
-SHAPES = _reductions() | _along() | _moves() | _places() | _products() | _joins()
+SHAPES = _reductions() | _along() | _moves() | _places() | _products()
