@@ -11,13 +11,15 @@ from test_table import CASES, Seeds, arrays_of, bits, copies
 
 import nnmpi
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda.kernels import KERNELS
+from nnmpi.arrays.cuda.kernels import KERNELS as OF_CUDA
 from nnmpi.arrays.dtypes import HALVES, is_half
 from nnmpi.arrays.native.table import KERNELS as TABLE
 
 pytestmark = needs_device
 
 DRAWS = 40
+KERNELS = {name: kernel for name, kernel in OF_CUDA.items() if name in TABLE}
+"""Those of loops that are here: some loops are of add-ons."""
 EXACT = {name for name in KERNELS if not CASES[name][1]}
 """The kernels whose bits are NumPy's; the others add in another order, and have another exp."""
 
@@ -95,6 +97,11 @@ OF_FLOAT32 = {
     *("track_loop", "probabilities_loop", "scores_gradient_loop"),
 }
 """Statistics, and scores in float32, alone."""
+
+
+@pytest.mark.all_add_ons
+def test_each_is_of_a_loop_in_the_table() -> None:
+    assert OF_CUDA.keys() <= TABLE.keys()
 
 
 def drawn(name: str, seed: int, dtype: str = "float32") -> list[Any]:

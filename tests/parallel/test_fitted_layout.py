@@ -193,7 +193,12 @@ def test_options_that_never_go_together_are_refused_as_without_it(
 
 
 def test_a_layout_means_nothing_where_its_ranks_are_lost() -> None:
-    for text in ("length:cp", "channels:tp", "0=row"):
+    for text in ("channels:tp", "0=row"):
         assert pointless(Config(layout=text), 4) == ["layout"]
     assert not pointless(Config(layout="batch:dp"), 4)
+    assert not pointless(Config(layout="0=row", tp=2), 4)
+
+
+def test_a_layout_along_cp_means_nothing_without_it() -> None:
     assert not pointless(Config(layout="length:cp,0=row", tp=2, cp=2), 4)
+    assert pointless(Config(layout="length:cp"), 4) == ["layout"]

@@ -66,14 +66,5 @@ def test_ranks_along_the_first_axis_of_order_are_consecutive() -> None:
     ):
         mesh = Mesh.filled(8, {"dp": 2, "pp": 2, "tp": 2}, order)
         assert {axis: mesh.group(4, axis) for axis in groups} == groups
-    mesh = Mesh.filled(8, {"dp": 2, "cp": 2, "pp": 2})
-    assert mesh.group(5, "cp") == (4, 5)
-    assert mesh.group(5, "dp", "cp") == (4, 5, 6, 7)
-    assert Mesh.filled(24, {"cp": 2, "pp": 2, "tp": 3}).axes == {
-        "dp": 2,
-        "cp": 2,
-        "pp": 2,
-        "tp": 3,
-    }
     with refused("dp 2 x pp 2 x tp 2 does not fit 6 ranks", "mpirun -n 8"):
         Mesh.filled(6, {"dp": 2, "pp": 2, "tp": 2})

@@ -16,6 +16,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.context.sequence_cut import SequenceCut
+from nnmpi.parallel.mesh import Mesh
 
 
 @pytest.mark.parametrize(("ranks", "T"), [*product((1, 2, 3, 5), (10, 13, 64))])
@@ -166,3 +167,11 @@ def test_scores_are_whole_on_all_ranks(layout: dict[str, int]) -> None:
         assert counted.samples == sums.samples
         assert counted.mean_loss == pytest.approx(sums.mean_loss, rel=1e-12)
         assert counted.means == pytest.approx(sums.means)
+
+
+def test_ranks_along_cp_come_just_before_those_along_dp() -> None:
+    mesh = Mesh.filled(8, {"dp": 2, "cp": 2, "pp": 2})
+    assert mesh.group(5, "cp") == (4, 5)
+    assert mesh.group(5, "dp", "cp") == (4, 5, 6, 7)
+    sizes = {"dp": 2, "cp": 2, "pp": 2, "tp": 3}
+    assert Mesh.filled(24, {"cp": 2, "pp": 2, "tp": 3}).axes == sizes

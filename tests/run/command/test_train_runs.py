@@ -12,6 +12,7 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.io.output import Report
 from nnmpi.nn.models import iris_mlp
+from nnmpi.parallel.mesh import AXES
 
 # ---- what it prints
 
@@ -28,7 +29,7 @@ def test_stdout_and_log_get_a_json_object_a_line(command: Command) -> None:
     assert [(e["epoch"], e["steps"]) for e in epochs] == [(1, 2), (2, 4), (3, 6)]
     assert done.keys() >= {"loss", "accuracy", "seconds", "samples_per_second"}
     assert (done["epochs"], done["steps"], done["ranks"]) == (3, 6, 1)
-    assert done["layout"] == {"dp": 1, "cp": 1, "pp": 1, "tp": 1}
+    assert done["layout"] == {axis.name: 1 for axis in AXES}
     assert len(done["parameters_sha256"]) == 64
     assert all(done[key] == epochs[-1][key] for key in ("loss", "accuracy", "test_loss"))
 
