@@ -806,9 +806,9 @@ def row(name: str, key: str) -> Any:
 
 def needed(name: str, key: str) -> Any:
     """Loads the row of a table with this key; raises AttributeError if no add-on has it."""
-    if (found := row(name, key)) is None:
+    if (value := row(name, key)) is None:
         raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
-    return found
+    return value
 
 
 def rows(name: str) -> Iterator[Any]:

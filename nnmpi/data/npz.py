@@ -81,6 +81,6 @@ def _array(archive: Any, name: str, path: Path) -> np.ndarray:
         except ValueError as error:
             if "allow_pickle" not in str(error):
                 raise
-            found = f"{shown(path)}: {name} holds Python objects, such as rows of unequal lengths"
-            raise RefusedError(f"{found}; {REMEDY}") from None
+            problem = f"{shown(path)}: {name} holds Python objects, such as rows of unequal lengths"
+            raise RefusedError(f"{problem}; {REMEDY}") from None
         return array.astype(kept_as(array.dtype, name in LABELS), copy=False)

@@ -292,7 +292,7 @@ REPLACED = {
     "return_indices": "take the places of the largest elements by F.unfold and argmax",
     "ceil_mode": "pad the input by F.pad, so that the last window is whole",
 }
-"""What to write instead of arguments of PyTorch's layers."""
+"""For arguments of PyTorch's layers that nnmpi lacks: what to write instead."""
 
 
 def refuse_replaced(kind: type[Registries], options: Mapping[str, Any]) -> None:

@@ -262,8 +262,8 @@ def tracer_of(config: Config, comm: Comm) -> Tracer:
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
     """The Supervisor of a run: another one where ranks may be lost, or wait."""
     of_losses = comm.fault_tolerant
-    found = addons.rows("supervisors") if of_losses else addons.given("supervisors", config)
-    supervise = next(found, None)
+    supervisors = addons.rows("supervisors") if of_losses else addons.given("supervisors", config)
+    supervise = next(supervisors, None)
     return supervise(comm) if supervise else Unsupervised()
 
 

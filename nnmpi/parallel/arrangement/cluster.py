@@ -101,15 +101,15 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     """Returns the cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
-    found = [*_libraries(on)] if comm.size > 1 and not on.is_host else []
+    mine = [*_libraries(on)] if comm.size > 1 and not on.is_host else []
     # one exchange for all facts: each gather is two collectives
-    facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), found
+    facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), mine
     nodes, free, cores_left, any_thread, addresses, libraries = zip(
         *gather_objects(comm, facts), strict=True
     )
     threads_of_mpi = all(any_thread)
     used = gpu_indices(nodes, addresses)
-    common = tuple(name for name in found if all(name in of_rank for of_rank in libraries))
+    common = tuple(name for name in mine if all(name in of_rank for of_rank in libraries))
     return Cluster(*(nodes, free, cores_left, threads_of_mpi, used), comm.fault_tolerant, common)
 
 
