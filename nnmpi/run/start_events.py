@@ -94,9 +94,10 @@ def _padding(setup: Setup) -> Event:
 
 def environment(session: Session) -> Event:
     """Everything a run depends on besides data and model: options, versions, the BLAS of rank 0,
-    and hosts; with advice on what would make it faster. Every rank calls it."""
+    and hosts; with advice on what would make it right or faster. Every rank calls it."""
     comm, a = session.comm, session.arrangement
     useful, number = threads.agreed_threads(a, comm), blas.cores(len(comm.node()))
+    of_threads = threads.advice(a, useful)
     halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""
     facts = {
         "kernels": blas.core(),
@@ -111,7 +112,7 @@ def environment(session: Session) -> Event:
         "native": native.INSTRUCTIONS,
         "hosts": hosts(ranks),
         "advice": [
-            *filter(None, (native.missing(), halves, threads.advice(a, useful))),
+            *filter(None, (session.setup.guess, native.missing(), halves, of_threads)),
             *cores.advice(ranks),
         ],
     }

@@ -45,6 +45,31 @@ def test_a_file_says_what_was_used(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.standardiser.mean, np.zeros(6))
 
 
+@pytest.mark.parametrize("options", [(), ("--load-partial",), ("--standardise=none",)])
+def test_a_file_that_does_not_say_so(
+    command: Command, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    saved, plain = str(tmp_path / "saved"), str(tmp_path / "plain")
+    assert command(*IRIS, "--steps=1", f"--save={saved}").status == 0
+    nnmpi.save(nnmpi.load(saved), plain)
+    warning = "does not say how its samples were standardised"
+    assert warning not in command(*IRIS, "--steps=1", f"--load={saved}", *options).out
+    found = command(*IRIS, "--steps=1", f"--load={plain}", *options)
+    assert found.status == 0
+    assert (warning in found.out) == ("--standardise=none" not in options)
+
+
+def test_indices_are_not_standardised_by_a_guess(tmp_path: Path) -> None:
+    path = str(tmp_path / "m")
+    data = np.arange(64).reshape(16, 4) % 7, np.arange(16) % 3
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Embedding(7, 5), nn.Flatten(), nn.Linear(20, 3))
+
+    nnmpi.save(build().state_dict(), path)
+    assert Trainer(Config(load=path), build, data).setup.guess == ""
+
+
 def test_the_command_takes_it(command: Command) -> None:
     assert command(*IRIS, "--steps=1", "--standardise=-1,2").status == 0
     found = command(*IRIS, "--steps=1", "--standardise=2")

@@ -4,7 +4,7 @@
                  and `blocks`, which ranks have which layers; the cut and the all-reduce, also if
                  measured; every option; versions; `blas`: kernels and threads on rank 0, and why so
                  many; `native`: the compiled kernels, `none` if NumPy computes; `advice`: what
-                 makes the run slow, and what to do; hosts with their ranks
+                 makes the run slow or a loaded model wrong; hosts with their ranks
     resumed      the same of a resumed run, its `step`, `checkpoint`, and `notes` on what differs
     checkpoint   `step`, `path`, `bytes`, `seconds`, and seconds that training has `waited`; or the
                  `problem` because of which it was not written

@@ -5,10 +5,11 @@ from typing import Any
 from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Standardiser, from_arrays, load
+from nnmpi.data.inputs import arrays, is_index
 from nnmpi.io.files import loading
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.options.config import Config
-from nnmpi.options.quoting import quoted
+from nnmpi.options.quoting import quoted, shown
 from nnmpi.parallel.step.objective import Criterion
 
 
@@ -54,10 +55,10 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
         return _of_numbers(config.standardise, dataset)
     if not config.load:
         return Standardiser.of(dataset.train)
-    metadata = loading.read_metadata(config.load)
-    if not metadata.keys() & {"mean", "std"}:
+    if not _says_how(config.load):
         return Standardiser.of(dataset.train)
     try:
+        metadata = loading.read_metadata(config.load)
         return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
     except ValueError as error:
         raise ValueError(
@@ -65,11 +66,30 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
         ) from None
 
 
+def guessed(config: Config, dataset: Dataset) -> str:
+    """A line on samples that are standardised otherwise than in the training of the model of
+    --load, as far as nnmpi can know; empty if they are not."""
+    if not config.load or config.standardise != "auto" or _says_how(config.load):
+        return ""
+    if all(map(is_index, arrays(dataset.train.x))):
+        return ""
+    return (
+        f"{shown(config.load)} does not say how its samples were standardised; here they get the "
+        f"mean and deviation of {dataset.name}; if its training had others, give "
+        "--standardise none (raw values) or --standardise=MEAN,STD"
+    )
+
+
 def check_language(config: Config, dataset: Dataset) -> None:
     """Raises ValueError if the data are text that does not go with the options."""
     if dataset.language is not None:
         for check in addons.given("language_checks", config):
             check(config, dataset)
+
+
+def _says_how(path: str) -> bool:
+    """True if a file of a model says how samples were standardised in its training."""
+    return bool(loading.read_metadata(path).keys() & {"mean", "std"})
 
 
 def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:

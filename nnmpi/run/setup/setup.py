@@ -45,7 +45,7 @@ from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import rank_agreement
 from nnmpi.run.setup import models, objectives
-from nnmpi.run.setup.datasets import check_language, dataset_of, standardiser_of
+from nnmpi.run.setup.datasets import check_language, dataset_of, guessed, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
 from nnmpi.schedules import proof
 
@@ -74,6 +74,7 @@ class Setup(NamedTuple):
     """The start of a run, however its ranks are arranged; equal on every rank.
 
     user_functions: the names of functions that users gave instead of options
+    guess: a line if samples may be standardised otherwise than those of the loaded model; or ""
     """
 
     config: Config
@@ -89,6 +90,7 @@ class Setup(NamedTuple):
     schedule: Callable[[int], LRSchedule]  # of a run of so many steps
     make_optimizer: Callable[[Comm], MakeOptimizer]
     user_functions: Mapping[str, str]
+    guess: str
 
     def samples(self, n: int, fields: WantedFields = X_AND_Y) -> Inputs:
         """The inputs of the first n training samples, or of all if there are fewer."""
@@ -137,7 +139,7 @@ def set_up(
         }
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(steps, schedules, make, names),
+            *(steps, schedules, make, names, guessed(config, dataset)),
         )
 
     setup = all_or_none(comm, rest)
