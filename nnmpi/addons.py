@@ -82,6 +82,7 @@ rest.
     model_files     "folder"           (path): the ModelFile that the folder is
     state_files     "nested"           the module that divides a state into arrays and a structure
                     "pickle"           (path): the content of a file of PyTorch
+                    "tensors"          (path): the tensors of a state_dict of PyTorch, by name
                     "streams"          the module that saves to open files, and loads from them
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
     data_options    an option          (config): arguments of `nnmpi.data.load`
@@ -738,6 +739,7 @@ ADD_ONS = {
                 "nested": "nnmpi.io.nested",
                 "streams": "nnmpi.io.streams",
                 "pickle": "nnmpi.io.torch_files.reading:read",
+                "tensors": "nnmpi.io.torch_files.tensors:tensors",
             }
         },
     ),

@@ -1,4 +1,5 @@
-"""Tensors in safetensors files: in one file, or in the shards that an index lists.
+"""Tensors in safetensors files: in one file, or in the shards that an index lists. An add-on reads
+those in files of PyTorch.
 
     file     8 bytes  length of the header, little-endian
              header   {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}}
@@ -11,14 +12,15 @@ library cannot read bfloat16.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from nnmpi import addons
 from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder
@@ -50,6 +52,21 @@ INDEX = ".safetensors.index.json"
 
 REMEDY = "take an intact copy of the index and of its shards"
 BLOCK = 1 << 20  # elements that are compared at once
+
+
+class FileTensor(Protocol):
+    """A tensor in a file, under the name, with the shape and in the order of the file."""
+
+    @property
+    def file(self) -> Path: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
+        """Returns a copy of the tensor, or only of a part of it, in C order."""
 
 
 class RawTensor(NamedTuple):
@@ -99,7 +116,7 @@ class StoredTensor(NamedTuple):
     """A tensor of the model that is stored in a file, as one tensor or as several, with the shape
     and the element order of the model."""
 
-    stored: tuple[RawTensor, ...]
+    stored: tuple[FileTensor, ...]
     order: StorageOrder
 
     @property
@@ -123,12 +140,15 @@ class StoredTensor(NamedTuple):
 class Contents(NamedTuple):
     """The contents of a file: its tensors by name, and its metadata."""
 
-    tensors: dict[str, RawTensor]
+    tensors: Mapping[str, FileTensor]
     metadata: dict[str, str]
 
 
 def contents(file: Path) -> Contents:
-    """Reads the header of a file; raises ValueError unless it is a complete safetensors file."""
+    """Reads the header of a file; raises ValueError unless it is a complete safetensors file, or
+    one of PyTorch, which is read whole."""
+    if is_pickle(file):
+        return Contents(addons.needed("state_files", "tensors")(file), {})
     with refused(file):
         with safe_open(file, framework="numpy"):  # checks the header
             pass
@@ -164,11 +184,6 @@ def refused(file: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
-        if is_pickle(file):
-            convert = _CONVERT.format(shown(file), shown(file.with_suffix(".safetensors")))
-            raise ValueError(
-                f"{cannot}: it is a pickle, as torch.save writes; convert it: {convert}"
-            ) from None
         reason = shown(" ".join(str(error).split()))
         raise ValueError(
             f"{cannot}: not a complete safetensors file ({reason}); save or copy it again, or name "
@@ -176,12 +191,10 @@ def refused(file: Path) -> Iterator[None]:
         ) from None
 
 
-_CONVERT = "python -c \"import nnmpi; nnmpi.save(nnmpi.load('{0}'), '{1}')\""
-"""The command that converts a file of PyTorch."""
-
-
 def is_pickle(file: Path) -> bool:
     """True if the file is a pickle, or one in an archive as PyTorch writes it."""
+    if not os.path.isfile(file):  # a pipe would block
+        return False
     with suppress(OSError), file.open("rb") as opened:
         head = opened.read(1024)
         is_old = head[:1] == b"\x80" and head[8:9] != b"{"  # safetensors have the header there
@@ -189,14 +202,19 @@ def is_pickle(file: Path) -> bool:
     return False
 
 
+def metadata_of(path: Path) -> dict[str, str]:
+    """The metadata of a file; empty for an index and for a file of PyTorch."""
+    return {} if is_index(path) or is_pickle(path) else contents(path).metadata
+
+
 def is_index(path: Path) -> bool:
     """True if the file lists the shards that have the tensors."""
     return path.name.endswith(INDEX)
 
 
-def stored_in(path: Path) -> dict[str, RawTensor]:
-    """Returns the tensors of a file, or of the shards of an index, by name; only headers are
-    read."""
+def stored_in(path: Path) -> Mapping[str, FileTensor]:
+    """Returns the tensors of a file, or of the shards of an index, by name; only headers of
+    safetensors files are read."""
     if not is_index(path):
         return contents(path).tensors
     listed = shards(path)
@@ -247,7 +265,7 @@ def shards(index: Path) -> dict[str, Path]:
     return {name: index.with_name(file) for name, file in listed.items()}
 
 
-def _check_equal(a: RawTensor, b: RawTensor) -> None:
+def _check_equal(a: FileTensor, b: FileTensor) -> None:
     """Raises ValueError unless two tensors are equal; compares them block by block."""
     rows = max(BLOCK // max(np.prod(a.shape[1:], dtype=int), 1), 1)
     blocks = [(slice(i, i + rows),) for i in range(0, a.shape[0] if a.shape else 0, rows)]

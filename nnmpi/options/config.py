@@ -267,7 +267,8 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
         None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
     )
     load: str | None = files_option(
-        None, "start from a safetensors file, or a folder of GPT-2 or Llama"
+        None,
+        "start from a safetensors file, a state_dict of torch.save, or a folder of GPT-2 or Llama",
     )
     load_partial: bool = files_option(
         False, "with --load: take tensors whose names and shapes fit; others keep initial values"

@@ -90,7 +90,7 @@ def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> 
 
 def check_weights(comm: Comm, path: str) -> None:
     """Raises on all ranks if the weights of --load differ between ranks. Every rank calls it."""
-    remedy = "name a file that --save wrote, or a folder of GPT-2 or Llama"
+    remedy = "name a safetensors file, one of torch.save, or a folder of GPT-2 or Llama"
     check_files(comm, f"--load {shown(path)}", lambda: files_of(model_file(path).source), remedy)
 
 

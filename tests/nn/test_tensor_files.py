@@ -2,15 +2,12 @@
 
 import json
 import os
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
 from helpers.shards import INDEX, cut, write_index
 
 import nnmpi
@@ -175,20 +172,3 @@ def test_an_index_that_lists_what_is_not_there_is_refused(
     write_index(tmp_path, {**shards, "0.bias": file})
     with refused(str(tmp_path), words):
         loading.load_into(tmp_path / INDEX, model())
-
-
-@needs_torch
-def test_a_file_of_pytorch_is_converted_as_the_message_says(tmp_path: Path) -> None:
-    """`--load` takes only files whose parts can be read alone."""
-    torch, file = pytorch(), tmp_path / "net.pt"
-    state = torch.nn.Linear(3, 2).state_dict()
-    state["tied"] = state["weight"].T
-    for zipped in (False, True):
-        torch.save(state, file, _use_new_zipfile_serialization=zipped)
-        with refused("net.pt", "a pickle", "convert it: ") as caught:
-            loading.load_into(file, model())
-    command = shlex.split(str(caught.value).partition("convert it: ")[2])
-    subprocess.run([sys.executable, *command[1:]], check=True, timeout=200)
-    converted = nnmpi.load(tmp_path / "net.safetensors")
-    assert converted.keys() == state.keys()
-    np.testing.assert_array_equal(converted["tied"], state["tied"].numpy())

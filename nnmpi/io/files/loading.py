@@ -84,8 +84,7 @@ def load(
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a file, or of the file in a folder; empty for a file that has none, and for
     an index."""
-    source = model_file(path).source
-    return {} if tensor_files.is_index(source) else tensor_files.contents(source).metadata
+    return tensor_files.metadata_of(model_file(path).source)
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
@@ -102,7 +101,7 @@ def check_digest(path: str | os.PathLike[str]) -> None:
     Files that other programs have written have no digest.
     """
     for part in tensor_files.files_of(Path(path)):
-        if FILE not in tensor_files.contents(part).metadata:
+        if FILE not in tensor_files.metadata_of(part):
             continue
         with tensor_files.refused(part), part.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -1,0 +1,60 @@
+"""The tensors of a state_dict that `torch.save` has written, for models that start from them."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.io.torch_files.reading import read
+from nnmpi.options.quoting import shown
+
+
+class ReadTensor(NamedTuple):
+    """A tensor that was read with the rest of its file."""
+
+    file: Path
+    name: str
+    array: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the result of `read`."""
+        return self.array.dtype
+
+    def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
+        """Returns a copy of the tensor, or only of a part of it, in C order."""
+        return np.array(self.array[part], order="C")
+
+
+def tensors(file: Path) -> dict[str, ReadTensor]:
+    """Returns the tensors of a state_dict by name; raises ValueError if the file has anything
+    else."""
+    state = read(file)
+    if not _is_state(state):
+        raise ValueError(f"cannot load {shown(file)}: it is no state_dict; {_remedy(file, state)}")
+    return {name: ReadTensor(file, name, array) for name, array in state.items()}
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(array, np.ndarray) for name, array in value.items()
+    )
+
+
+def _remedy(file: Path, state: Any) -> str:
+    """What to do with a file that has more than the state of a model."""
+    if not isinstance(state, dict):
+        return "save model.state_dict() in PyTorch"
+    states = [key for key, value in state.items() if value and _is_state(value)]
+    if not states:
+        return f"it has the keys {shown(', '.join(map(str, state)), 80)}"
+    target = shown(file.with_suffix(".safetensors"))
+    return (
+        f'take the one in it: python -c "import nnmpi; '
+        f"nnmpi.save(nnmpi.load('{shown(file)}')[{states[0]!r}], '{target}')\""
+    )
