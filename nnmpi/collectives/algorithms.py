@@ -179,8 +179,12 @@ doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 def hierarchical(q: int) -> Algorithm:
     """An all-reduce over nodes of q ranks: trees to leaders, a ring of leaders, trees back."""
     up = within(tree, q)
-    leaders = among(then(ring, gather_ring), lambda p: range(0, p, q))
-    return then(then(up, leaders), transpose(up))
+    return then(then(up, leader_ring(q)), transpose(up))
+
+
+def leader_ring(q: int) -> Algorithm:
+    """An all-reduce among the leaders of nodes of q ranks, whose nodes sum in their memory."""
+    return among(then(ring, gather_ring), lambda p: range(0, p, q))
 
 
 def all_reduce(reduction: Algorithm) -> Algorithm:

@@ -101,6 +101,16 @@ class Price(NamedTuple):
     messages: NDArray[np.int_]
 
 
+def in_memory(network: Network, ranks: int, nbytes: float) -> float:
+    """The seconds in which the ranks of a node write their buffers to shared memory, sum them
+    there, and read the sum; 0 for a single rank."""
+    if ranks == 1:
+        return 0.0
+    assert network.inner is not None
+    alpha, beta = network.inner
+    return 2 * alpha + nbytes * (2 * beta + network.gamma * (ranks - 1))
+
+
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
     """Simulates an algorithm on p ranks, each with a buffer of `nbytes`; returns its cost.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS, Gossip
-from nnmpi.collectives.price import Network, price
+from nnmpi.collectives.price import Network, in_memory, price
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.machine import Machine
@@ -130,9 +130,7 @@ def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
 def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
     """The seconds of a two-level all-reduce: each node sums in its memory, then one rank per node
     takes part in a ring."""
-    near, q = links.inner, int(np.bincount(links.nodes).max())
-    assert near is not None
-    inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
+    inside = in_memory(links, int(np.bincount(links.nodes).max()), nbytes)
     leaders = links._replace(nodes=np.arange(links.node_count))
     return inside + (
         _ring_seconds(leaders, travelling, Collective.ALL_REDUCE) if links.node_count > 1 else 0.0

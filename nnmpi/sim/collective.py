@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nnmpi.collectives import algorithms, verify
 from nnmpi.collectives.algorithms import Collective
-from nnmpi.collectives.price import Network, price
+from nnmpi.collectives.price import Network, Price, in_memory, price
 from nnmpi.collectives.step import Algorithm, one_chunk
 from nnmpi.options import user_code
 from nnmpi.sim import textbook
@@ -46,7 +46,7 @@ ON_TORUS = {"bucket": algorithms.bucket, "swing": algorithms.swinging}
 
 def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
     """The algorithm with this name, adapted to the network: `hierarchical` to the size of nodes,
-    those of ON_TORUS to the sides of a torus.
+    those of ON_TORUS to the sides of a torus. Drawn, `hierarchical` has messages within nodes.
 
     A user's algorithm is proved first.
     """
@@ -66,6 +66,11 @@ def names(operation: str, algorithm: str) -> list[str]:
     if algorithm == "all":
         return known
     chosen = list(dict.fromkeys(algorithm.split(",")))
+    if "shared" in chosen:
+        raise ValueError(
+            "algorithm shared has no messages; --algorithm hierarchical --per-node Q prices sums "
+            "in the memory of nodes of Q ranks"
+        )
     for unknown in [n for n in chosen if n not in known and not user_code.is_named(n)]:
         raise ValueError(
             f"algorithm {unknown!r} of {operation} is neither one of {', '.join(known)} nor "
@@ -93,7 +98,7 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
     with verify.naming(algorithm, operation, ranks) if is_named else nullcontext():
         if is_named:
             verify.check_sizes(chosen, ranks)
-        paid = price(chosen, ranks, nbytes, on)
+        paid = _price(algorithm, chosen, ranks, nbytes, on)
     cost = {
         "operation": operation,
         "algorithm": algorithm,
@@ -106,6 +111,8 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
         "messages": _spread(paid.messages),
     }
     formulas = OPERATIONS[operation].costs.get(algorithm)
+    if _is_through_memory(algorithm, ranks, on):
+        formulas = textbook.THROUGH_MEMORY
     follows = on.inner is None or algorithm == "hierarchical"
     if formulas is None or on.topology or not follows:
         return {**cost, "textbook": None, "plan": None, "differences": []}
@@ -120,6 +127,20 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
         "plan": figure(formulas.plan),
         "differences": [{**figure(f), "why": why} for f, why in formulas.differences.items()],
     }
+
+
+def _is_through_memory(algorithm: str, ranks: int, on: Network) -> bool:
+    """True if nodes sum in their memory, as training does, and then only their leaders send."""
+    return algorithm == "hierarchical" and on.inner is not None and min(ranks, on.per_node) > 1
+
+
+def _price(name: str, chosen: Algorithm, ranks: int, nbytes: float, on: Network) -> Price:
+    """The cost of an algorithm with this name."""
+    if not _is_through_memory(name, ranks, on):
+        return price(chosen, ranks, nbytes, on)
+    leaders = price(algorithms.leader_ring(on.per_node), ranks, nbytes, on)
+    inside = in_memory(on, min(ranks, on.per_node), nbytes)
+    return leaders._replace(seconds=inside + leaders.seconds)
 
 
 def _spread(ranks: NDArray[np.float64] | NDArray[np.int_]) -> Record:

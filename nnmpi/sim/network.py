@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from nnmpi.collectives import topology
-from nnmpi.collectives.price import Link, Network
+from nnmpi.collectives.price import NEAR, Link, Network
 from nnmpi.collectives.topology import Topology
 
 Record: TypeAlias = dict[str, Any]
@@ -52,20 +52,25 @@ def add_options(p: argparse.ArgumentParser, with_topologies: bool = False) -> No
     if with_topologies:
         forms = " | ".join(TOPOLOGIES)
         network.add_argument("--network", metavar="TOPOLOGY", help=f"what joins the ranks: {forms}")
-    add_number(network, "--alpha", "5e-6", "seconds per message")
-    add_number(network, "--beta", "1e-10", "seconds per byte")
+    add_number(network, "--alpha", "5e-6", "seconds per message; Ethernet takes about 2e-5")
+    add_number(
+        network, "--beta", "1e-10", "seconds per byte: 8e-9 / (Gbit/s), so 8e-10 at 10 Gbit/s"
+    )
     add_number(network, "--gamma", "0", "seconds to add a byte")
     network.add_argument(
         "--per-node", type=int, metavar="Q", help="ranks in a node, for a network of two levels"
     )
-    network.add_argument("--inner-alpha", type=float, metavar="ALPHA", help="alpha inside a node")
-    network.add_argument("--inner-beta", type=float, metavar="BETA", help="beta inside a node")
+    for name, near in NEAR._asdict().items():
+        network.add_argument(
+            f"--inner-{name}",
+            type=float,
+            metavar=name.upper(),
+            help=f"{name} inside a node (default with --per-node {near:g}: shared memory)",
+        )
 
 
 def network(options: argparse.Namespace) -> Network:
-    """The network of the options: one level, two if the link inside a node is given, or that of
-    --network.
-    """
+    """The network of the options: one level, two with --per-node, or that of --network."""
     alpha, beta, gamma = options.alpha, options.beta, options.gamma
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
         check_number(name, value)
@@ -87,15 +92,15 @@ def network(options: argparse.Namespace) -> Network:
         ]
     if per_node is None and inner == [None, None]:
         return Network(Link(alpha, beta), gamma)
-    if None in (per_node, *inner):
-        raise ValueError(
-            "a link inside a node needs --per-node, --inner-alpha and --inner-beta, got "
-            f"{per_node}, {inner[0]} and {inner[1]}: give all three, or none of them"
-        )
-    check_number("inner-alpha", inner[0])
-    check_number("inner-beta", inner[1])
+    if per_node is None:
+        raise ValueError("--inner-alpha and --inner-beta are of links in a node: give --per-node")
+    inside = Link(
+        *(typical if given is None else given for given, typical in zip(inner, NEAR, strict=True))
+    )
+    check_number("inner-alpha", inside.alpha)
+    check_number("inner-beta", inside.beta)
     check_count("per-node", per_node)
-    return Network(Link(alpha, beta), gamma, Link(*inner), per_node, topology=shape)
+    return Network(Link(alpha, beta), gamma, inside, per_node, topology=shape)
 
 
 def named_topology(text: str) -> Topology:

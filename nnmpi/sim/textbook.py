@@ -18,7 +18,7 @@ W  chunks that the busiest rank receives in these 2 T rounds
 D  messages of a dual-root all-reduce that wait for each other, of which the first E are added
 U  rounds of PAT, one way: L up to 16 ranks, then more, since a message has at most 8 chunks
 C  chunks, of p, that a rank sends in Bruck's all-to-all: bits in 0..p-1
-n  nodes                  h  log2 of the ranks in a full node, rounded up
+n  nodes                  s  ranks in a full node    h  log2 of s, rounded up
 a_in and b_in  alpha and beta of the link inside a node, a' and b' in printed formulas
 """
 
@@ -75,6 +75,7 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
         "U": (1 << levels(p) - 3) + 2 if p > 8 else levels(p),
         "C": sum((p >> i + 1 << i) + max(p % (2 << i) - (1 << i), 0) for i in range(k + 1)),
         "n": -(-p // per_node),
+        "s": min(p, per_node),
         "h": levels(min(p, per_node)),
         "a_in": inner.alpha,
         "b_in": inner.beta,
@@ -209,6 +210,9 @@ ALL_REDUCE = {
     "hierarchical": Formulas(None, "2*h*a_in + h*M*(2*b_in+g) + 2*(n-1)*a + (n-1)/n * M*(2*b+g)"),
     "p2p-whole": Formulas("(p-1)*(a + M*b)", "(p-1)*(a + M*b + M*g)", _SERVER_ADDITIONS),
 }
+
+THROUGH_MEMORY = Formulas(None, "2*a_in + M*(2*b_in+(s-1)*g) + 2*(n-1)*a + (n-1)/n * M*(2*b+g)")
+"""The cost of `hierarchical` where nodes sum in their memory: on networks with nodes."""
 
 _SCATTER = Formulas("(p-1)*a + (p-1)/p * M*b", "(p-1)*a + (p-1)/p * M*(b+g)", _RING_ADDITIONS)
 _HALVES = {

@@ -248,9 +248,20 @@ def test_the_tree_uses_inner_links_and_the_ring_outer_ones(p: int, q: int) -> No
     tree = h * (2e-6 + 2 * nbytes * 1e-11 + nbytes * 2e-11)
     ring = (n - 1) * (1e-5 + nbytes / n * (2e-10 + 2e-11))
     assert close(price(hierarchical(q), p, nbytes, on).seconds, tree + ring)
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("p", [1, 2, 3, 7, 8, 12, 13, 16])
+def test_nodes_sum_in_their_memory_and_their_leaders_send(p: int, q: int) -> None:
+    on, nbytes = Network(Link(5e-6, 1e-10), 2e-11, Link(1e-6, 1e-11), q), 10**6
     o = simulate("all-reduce", "hierarchical", p, nbytes, on)
-    assert close(o["seconds"], tree + ring)
-    assert close(o["plan"]["seconds"], tree + ring)
+    nodes = -(-p // q)
+    assert o["sent"]["most"] == pytest.approx(2 * (nodes - 1) / nodes * nbytes)
+    ring = (nodes - 1) * (1e-5 + nbytes / nodes * (2e-10 + 2e-11))
+    together = min(p, q)
+    memory = (together > 1) * (2e-6 + nbytes * (2e-11 + (together - 1) * 2e-11))
+    assert close(o["seconds"], memory + ring)
+    assert close(o["plan"]["seconds"], o["seconds"])
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(1e-6, 5e-6), (5e-6, 1e-6)])

@@ -11,6 +11,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import IN_PLACE, ExchangeTimes, curve_name
 from nnmpi.planning.machine import TYPICAL, Curve
 from nnmpi.schedules.op import Kind
+from nnmpi.sim.collective import simulate
 
 MACHINE = TYPICAL._replace(near=Link(1e-6, 1e-10), far=Link(3e-5, 7e-10), adding=2e-10)
 NUMBERS = 120_120
@@ -87,6 +88,9 @@ def test_a_node_adds_up_before_it_sends() -> None:
     inside = 2 * near.alpha + 2 * n * near.beta + 3 * n * MACHINE.adding
     between = 2 * (far.alpha + n / 2 * far.beta) + n / 2 * MACHINE.adding
     assert times.seconds(one) == pytest.approx(inside + between, rel=1e-12)
+    on = Network(far, MACHINE.adding, near, 4)
+    simulated = simulate("all-reduce", "hierarchical", 8, n, on)
+    assert times.seconds(one) == pytest.approx(simulated["seconds"], rel=1e-12)
 
 
 def test_what_was_measured_on_a_node_counts_there() -> None:

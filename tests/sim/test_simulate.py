@@ -14,7 +14,7 @@ from helpers.completion import completed, in_each_shell
 
 from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
-from nnmpi.collectives.price import Link, Network
+from nnmpi.collectives.price import NEAR, Link, Network
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.drawing.rounds import LEGEND, MAX_RANKS, draw
@@ -83,13 +83,15 @@ def test_two_levels(simulator: Any) -> None:
     network = "--per-node 4 --inner-alpha 1e-6 --inner-beta 1e-11"
     one = simulator(f"--algorithm hierarchical --ranks 16 --bytes 1MB {network}")
     assert "gamma 0 s/B; in nodes of 4: alpha 1e-06 s, beta 1e-11 s/B\n" in one.out
-    assert "rounds    10\n" in one.out  # 2 up, 6 around four leaders, 2 down
-    assert "our plan  2ha' + hM(2b'+g) + 2(n-1)a + (n-1)/n M(2b+g)" in one.out
+    assert "rounds    6\n" in one.out  # around four leaders, of which each sends for its node
+    assert "our plan  2a' + M(2b'+(s-1)g) + 2(n-1)a + (n-1)/n M(2b+g)" in one.out
     ring = simulator(f"--algorithm ring --ranks 16 --bytes 1MB {network} --json")
     row = json.loads(ring.out)
     assert (row["per_node"], row["inner_alpha"], row["inner_beta"]) == (4, 1e-6, 1e-11)
     assert (row["textbook"], row["plan"], row["differences"]) == (None, None, [])
     assert "textbook" not in simulator(f"{RING} {network}").out
+    typical = json.loads(simulator(f"{RING} --per-node 2 --json").out)
+    assert (typical["inner_alpha"], typical["inner_beta"]) == NEAR
 
 
 TEXTS = {  # options -> what the heading says
@@ -211,10 +213,8 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
         ("'ring' of reduce", "tree, ps"),
     ),
-    "half a network": (
-        f"{RING} --per-node 2",
-        ("inner-alpha", "None", "give all three, or none of them"),
-    ),
+    "shared": ("--ranks 4 --bytes 1 --algorithm shared", ("hierarchical --per-node Q",)),
+    "half a network": (f"{RING} --inner-beta 1e-11", ("inner-alpha", "give --per-node")),
     "a torus of nodes": (f"{RING} --network torus:2x2 --per-node 2", ("leave out --per-node",)),
     "a torus inside": (f"{RING} --network torus:4 --inner-beta 1", ("leave out --inner-alpha",)),
     "too small a torus": (f"{RING} --network torus:3", ("torus:3 has 3 ranks, not 4",)),
@@ -290,9 +290,13 @@ def test_a_full_disk_is_reported() -> None:
 
 
 def test_the_table_of_the_page_has_the_price_of_each_all_reduce() -> None:
-    on = Network(Link(5e-6, 1e-10))
+    flat = Network(Link(5e-6, 1e-10))
+    on = {"hierarchical": flat._replace(inner=Link(1e-6, 1e-10), per_node=3)}
     prices = [
-        (name, collective.simulate("all-reduce", name, 6, 1e6, on)["plan"]["formula"])
+        (
+            name,
+            collective.simulate("all-reduce", name, 6, 1e6, on.get(name, flat))["plan"]["formula"],
+        )
         for name in OPERATIONS["all-reduce"].algorithms
     ]
     assert re.findall(r"^\| `([\w-]+)` \| [^|]+ \| `([^|]+)` \| [^|]+ \|$", PAGE, re.M) == prices

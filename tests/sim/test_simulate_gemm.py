@@ -93,8 +93,8 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "bytes": (f"{SIZE} --ranks 4 --dtype-bytes 32", ("dtype-bytes 32", "to 16")),
     "flops": (f"{SIZE} --ranks 4 --flops 0", ("flops 0.0", "from 1 to 1e+30")),
     "half a network": (
-        f"{SIZE} --ranks 4 --per-node 2",
-        ("inner-alpha", "give all three, or none of them"),
+        f"{SIZE} --ranks 4 --inner-alpha 1e-6",
+        ("inner-alpha", "give --per-node"),
     ),
 }
 
