@@ -12,7 +12,8 @@ from nnmpi.parallel.step.executor import StepResult
 
 class StepTraffic:
     """Counts the messages of a rank in the first step over a whole batch that follows another step;
-    where replicas are averaged, in a whole round, divided by its steps.
+    where replicas are averaged, in a whole round, divided by its steps. Rounds also end with an
+    epoch: where none is whole, all of a later epoch are counted.
 
     Messages that a step has started belong to it even if they go on during the next step: until a
     step has been counted, each step ends with `complete`, which waits for them. What is sent
@@ -26,28 +27,37 @@ class StepTraffic:
         self, layout: Layout, a: Arrangement, complete: Callable[[], None] = lambda: None
     ) -> None:
         self._layout, self._complete = layout, complete
-        self._steps = a.strategy.result_steps(a.config)
-        self._samples = a.config.batch_size * self._steps
+        self._batch = a.config.batch_size
+        self._samples = self._batch * a.strategy.result_steps(a.config)  # of a whole round
 
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """Yields the first steps of an epoch, up to and including the one that is counted; none if
-        one was counted already."""
-        if self.sent is not None or len(loader.split.y) < self._samples:
+        """Yields the first steps of an epoch, up to and including the last that is counted; none
+        if they were counted already."""
+        n = len(loader.split.y)
+        whole, is_epoch = min(self._samples, n), self._samples > n
+        if self.sent is not None or whole < self._batch:
             return
         earlier = self._so_far() if self._has_begun else None
         self._has_begun = True
+        none = dict.fromkeys(TRAFFIC_AXES, Traffic())
+        sent, samples = none, 0
         for result in steps:
             self._complete()
-            if earlier is not None and result.samples == self._samples:
+            if earlier is not None:
                 after = self._so_far()
-                sent = {axis: after[axis] - earlier[axis] for axis in earlier}
-                self.sent = {axis: sent[axis].over(self._steps) for axis in sent}
+                sent = {axis: sent[axis] + after[axis] - earlier[axis] for axis in sent}
+                samples += result.samples
+                if samples == whole:
+                    self.sent = {axis: sent[axis].over(-(-whole // self._batch)) for axis in sent}
             yield result
             if self.sent is not None:
                 return
-            earlier = self._so_far()
+            if not is_epoch:
+                sent, samples = none, 0
+            if earlier is not None or not is_epoch:
+                earlier = self._so_far()
 
     def _so_far(self) -> AxisTraffic:
         return sent_along(self._layout, self._layout.all.comms_of_rank)
