@@ -1,7 +1,9 @@
 """The exact messages and bytes that each codec for compressed gradients sends."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.options.parts.compression import compression
@@ -13,8 +15,7 @@ WIDTHS: Mapping[str, int] = {"bfloat16": 2 * BLOCK, "int8": BLOCK + 4}
 """The bytes of a compressed block by type; an int8 block has a float32 scale."""
 
 Shape: TypeAlias = tuple[int, int]
-"""Rows and columns of a tensor that is compressed as a matrix: the first axis in memory, and the
-others. A vector is one row."""
+"""Rows and columns of a tensor that is compressed as a matrix."""
 
 
 class Compressed(NamedTuple):
@@ -22,6 +23,13 @@ class Compressed(NamedTuple):
 
     messages: int
     nbytes: float
+
+
+def as_matrix(shape: Sequence[int]) -> Shape:
+    """Returns the matrix that a tensor with these axes in memory is: its axes are divided where
+    rows and columns are the fewest in all, so that factors are smallest. A vector is one row."""
+    size, rows = prod(shape), [*accumulate(shape[:-1], mul)]
+    return min(((m, size // m) for m in rows or [1]), key=sum)
 
 
 def top_count(shape: Shape, fraction: float) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
+from nnmpi.collectives.compressed import as_matrix
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import CodecInput
@@ -27,8 +28,7 @@ def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[],
     """Returns a call that codes and decodes gradients of these parameters as --compress `spec`
     does, and the bytes that it reads and writes."""
     codec, number = proof.find(spec)
-    rows = [p.shape[0] if len(p.shape) > 1 else 1 for p in parameters]
-    matrices = [(k, p.size // k) for k, p in zip(rows, parameters, strict=True)]
+    matrices = [as_matrix(p.shape) for p in parameters]
     rooms = [p.size for p in parameters]
 
     def run(row: Any, factors: Any) -> None:

@@ -8,13 +8,12 @@ because a rank was lost, leaves them as they were: they are written when the ste
 """
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import cast, cast_loop
-from nnmpi.collectives.compressed import Shape
+from nnmpi.collectives.compressed import Shape, as_matrix
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
@@ -116,9 +115,8 @@ class CompressedStore(LocalStore):
 
 
 def _shape(p: Parameter) -> Shape:
-    """The parameter as a matrix: its first axis in memory, and the others; a vector is one row."""
-    rows = p.shape[p.memory_axes[0]] if len(p.shape) > 1 else 1
-    return rows, prod(p.shape) // rows
+    """The parameter as a matrix, as it is in memory."""
+    return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
