@@ -9,8 +9,8 @@ KIND = "sync"
 
 
 def test_compressed_gradients_send_what_their_codec_sends(simulator: Any) -> None:
-    """10 layers of 100 x 100 float32 on 4 replicas."""
-    words = "--parameters 1e5 --layers 10 --replicas 4 --dtype float32 --json"
+    """10 layers of 100 x 100 float32, the default, on 4 replicas."""
+    words = "--parameters 1e5 --layers 10 --replicas 4 --json"
     codecs = ("topk:0.01", "sign", "powersgd:2", "int8")
     assert {codec.partition(":")[0] for codec in codecs} == {*BYTES_OF}
     words += "".join(f" --compress {codec}" for codec in codecs)

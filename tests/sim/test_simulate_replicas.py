@@ -132,6 +132,7 @@ def test_the_least_rate_is_found_where_seconds_jump_or_stay() -> None:
 
 def test_all_ways_side_by_side(simulator: Any) -> None:
     words = "--parameters 1e9 --replicas 8 --every 10 --fragments 4 --outer-dtype int8"
+    words += " --dtype bfloat16"
     rows = json.loads(simulator(f"{words} --json").out)
     assert [(row["name"], row["bytes"] / 1e9, row["messages"]) for row in rows] == [
         ("data parallelism", 3.5, 336),

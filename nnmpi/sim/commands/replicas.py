@@ -60,11 +60,14 @@ def add_options(p: argparse.ArgumentParser) -> None:
     add_number(sent, "--every", "100", "steps between exchanges", int, "H")
     add_number(sent, "--fragments", "1", "streaming: one every H/P steps", int, "P")
     add_number(sent, "--apply-after", "0", "steps until a fragment is used", int, "TAU")
-    about = "of gradients, and of parameters in gossip (default bfloat16)"
-    sent.add_argument("--dtype", choices=BITS, default="bfloat16", help=about)
+    about = "of gradients, and of parameters in gossip (default float32, as in training)"
+    sent.add_argument("--dtype", choices=BITS, default="float32", help=about)
     sent.add_argument("--outer-dtype", choices=BITS, help="of local steps (default: --dtype)")
     for option in addons.table("codec_traffic"):
-        about = "also gradients sent so, as in training; may be repeated: topk:0.01, powersgd:4"
+        about = (
+            "also gradients sent so, of layers that are square matrices (nnmpi.train --dry-run "
+            "counts those of a model); may be repeated: topk:0.01, powersgd:4"
+        )
         sent.add_argument(f"--{option}", action="append", default=[], metavar="CODEC", help=about)
     sent.add_argument("--graph", choices=GRAPHS, help="of gossip (default: all)")
     add_number(sent, "--gbit", "10", "Gbit/s of the link of a replica")
@@ -79,7 +82,8 @@ def run(options: argparse.Namespace) -> Any:
     heading = (
         f"{plural(options.replicas, 'replica')} of "
         f"{plural(round(options.parameters), 'parameter')} in "
-        f"{plural(options.layers, 'layer')}; a step computes for {duration(model.seconds)}"
+        f"{plural(options.layers, 'layer')}, sent as {options.dtype}; "
+        f"a step computes for {duration(model.seconds)}"
     )
     if options.svg:
         options.svg.write_text(_picture(options, model, rows, heading), encoding="utf-8")
