@@ -186,14 +186,15 @@ Bubble: TypeAlias = dict[str, dict[str, float]]
 
 
 def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
-    """The bubble of all pipelines for the last event, measured and simulated, and the spans of a
-    simulated step; both empty without a pipeline or a recorded step. Where steps overlap there are
-    no spans."""
+    """The bubble of all pipelines for the last event, measured, simulated, and by the formula of
+    the schedule, whose stages are all alike; and the spans of a simulated step. Both are empty
+    without a pipeline or a recorded step. Where steps overlap there are no spans."""
     p = mesh.axes["pp"]
     if p == 1:
         return {}, []
     measured, simulated, spans = np.zeros(2), np.zeros(2), list[Span]()  # idle and computing
-    overlap = proof.find(config.schedule).update_each
+    schedule = proof.find(config.schedule)
+    overlap, by_formula = schedule.update_each, dict[str, float]()
     for ranks in mesh.groups("pp"):
         rows = table[np.isin(table["rank"], ranks)]
         send = _message(rows)
@@ -206,12 +207,18 @@ def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[
                 measured += _idle_and_computing(p, makespan, step["net"].sum())
             on_paper = _simulated(config, p, m, np.concatenate(steps), send)
             simulated += len(steps) * _idle_and_computing(p, on_paper.makespan, sum(on_paper.busy))
-            if m == max(alike, key=lambda m: len(alike[m])) and not overlap:
+            if m != max(alike, key=lambda m: len(alike[m])):
+                continue
+            stages = 1 + int(rows["stage"].max())
+            if (share := schedule.bubble(p, m, stages // p)) is not None:
+                by_formula["formula"] = float(share)
+            if not overlap:
                 spans += [span._replace(rank=ranks[span.rank]) for span in on_paper.timeline.spans]
     if not measured.any():
         return {}, []
     sums = {"measured": measured, "simulated": simulated}
-    return {"bubble": {name: float(idle / busy) for name, (idle, busy) in sums.items()}}, spans
+    shares = {name: float(idle / busy) for name, (idle, busy) in sums.items()}
+    return {"bubble": shares | by_formula}, spans
 
 
 def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray:

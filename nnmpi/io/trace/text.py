@@ -17,5 +17,11 @@ def times(e: dict[str, Any]) -> str:
     lines = [title, columns(rows)]
     if "bubble" in trace:
         bubble = trace["bubble"]
-        lines.append(f"bubble {bubble['measured']:.1%}, simulated {bubble['simulated']:.1%}")
+        shares = {
+            "": bubble["measured"],
+            "simulated with these times ": bubble["simulated"],
+            "with equal stages ": bubble.get("formula"),
+        }
+        shown = [f"{what}{x:.1%}" for what, x in shares.items() if x is not None]
+        lines.append(f"bubble {', '.join(shown)}")
     return "\n".join(lines)

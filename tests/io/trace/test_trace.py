@@ -158,7 +158,7 @@ def test_a_file_that_is_no_trace_is_one_line(
 
 def test_the_table_of_the_last_event() -> None:
     rows = {"0": Seconds(1, 2, 3, 4)._asdict(), "10": Seconds(1.5, 0, 0.25, 0)._asdict()}
-    found = {"measured": 0.25, "simulated": 0.2}
+    found = {"measured": 0.25, "simulated": 0.2, "formula": 0.125}
     event = {
         **dict.fromkeys(("accuracy", "loss", "seconds", "samples_per_second"), 1),
         "event": "done",
@@ -172,5 +172,7 @@ def test_the_table_of_the_last_event() -> None:
         "seconds  computing  communicating  waiting  other",
         "rank 0       1.000          2.000    3.000  4.000",
         "rank 10      1.500          0.000    0.250  0.000",
-        "bubble 25.0%, simulated 20.0%",
+        "bubble 25.0%, simulated with these times 20.0%, with equal stages 12.5%",
     ]
+    del found["formula"]  # of a schedule of users
+    assert as_text(event).endswith("\nbubble 25.0%, simulated with these times 20.0%")

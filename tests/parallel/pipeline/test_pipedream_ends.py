@@ -122,7 +122,7 @@ def test_a_trace_has_all_passes_of_a_step(tmp_path: Path) -> None:
     config = Config(**options(MLP, 3, epochs=2, steps=12, trace=str(path)))
     traced = threads.run(3, train, config)[0].result["trace"]
     assert traced["steps"] == 12
-    assert traced["bubble"].keys() == {"measured", "simulated"}
+    assert traced["bubble"].keys() == {"measured", "simulated", "formula"}
     events = json.loads(path.read_text())["traceEvents"]
     for rank in range(3):
         found = Counter(
