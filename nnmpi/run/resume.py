@@ -10,8 +10,9 @@ from nnmpi.io.checkpoints.differences import check_resumable, versions_and_kerne
 from nnmpi.io.checkpoints.keep import check_empty
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Snapshot
-from nnmpi.io.files.outputs import LogMark
+from nnmpi.io.files.outputs import LogMark, step_reached
 from nnmpi.io.output.pace import PaceCounts
+from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
@@ -24,7 +25,8 @@ class ResumePoint(NamedTuple):
     """A checkpoint that a run goes on from.
 
     path         of the checkpoint
-    lines        notes for the user: newer checkpoints that are damaged, and what has changed
+    lines        notes for the user: steps made again, newer checkpoints that are damaged, and what
+                 has changed
     passed_over  those of these notes that are on damaged checkpoints
     snapshot     this rank's part of the checkpoint
     is_over      True if the run was complete, and has no more steps now
@@ -92,9 +94,22 @@ def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
     new = {**vars(setup.config), **facts_of(setup)}
     check_resumable(old, new, f"the checkpoint {shown(checkpoint.folder)}")
-    lines = *checkpoint.passed_over, *warnings(old, new), *_software(checkpoint)
+    lines = (
+        *_repeated(setup.config.log, about.log, snapshot.state.step),
+        *checkpoint.passed_over,
+        *warnings(old, new),
+        *_software(checkpoint),
+    )
     path, passed_over = str(checkpoint.folder), checkpoint.passed_over
     return ResumePoint(path, lines, passed_over, snapshot, *rest, checkpoint.restored)
+
+
+def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]:
+    """A line on the steps after the checkpoint that the log has, if it has any."""
+    reached = step_reached(log, mark) if log and mark else 0
+    if reached > step:
+        again = plural(reached - step, "step")
+        yield f"the log had reached step {reached:,}: the run repeats {again}"
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:

@@ -159,7 +159,7 @@ def test_a_log_goes_on_without_a_line_twice_or_missing(tmp_path: Path, at: int) 
     assert run(tmp_path, Stopper(at), log=str(log))["event"] == "suspended"
     assert lines(log)[-1]["event"] == "suspended"
     with log.open("a") as file:
-        file.write('{"event": "epoch", "epoch": 77}\n{"event": "ep')  # then the run was killed
+        file.write('{"event": "step", "step": 14}\n{"event": "ep')  # then the run was killed
     run(tmp_path, Stopper(0), log=str(log), resume=True)
     kinds = [e["event"] for e in lines(log)]
     assert [kinds.count(kind) for kind in ("start", "resumed", "suspended", "done")] == [1, 1, 0, 1]
@@ -171,7 +171,10 @@ def test_a_log_goes_on_without_a_line_twice_or_missing(tmp_path: Path, at: int) 
     seconds = [e["seconds"] for e in lines(log) if e["event"] == "epoch"]
     assert seconds == sorted(seconds)
     stopped = at if at % 5 == 0 else at + 1  # a request is noted with the next step of an epoch
-    assert lines(log)[kinds.index("resumed")]["step"] == stopped
+    resumed = lines(log)[kinds.index("resumed")]
+    assert resumed["step"] == stopped
+    again = f"{14 - stopped} step{'s' * (stopped < 13)}"
+    assert f"the log had reached step 14: the run repeats {again}" in resumed["notes"]
 
 
 def test_a_log_of_another_run_is_not_cut(tmp_path: Path) -> None:

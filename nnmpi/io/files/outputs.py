@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import json
 import mmap
 import os
 from collections.abc import Callable
@@ -112,6 +113,19 @@ def _is_of_run(log: str, mark: LogMark) -> bool:
     with open(log, "rb") as file:
         file.seek(mark.size)
         return not any(line.startswith(RUN) for line in file)
+
+
+def step_reached(log: str, mark: LogMark) -> int:
+    """The last step that a run has written to its log after a mark, which a run that goes on from
+    there truncates; 0 if there is none, or the log is not that of the run."""
+    steps = [0]
+    with suppress(OSError, ValueError):
+        if _is_of_run(log, mark):
+            with open(log, "rb") as file:
+                file.seek(mark.size)
+                for line in file:  # a run that was killed may have cut off the last one
+                    steps.append(json.loads(line).get("step", 0))
+    return max(steps)
 
 
 def _refusal(log: str, error: OSError) -> ValueError:
