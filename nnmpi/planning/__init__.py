@@ -4,6 +4,7 @@
                          machine.json ─► Machine ├─► step_time ─► StepTime    terms that add up
                                    Arrangement ─┘
 
-Here: steps on paper (`paper`), predictions from their logs, and the search for a layout. Elsewhere:
-measuring a machine (`run/planning/measuring.py`), and the text of the command (`run/planning`).
+This folder has steps on paper (`paper`: a rank's step, run on arrays without data), predictions
+from their logs, and the search for a layout. `run/planning` measures machines
+(`run/planning/measuring.py`) and has the text of the command.
 """

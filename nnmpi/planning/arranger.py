@@ -1,8 +1,7 @@
-"""Arranger: the arrangements of one model on one cluster; what layouts have in common is computed
-once.
+"""Arranger: makes the arrangements of one model on one cluster, and shares results between layouts.
 
-sharding   of (tp, sequence parallelism, ways of layers), and of cp
-division   of (the placement of stages, whether they are on several nodes)
+sharding   cached by (tp, sequence parallelism, --layout), and by cp
+division   cached by (the rank along pp of each stage, whether these ranks are on several nodes)
 """
 
 from collections.abc import Callable
@@ -33,13 +32,13 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 FULL = 8
-"""Micro-batches (or one per stage, if that is more) of the pipelines for which models are cut: the
-best cut hardly depends on their number, so layouts can share it."""
+"""The number of micro-batches (or of stages, if that is larger) for which a model is cut. The best
+cut hardly depends on that number, so layouts can share the cut."""
 
 
 class Arranger:
-    """Arranges one model on one cluster in any layout; a method raises ValueError, on every call,
-    for a layout that is impossible."""
+    """Makes the arrangement of any layout of one model on one cluster. Results are cached; for a
+    layout that is impossible, every call raises ValueError."""
 
     def __init__(
         self,
@@ -63,18 +62,18 @@ class Arranger:
         return any(recomputed_with(node, "block") for node in self.graph.nodes)
 
     def config(self, candidate: Candidate) -> Config:
-        """The config of a layout."""
+        """Returns the run's config with the options of a layout."""
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
-        """How a layout shards layers along tp and sequences along cp, which are computed
-        separately."""
+        """Returns how a layout shards layers along tp and sequences along cp. The two are computed
+        separately, so that each can be cached."""
         in_parts, ways = candidate.sequence_parallel, candidate.layout or None
         layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
         return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
-        """How layers or sequences are sharded with these options, computed once."""
+        """Returns the sharding of the model by these options (of tp or of cp), from a cache."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
@@ -82,16 +81,17 @@ class Arranger:
         return _cached(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
-        """Shards each layer in the way that takes the least time, by a price for each way."""
+        """Shards each layer along tp in the way with the lowest price, in seconds, that `price`
+        gives."""
         return self._sharding_of(self.config(candidate), price)
 
     def division(self, candidate: Candidate) -> Division:
-        """The stages of a layout."""
+        """Returns how a layout divides the model into stages."""
         key = self.division_key(candidate)
         return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
     def division_key(self, candidate: Candidate) -> tuple[Place, bool]:
-        """A key that is equal for layouts that divide the model into the same stages."""
+        """Returns a key that is equal for layouts that divide the model into the same stages."""
         key = candidate.shape, candidate.schedule
         if key not in self._division_keys:
             schedule = proof.find(candidate.schedule)
@@ -101,7 +101,7 @@ class Arranger:
         return self._division_keys[key]
 
     def mesh(self, candidate: Candidate) -> Mesh:
-        """The mesh of a layout."""
+        """Returns the mesh of a layout: the coordinates of each rank along dp, cp, pp and tp."""
         if candidate.shape not in self._meshes:
             sizes = dict(zip((axis.name for axis in AXES), candidate.shape, strict=True))
             self._meshes[candidate.shape] = Mesh.filled(self.cluster.size, sizes, self.plain.order)
@@ -115,8 +115,8 @@ class Arranger:
         return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, candidate: Candidate) -> str:
-        """The reason why every layout is impossible that divides the model as this one does; "" if
-        there is none."""
+        """Returns why the model cannot be divided as a layout does it: the reason for all layouts
+        with the same division; "" if it can."""
         try:
             self.sharding(candidate)
             self.division(candidate)
@@ -125,13 +125,13 @@ class Arranger:
         return ""
 
     def arranged(self, candidate: Candidate) -> Arrangement:
-        """The arrangement of a layout."""
+        """Returns the arrangement of a layout."""
         config = self.config(candidate)
         self._check(config, self.cluster.size)
         return self._arrange(config, self.sharding(candidate), self.division(candidate))
 
     def arranged_by(self, config: Config) -> Arrangement:
-        """The arrangement of any config."""
+        """Returns the arrangement of a config."""
         self._check(config, self.cluster.size)
         filled = replace(config, dp=mesh_of(config, self.cluster.size).axes["dp"])
         return self._arrange(config, self._sharding_of(filled, None), self._divided(filled))
@@ -140,8 +140,8 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """The arrangement of a layout in which only the last rank is described, without parameters:
-        enough for the exchanges within its passes."""
+        """Returns the arrangement of a layout, without parameters, in which only the model of the
+        last rank is described: enough to compute the exchanges within passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)
@@ -154,8 +154,8 @@ class Arranger:
 
 
 def _cached(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
-    """The value of a key, which is made once. If that raised ValueError, raises ValueError every
-    time."""
+    """Returns the value of a key, computed by `make` on the first call. If that raised ValueError,
+    every later call raises the same error."""
     if key not in known:
         try:
             known[key] = make()

@@ -1,14 +1,15 @@
-"""Lower bounds: the seconds and bytes that a layout takes at least, without arranging it.
+"""Lower bounds on the seconds and bytes of a layout, computed without making its arrangement.
 
-    rank r along pp         its first forward pass starts after those of the stages before it, and
-                            its last backward pass is followed by theirs; in ZB-H1 only gradients
-                            of inputs are, and each rank ends with the W that it has put off
+    rank r along pp         its first forward pass starts after those of the stages before it; after
+                            its last backward pass those stages have one left (in ZB-H1 only I, the
+                            gradients of inputs), and each rank ends with the W it has postponed
     sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
     update                  each element is updated by one rank, or by several
 
-Left out is what no formula gives before ranks are arranged: latency, waiting, sums on a node.
-`with_messages` also counts exchanges within passes. There is no log yet that `step_time` could
-fold; `test_bounds_rise_to_what_a_layout_takes` compares the two.
+Latency, waiting and sums within a node are left out: no formula gives them before ranks are
+arranged. `with_messages` also counts exchanges within passes. The bounds are formulas of their own,
+since there is no log for `step_time` yet; `test_bounds_rise_to_what_a_layout_takes` compares the
+two.
 """
 
 from collections import Counter
@@ -38,21 +39,22 @@ from nnmpi.schedules.op import Kind
 from nnmpi.schedules.placement import Place
 
 ROUNDING = 1 - 1e-9
-"""Lowers each bound: sums of equal terms in another order may differ by rounding."""
+"""A factor that lowers each bound: sums of equal terms in another order may differ by rounding."""
 
 
 def _ways(candidate: Candidate) -> tuple[bool, str, str]:
-    """The options of a layout that decide what ranks along tp compute, and how often."""
+    """Returns the options of a layout that decide what ranks along tp compute, and whether they
+    compute it twice (--recompute)."""
     return candidate.sequence_parallel, candidate.layout, candidate.recompute
 
 
 class _RankEnds(NamedTuple):
-    """The least work of each rank along pp, in seconds.
+    """Lower bounds on the times of each rank along pp, in seconds: arrays of shape (pp,).
 
-    start  until its first pass
-    busy   of its passes
-    end    until its last backward pass ends, which waits for those of the ranks behind it
-    last   of the passes that may follow the first complete sum of gradients
+    start  until its first pass begins
+    busy   spent in all of its passes
+    end    until its last backward pass ends, which waits for those of later stages
+    last   spent in the passes that may follow the first complete sum of gradients
     """
 
     start: np.ndarray
@@ -62,11 +64,11 @@ class _RankEnds(NamedTuple):
 
 
 class _RankElements(NamedTuple):
-    """Counts of the trained elements of a rank along pp, of all ranks along tp together.
+    """How many trained elements a rank along pp has, counted over all ranks along tp together.
 
     all      in total
-    modules  of each module, the largest first
-    last     of the parameter whose gradient is final last; 0 if other stages share it
+    modules  in each module, the largest first
+    last     in the parameter whose gradient is complete last; 0 if other stages share it
     """
 
     all: int
@@ -75,8 +77,8 @@ class _RankElements(NamedTuple):
 
 
 class LowerBounds:
-    """Lower bounds for the layouts of one model on one cluster; methods raise ValueError if the
-    model cannot be divided so."""
+    """Computes lower bounds for the layouts of one model on one cluster. Methods raise ValueError
+    if the model cannot be divided as a layout says."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
@@ -95,7 +97,7 @@ class LowerBounds:
         self._buckets = BucketBounds(arranger, costs.exchanges)
 
     def seconds(self, candidate: Candidate) -> float:
-        """The least time of a step, from computing alone."""
+        """A lower bound on the seconds of a step, from computing alone."""
         key = candidate._replace(zero=0)
         if key not in self._ends:
             ends = self._of_ranks(candidate, self._stages(candidate)).end
@@ -103,17 +105,19 @@ class LowerBounds:
         return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
 
     def with_sums(self, candidate: Candidate) -> float:
-        """The least time of a step, from computing and sums of gradients between nodes."""
+        """A lower bound on the seconds of a step, from computing and from sums of gradients between
+        nodes."""
         return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
-        """The least time of a step, from computing, sums of gradients between nodes, and exchanges
-        within passes."""
+        """A lower bound on the seconds of a step, from computing, sums of gradients between nodes,
+        and exchanges within passes."""
         passes = self._stages(candidate) + self._in_passes(candidate)
         return self._until_updated(candidate, passes)
 
     def with_buckets(self, candidate: Candidate) -> float:
-        """The least time of a step whose passes scatter gradients bucket by bucket; else 0."""
+        """A lower bound on the seconds of a step with ZeRO 2 or 3, whose passes scatter gradients
+        bucket by bucket; 0 for other layouts."""
         if candidate.zero < 2:
             return 0.0
         passes = self._stages(candidate) + self._in_passes(candidate)
@@ -123,7 +127,8 @@ class LowerBounds:
         return ROUNDING * (float(ends.max()) + self._fixed_seconds(candidate))
 
     def _until_updated(self, candidate: Candidate, passes: np.ndarray) -> float:
-        """The least seconds of a step, from the seconds of the passes of its stages."""
+        """A lower bound on the seconds of a step, update included, given the seconds of its stages'
+        passes in an array (stages, 3)."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
         of_ranks, ends, gathers = self._of_ranks(candidate, passes), list[float](), [0.0]
@@ -149,17 +154,19 @@ class LowerBounds:
         return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
 
     def nbytes(self, candidate: Candidate) -> float:
-        """The least memory of the rank that holds most: values, gradients and optimizer state."""
+        """A lower bound on the bytes of parameters, gradients and optimizer state, on the rank that
+        has most."""
         return ROUNDING * max(self._state(candidate))
 
     def with_activations(self, candidate: Candidate) -> float:
-        """The least memory of the rank that needs most: what it holds between steps, and the
-        activations that it keeps in one."""
+        """A lower bound on the peak bytes of the rank that needs most: `nbytes` plus the
+        activations that a rank keeps for backward passes."""
         kept = self._kept.of_ranks(candidate, self._sizes(candidate)[0])
         return ROUNDING * float(max(map(add, self._state(candidate), kept.tolist())))
 
     def _state(self, candidate: Candidate) -> list[float]:
-        """The least bytes of values, gradients and optimizer state of each rank along pp."""
+        """A lower bound on the bytes of parameters, gradients and optimizer state of each rank
+        along pp."""
         k, types = len(state_arrays_of(self._arranger.plain)), types_of(self._dtype)
         copies = (2, 2, 1, 0)[candidate.zero]
         # with masters in float32, a rank with ZeRO 3 has values in 16 bits only in its slots
@@ -170,9 +177,11 @@ class LowerBounds:
         return [held.all * of_element for held in self._modules_of(candidate)]
 
     def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
-        """The least share of its parameters that a rank gathers for the forward passes of a
-        micro-batch with ZeRO 3, or for the backward passes: of each stage all buckets but those
-        that its slots hold already."""
+        """With ZeRO 3, a lower bound on the share of its parameters, from 0 to 1, that a rank
+        gathers for the forward passes of a micro-batch, and again for the backward passes.
+
+        These are all buckets of its stages, except those that its slots still hold.
+        """
         config = self._arranger.plain
         if self._has_many_slots or candidate.recompute == "block":
             return 0.0
@@ -184,18 +193,19 @@ class LowerBounds:
     # ---- what it is made of
 
     def _count(self, candidate: Candidate) -> int:
-        """The number of micro-batches in a step."""
+        """Returns the number of micro-batches in a step."""
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
-        """The samples of the smallest and of the largest micro-batch, on the rank along dp that
-        gets most."""
+        """Returns the samples of the smallest and of the largest micro-batch, on the rank along dp
+        with the most samples."""
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
     def _fixed_seconds(self, candidate: Candidate) -> float:
-        """The seconds of the optimizer, and of what belongs to no unit and no exchange. Replicas
-        share the update if ZeRO divides parameters, or if they share the memory of one node."""
+        """The seconds of the update, and those that a step and each micro-batch take besides units
+        and exchanges. Replicas divide the update if ZeRO divides parameters or if all are on one
+        node."""
         machine = self._costs.machine
         parts = candidate.replicas if candidate.zero or self._is_near(candidate) else 1
         numbers = self._most_elements(candidate) / parts
@@ -203,7 +213,7 @@ class LowerBounds:
         return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
 
     def _most_elements(self, candidate: Candidate) -> float:
-        """The number of trained elements of the rank that has most."""
+        """Returns the number of trained elements on the rank that has most."""
         return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
     def _is_near(self, candidate: Candidate) -> bool:
@@ -215,8 +225,8 @@ class LowerBounds:
         return self._on_one_node[candidate.shape]
 
     def _stages(self, candidate: Candidate) -> np.ndarray:
-        """The seconds of the passes F, B and I of each stage, without exchanges: shape (stages,
-        3)."""
+        """Returns the seconds of the passes F, B and I of each stage, without exchanges: an array
+        (stages, 3)."""
         model, (_, samples) = self._costs.model, self._sizes(candidate)
         key = (
             *self._arranger.division_key(candidate),
@@ -233,7 +243,8 @@ class LowerBounds:
         return self._passes[key]
 
     def _of_ranks(self, candidate: Candidate, passes: np.ndarray) -> _RankEnds:
-        """The least work of each rank along pp, from the seconds of the passes of its stages."""
+        """Returns the `_RankEnds` of ranks along pp, given the seconds of their stages' passes
+        (stages, 3)."""
         stages, count = passes.reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
@@ -258,7 +269,7 @@ class LowerBounds:
         return _RankEnds(start, busy, np.maximum(start + busy, ended), backward)
 
     def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
-        """The `_RankElements` of each rank along pp, which are cached."""
+        """Returns the `_RankElements` of each rank along pp, from a cache."""
         division, graph = self._arranger.division(candidate), self._arranger.graph
         key = self._arranger.division_key(candidate)
         if key not in self._modules:
@@ -274,9 +285,12 @@ class LowerBounds:
         return self._modules[key]
 
     def _in_passes(self, candidate: Candidate) -> np.ndarray:
-        """The seconds of exchanges along tp and cp in the passes F, B and I of each stage, shape
-        (stages, 3); 0 if `--order` may put those ranks elsewhere than a layout with one stage has
-        them."""
+        """Returns the seconds of exchanges along tp and cp in the passes F, B and I of each stage,
+        an array (stages, 3).
+
+        They are 0 if `--order` does not begin with tp: then these ranks may be on other nodes than
+        in the layout with one stage, from which the seconds are computed.
+        """
         nodes = [stage.nodes for stage in self._arranger.division(candidate).stages]
         if hides(self._costs.machine, "tp") or not self._arranger.plain.order.startswith("tp"):
             return np.zeros((len(nodes), 3))
@@ -289,8 +303,9 @@ class LowerBounds:
         return np.array([until[part.stop] - until[part.start] for part in nodes])
 
     def _of_samples(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """The seconds of exchanges along tp and cp in the passes F, B and I of the nodes before
-        each, for a micro-batch of this many samples."""
+        """Returns the seconds of exchanges along tp and cp in the passes F, B and I of a
+        micro-batch with `samples` samples, summed over nodes: row k, of 3 columns, is the sum over
+        nodes 0 to k - 1."""
         key = candidate.tp, candidate.cp, *_ways(candidate), samples
         if key not in self._messages:
             graph = self._arranger.graph
@@ -309,8 +324,8 @@ class LowerBounds:
         return self._messages[key]
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
-        """The least seconds to scatter, or to gather, all that the rank `place` trains, and its
-        last bucket."""
+        """Lower bounds on the seconds to scatter (or to gather) between nodes, for rank `place`: of
+        all parameters that it trains, and of its last bucket."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)
@@ -322,13 +337,13 @@ class LowerBounds:
         return self._sums[key]
 
     def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
-        """The least seconds to scatter, or to gather, the parameters of these modules between
-        nodes.
+        """A lower bound on the seconds to scatter, or to gather, the parameters of modules between
+        nodes; `modules` are their numbers of elements.
 
         Each node, or with a ring each rank, sends everything except its own part. Each bucket takes
-        as many rounds as a ring has or, unless `by_ring`, as few as any all-reduce. A bucket ends
-        with the module that fills it, so it is shorter than the bucket size plus its longest
-        module; that bounds the number of buckets.
+        as many rounds as a ring or, unless `by_ring`, as the all-reduce with the fewest. A bucket
+        ends with the module that fills it, so it is shorter than the bucket size plus the longest
+        module: that bounds the number of buckets from below.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
         if strategy_of(config).averages or asked_kind(config).packs:  # less is sent

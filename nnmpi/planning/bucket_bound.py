@@ -1,5 +1,6 @@
-"""Lower bounds of a step with ZeRO 2 or 3 between nodes, from its buckets: what each backward pass
-scatters, and each pass gathers, as far as passes cannot hide it."""
+"""Lower bounds on a step with ZeRO 2 or 3 between nodes, from the exchanges of its buckets:
+gradients that each backward pass scatters and parameters that passes gather, as far as they are not
+hidden behind computing."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,15 +20,17 @@ from nnmpi.schedules.op import Kind
 
 
 class BucketBounds:
-    """The seconds that passes of ZeRO 2 and 3 cannot hide, for layouts of a model on a cluster."""
+    """Computes the seconds of scatters and gathers that ZeRO 2 and 3 cannot hide behind passes, for
+    the layouts of a model on a cluster."""
 
     def __init__(self, arranger: Arranger, times: ExchangeTimes) -> None:
         self._arranger, self._times = arranger, times
         self._once = dict[tuple[Any, ...], list[list[Exchange]]]()
 
     def exposed(self, candidate: Candidate, count: int, busy: Sequence[float]) -> list[float]:
-        """The least seconds that are not hidden on each rank along pp, if `count` micro-batches
-        keep it busy for so many seconds; 0 where no formula gives the exchanges."""
+        """A lower bound on the exposed (not hidden) seconds of each rank along pp, in a step of
+        `count` micro-batches whose passes take `busy` seconds per rank; 0 where no formula gives
+        the exchanges."""
         key = candidate._replace(schedule=str(candidate.schedule == "interleaved"), micro_batches=1)
         if key not in self._once:
             self._once[key] = self._of_micro_batch(candidate)
@@ -41,8 +44,8 @@ class BucketBounds:
         return exposed
 
     def _alone(self, of_micro_batch: Sequence[Exchange]) -> float:
-        """The least seconds of the last scatter and, with ZeRO 3, of the first gather, which no
-        pass hides."""
+        """A lower bound on the seconds of the last scatter and, with ZeRO 3, of the first gather:
+        no pass hides these."""
         least = dict[Collective, float]()
         for e in of_micro_batch:
             seconds = self._times.seconds(e._replace(times=1))
@@ -50,8 +53,8 @@ class BucketBounds:
         return sum(least.values())
 
     def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
-        """The scatters and gathers of each rank along pp in a micro-batch, in the order of a log;
-        empty where they are not known."""
+        """Returns the scatters and gathers of each rank along pp in one micro-batch; empty lists
+        where no formula gives them."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
         kind = strategy_of(plain)
         if kind.averages or kind.program or asked_kind(plain).packs:
@@ -65,8 +68,8 @@ class BucketBounds:
 
 
 def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
-    """The scatters of a rank in a micro-batch, and its gathers with ZeRO 3. Equal ones are one, as
-    in a log."""
+    """Yields the scatters of a rank in a micro-batch and, with ZeRO 3, its gathers. Exchanges of
+    equal length are one Exchange, with their number as `times`."""
     buckets = a.model_on(rank).buckets  # from the last one down
     groups = {a.summed_over(rank, bucket) for bucket in buckets}
     if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:

@@ -1,4 +1,4 @@
-"""Candidate: a layout that a search may look at, as the options that select it."""
+"""Candidate: a layout for the search to price, given by its options."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -9,16 +9,18 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import AXES
 
 MOST_UNEVEN = 64
-"""The most micro-batches of a step whose numbers of samples may differ by one."""
+"""The largest number of micro-batches to try if they do not divide a batch evenly."""
 
 SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
-"""The schedules to choose from: of those with one update per step, the others are never faster."""
+"""The pipeline schedules that a search tries. Other schedules with one update per step are never
+faster."""
 
 
 class Candidate(NamedTuple):
-    """The options of a layout, by their names in Config.
+    """The options of a layout, named as in Config.
 
-    layout  ways to shard layers along tp, as --layout takes them; "" for those that --tp finds
+    layout  the ways to shard layers along tp, as a value of --layout; "" for the ways that --tp
+            chooses
     """
 
     dp: int = 1
@@ -34,7 +36,7 @@ class Candidate(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options as a Config has them."""
+        """Returns the options by name, with the values that a Config has."""
         return {**self._asdict(), "layout": self.layout or None}
 
     @property
@@ -78,8 +80,8 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
-    """Yields the layouts of a shape that may be fastest; none recomputes, which only saves
-    memory."""
+    """Yields the layouts of a shape (dp, cp, pp, tp) that may be fastest. None of them recomputes
+    activations, which only saves memory."""
     dp, cp, pp, tp = shape
     for zero, in_parts, schedule, count in product(
         (0, 1, 2, 3) if dp * cp > 1 else (0,),
@@ -91,8 +93,8 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
 
 
 def counts_of_micro_batches(batch: int, dp: int) -> list[int]:
-    """The numbers of micro-batches to try: powers of 2, and all that divide a batch into equal
-    micro-batches."""
+    """Returns the numbers of micro-batches to try: powers of 2, and all that divide a batch
+    evenly."""
     samples = batch // dp
     powers = {1 << k for k in range(samples.bit_length()) if 1 << k <= MOST_UNEVEN}
     return sorted(powers | {m for m in _divisors(samples) if not batch % dp})
@@ -104,11 +106,12 @@ def _divisors(n: int) -> set[int]:
 
 
 def recomputed(candidate: Candidate, has_blocks: bool) -> list[Candidate]:
-    """The layouts to try if one does not fit: they recompute, so they take less memory and more
-    time.
+    """Returns the variants of a layout that recompute activations, to try if the layout does not
+    fit: they take less memory and more time.
 
-    Attention alone is not tried, since kernels keep no scores. By stage nothing is recomputed if
-    each backward pass directly follows its forward pass.
+    Recomputing attention alone is not tried, since its kernels keep no scores. Recomputing whole
+    stages is not tried if each backward pass directly follows its forward pass: it would change
+    nothing.
     """
     if candidate.recompute != "none":
         return []

@@ -1,4 +1,4 @@
-"""Draws the layouts that a search has priced: a point for each, its time against its memory."""
+"""Draws the layouts of a search as a scatter plot: the time of a step against memory per rank."""
 
 from collections.abc import Iterator
 from html import escape
@@ -23,7 +23,7 @@ class LogAxis:
         self._start, self._stop = start, stop
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Returns the pixel of a value."""
         part = (log10(value) - self._low) / (self._high - self._low)
         return self._start + part * (self._stop - self._start)
 
@@ -36,7 +36,8 @@ class LogAxis:
 
 
 def as_svg(search: SearchResult, title: str, memory: float | None = None) -> str:
-    """The picture as SVG; `memory` is drawn as a line that no layout may be above."""
+    """Returns the plot as SVG; `memory`, in bytes, is drawn as a line: layouts above it do not
+    fit."""
     points = search.looked
     nbytes = [*(float(planned.nbytes) for planned in points), *([memory] if memory else [])]
     x = LogAxis([planned.time.seconds for planned in points], LEFT, LEFT + WIDTH)
@@ -60,8 +61,8 @@ def _point(planned: PricedLayout, x: LogAxis, y: LogAxis, colour: str) -> str:
 
 
 def _labels(search: SearchResult, x: LogAxis, y: LogAxis) -> Iterator[str]:
-    """Yields the labels of the best layout and the pure ones, moved up where they would overlap,
-    with a line to points that are further away."""
+    """Yields labels for the best layout and for the fastest layout of each strategy. Labels that
+    would overlap are moved up, with a line to their point."""
     named = {planned.layout: (planned, name) for name, planned in search.pure.items()}
     for planned in search.best[:1]:
         named[planned.layout] = planned, planned.flags

@@ -1,7 +1,7 @@
-"""Predicts how long an exchange takes: by a measured curve on one node, otherwise by simulating its
-links.
+"""Predicts how long an exchange takes: from a measured curve within a node, otherwise by simulating
+the messages on links.
 
-All groups along an axis exchange at the same time. So the ranks of a node share its link to others:
+All groups along an axis exchange at the same time, so they share the link of a node to others:
 
     node 0  r0 r1 ══╗          dp 2 over two nodes, two groups:
     node 1  r2 r3 ══╝          r0, r2 and r1, r3 have half of the link each
@@ -21,20 +21,21 @@ from nnmpi.planning.machine import Machine
 from nnmpi.schedules.op import Kind
 
 THROUGH_MEMORY = "shared", "hierarchical"
-"""All-reduces that sum on each node first, and then among one rank of each node."""
+"""All-reduces that sum in the shared memory of each node, and then among one rank of each node."""
 
 IN_PLACE = "shared in place"
-"""The name, in a machine file, of sums of gradients in shared memory, which copy nothing."""
+"""The algorithm's name, in a machine file, of gradient sums in shared memory without a copy: the
+gradients are in that memory already."""
 
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
-    """The key in `Machine.sums` of a collective among this many ranks of a node."""
+    """Returns the key in `Machine.sums` of a collective among `ranks` ranks of one node."""
     return f"{operation.value} {algorithm} {ranks}"
 
 
 class ExchangeTimes:
-    """The seconds of exchanges on a cluster of one kind of machine; each distinct exchange is
-    priced once."""
+    """Predicts the seconds of exchanges on a cluster of equal nodes; equal exchanges are priced
+    once."""
 
     def __init__(self, machine: Machine, cluster: Cluster) -> None:
         self._machine, self._cluster = machine, cluster
@@ -43,7 +44,8 @@ class ExchangeTimes:
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, exchange: Exchange) -> float:
-        """The seconds of an exchange, multiplied by how often it happens."""
+        """The seconds of an exchange in a step on average: of one, multiplied by how many there
+        are."""
         if len(exchange.group) == 1 or not exchange.times:
             return 0.0
         links = self.links(exchange.group)
@@ -60,11 +62,11 @@ class ExchangeTimes:
         return exchange.times * self._found[key] / exchange.every
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
-        """The seconds of exchanges that follow each other."""
+        """The seconds of exchanges that follow each other: the sum of `seconds`."""
         return sum(map(self.seconds, exchanges))
 
     def links(self, group: tuple[int, ...]) -> Network:
-        """The links between the ranks of a group."""
+        """Returns the links between the ranks of a group, as a Network."""
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
             numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
@@ -82,12 +84,12 @@ class ExchangeTimes:
         return self.links(exchange.group).node_count > 1
 
     def between_nodes(self, exchange: Exchange) -> float:
-        """The seconds for which an exchange uses links between nodes: all of its seconds, or 0."""
+        """The seconds for which an exchange uses links between nodes: all its seconds, or 0 within
+        a node."""
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
     def _price(self, exchange: Exchange, links: Network) -> float:
-        """The seconds of an exchange that happens once, by a measured curve or by simulating its
-        links."""
+        """The seconds of one exchange over `links`: from a measured curve, or by simulation."""
         p, nbytes = len(links.nodes), exchange.wire_bytes
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
@@ -107,20 +109,22 @@ class ExchangeTimes:
 
 
 def _measured_as(exchange: Exchange) -> str:
-    """The name under which a machine file has the times of an exchange's algorithm."""
+    """Returns the name of an exchange's algorithm in the keys of a machine file."""
     of_gradients = exchange.during is Kind.SUM and exchange.algorithm == "shared"
     return IN_PLACE if of_gradients else exchange.algorithm
 
 
 def _messages_seconds(links: Network, nbytes: float) -> float:
-    """The seconds of messages from the first rank to the others, one after the other."""
+    """The seconds of a message from the first rank to each of the others, sent one after the
+    other."""
     first, each = np.zeros(1, int), np.array([nbytes])
     others = np.arange(1, len(links.nodes))
     return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
 
 
 def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
-    """The seconds in which all ranks send a buffer to each of their neighbours at once."""
+    """The seconds until each rank has sent a buffer to all of its neighbours in a gossip graph; all
+    send at once."""
     pairs = [(r, peers.to) for r in range(graph.replicas) for peers in graph.exchanges(r)]
     source, to = np.array(pairs).T
     seconds = links.seconds(source, to, np.full(len(pairs), float(nbytes)), len(graph.offsets))

@@ -1,4 +1,4 @@
-"""Which all-reduce takes least for the gradients of an arrangement."""
+"""Chooses the fastest all-reduce for the gradients of an arrangement."""
 
 from dataclasses import replace
 from itertools import chain
@@ -13,14 +13,15 @@ from nnmpi.planning.paper.rank import exchanges
 from nnmpi.schedules.op import Kind
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
-"""The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more.
-Those of several ports, bruck and pat are not chosen: plans with them have not been measured. The
-algorithms through memory of a node, and of libraries, are used only where `auto` takes them."""
+"""The all-reduces to choose from. Not among them are ps and p2p, which are never faster, since they
+send as many bytes or more; and algorithms that use several ports, bruck and pat, for which no plan
+has been measured. Algorithms through shared memory of a node or of libraries are used only if
+`auto` takes them."""
 
 
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
-    """The arrangement with the fastest all-reduce for its gradients; the same arrangement where
-    gradients are not summed by messages, or `auto` is not asked for."""
+    """Returns the arrangement with the fastest all-reduce for its gradients. It returns it
+    unchanged if its option is not `auto`, or if gradients are not summed by messages."""
     of_library = addons.row("library_sums", a.algorithm)
     if a.config.allreduce != "auto" or a.algorithm == "shared" or of_library or a.tied:
         return a

@@ -1,7 +1,7 @@
-"""Lower bounds of the activations that ranks keep, from passes recorded over one and two samples.
+"""Lower bounds on the activations that ranks keep, from passes recorded over one and two samples.
 
-What a pass keeps grows by as many bytes with each sample. A stage keeps what its sections keep, and
-a rank as many micro-batches of it as its schedule has in flight.
+The bytes that a pass keeps grow linearly with the samples. A stage keeps the sum over its sections
+(parts such as one block), and a rank that sum for each micro-batch that its schedule has in flight.
 """
 
 from functools import cache
@@ -21,14 +21,16 @@ from nnmpi.schedules.op import Kind
 
 
 class SectionBytes(NamedTuple):
-    """The first nodes of the sections of a model, and what they keep of one sample and of two."""
+    """The sections of a model (parts such as one block): the first node of each, and the bytes that
+    each keeps of one sample and of two."""
 
     starts: list[int]
     of_samples: tuple[list[PassBytes], list[PassBytes]]
 
 
 class KeptBytes:
-    """The least bytes of activations that ranks keep in the layouts of one model."""
+    """Computes lower bounds on the bytes of activations that ranks keep, in the layouts of one
+    model."""
 
     def __init__(self, arranger: Arranger) -> None:
         self._arranger = arranger
@@ -36,8 +38,8 @@ class KeptBytes:
         self._stages = dict[tuple[Any, ...], np.ndarray]()
 
     def of_ranks(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """The least bytes that each rank along pp keeps at its peak, if each of its micro-batches
-        has `samples` samples."""
+        """A lower bound on the peak bytes of activations of each rank along pp, for micro-batches
+        of `samples` samples: shape (pp,)."""
         # 1F1B keeps no more at once with more micro-batches
         count = min(candidate.micro_batches, 2 * candidate.pp)
         of_stages = self._of_stages(candidate, samples)
@@ -54,8 +56,8 @@ class KeptBytes:
         return least
 
     def _of_stages(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """The least bytes of its input that each stage keeps, of all, and of all between the halves
-        of a backward pass: shape (3, stages)."""
+        """Lower bounds on the bytes that each stage keeps of a micro-batch, shape (3, stages): of
+        its input; of all activations; and of all between the halves I and W of a backward pass."""
         key = *self._arranger.division_key(candidate), *_way(candidate)
         if key not in self._stages:
             found, rows = self._sections_of(candidate), list[list[tuple[int, int, int]]]()
@@ -78,7 +80,7 @@ class KeptBytes:
 
 
 def _way(candidate: Candidate) -> tuple[Any, ...]:
-    """The options that decide the bytes that layers keep."""
+    """Returns the options of a layout that decide how many bytes layers keep."""
     return (
         *(candidate.tp, candidate.cp, candidate.sequence_parallel),
         *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),
@@ -88,14 +90,16 @@ def _way(candidate: Candidate) -> tuple[Any, ...]:
 def _recorded(
     a: Arrangement, halves: bool
 ) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
-    """The first nodes of the sections, and their bytes for one sample and for two."""
+    """Returns the first node of each section, and the bytes of all sections for one sample and for
+    two."""
     starts, one = section_bytes(a, 0, 1, halves)
     return starts, (one, section_bytes(a, 0, 2, halves)[1])
 
 
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
-    """The bytes of its input that the stage with these nodes keeps at least, of all, and of all
-    between the halves of a backward pass: what its whole sections keep."""
+    """Lower bounds on the bytes that the stage with these nodes keeps: of its input, of all
+    activations, and of all between the halves I and W of a backward pass. Sections that the stage
+    cuts are left out."""
     ends = [*starts[1:], nodes.stop]
     inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
     if not inside:
@@ -108,8 +112,9 @@ def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int,
 
 @cache
 def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many micro-batches each rank has, when it has most, between forward and backward, and
-    between the halves of a backward pass; counted for each of its stages."""
+    """Returns, for each rank at its peak, how many micro-batches are between forward and backward
+    pass, and how many between the halves I and W of a backward pass; each of its stages counts
+    separately."""
     most = list[tuple[int, int]]()
     for ops in proof.find(schedule).compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)

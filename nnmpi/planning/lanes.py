@@ -1,5 +1,5 @@
-"""The step of a pipeline on lanes: what each rank computes, what goes on beside it, and the memory
-of its activations."""
+"""The timeline of a pipeline's step: what each rank computes, its exchanges at the same time, and
+the memory of its activations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
@@ -20,22 +20,22 @@ from nnmpi.sim.drawing.timeline import Level, Span, Timeline
 
 RANK, BESIDE, SENT, MEMORY = range(4)
 ROWS = "computes", "link", "messages", "activations"
-"""The rows of a rank: the lane that computes, those beside it, and memory."""
+"""The rows of each rank in a timeline: passes, links, messages between stages, memory."""
 
 DRAWN_AS = {
     **dict.fromkeys(SENDS, "send"),
     **dict.fromkeys((Kind.FINISH, Kind.TIES, Kind.TERMS), Kind.SUM.value),
     Kind.AGREE: Kind.APPLY.value,
 }
-"""The kind of span as which an operation is drawn, if it is another one."""
+"""The kind of span for operations that are drawn as another kind."""
 
 MOST_OPERATIONS = 20_000
-"""The most operations that are drawn."""
+"""The largest number of operations that a picture may have."""
 
 
 def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
-    """A timeline of each rank of the last pipeline, in milliseconds; raises ValueError if there is
-    too much to draw."""
+    """Returns a timeline for each rank of the last pipeline, in milliseconds; raises ValueError for
+    more than MOST_OPERATIONS operations."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
     lists = [whole_list(step_list(a, rank, len(model.micro))) for rank in ranks]
     if (count := sum(map(len, lists))) > MOST_OPERATIONS:
@@ -76,8 +76,8 @@ def _timeline(a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]]) -> Ti
 def _levels(
     a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]], shares: Mapping[int, float]
 ) -> Iterator[Level]:
-    """Yields the bytes of the activations that are kept while each unit runs, and between passes.
-    A pass adds or frees those of its units one after the other."""
+    """Yields the bytes of activations that are kept, for each unit that runs and for the time
+    between passes. A pass adds or frees the activations of its units one after the other."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]
@@ -95,7 +95,7 @@ def _levels(
 
 
 def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
-    """The bytes that are kept when a pass of a stage begins."""
+    """Returns the bytes of activations that the rank keeps when the pass of `op` begins."""
     where = op.micro, op.stage
     # in a list, all of the backward pass of a stage that gets data is its B
     return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]
@@ -104,14 +104,16 @@ def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
 def _passes_of_stages(
     spans: Sequence[tuple[Op, Span]],
 ) -> Iterator[Sequence[tuple[Op, Span]]]:
-    """Yields the units of each pass of a stage."""
+    """Groups the spans of units by pass: yields the units of each pass of a stage on one
+    micro-batch."""
     passes = ((op, span) for op, span in spans if op.kind in PASSES)
     for _, run in groupby(passes, lambda row: (row[0].kind, row[0].stage, row[0].micro)):
         yield [*run]
 
 
 def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
-    """The share that each unit of a list has in the activations that its stage keeps."""
+    """Returns the share, from 0 to 1, that each unit has in the activations that its stage
+    keeps."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
     for stage in chain.of_stage:

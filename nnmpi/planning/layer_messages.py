@@ -1,8 +1,8 @@
-"""Exchanges of sharded layers before ranks are arranged: for a bound in the search, and for the
-price of a way to shard a layer.
+"""The exchanges of sharded layers, computed without a step on paper: for lower bounds in the
+search, and for the price of a way to shard a layer.
 
-The log of a step on paper has all exchanges of a rank; here batch statistics, the loss and tokens
-of experts are left out. Tests of the search compare the bound with the time of that step.
+Batch statistics, the loss and tokens of experts are left out; the log of a step on paper has all
+exchanges. Tests of the search compare the bound with the time of that step.
 """
 
 from collections import Counter, defaultdict
@@ -20,15 +20,18 @@ from nnmpi.parallel.tensor.ways import LayerMessage
 from nnmpi.schedules.op import Kind
 
 PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
-"""The pass that sends a message, if backward passes are not in two halves."""
+"""The pass that sends a message when B is not split into I and W."""
 
 
 def in_passes(
     a: Arrangement, rank: int, samples: int
 ) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
-    """Yields the exchanges of a rank that has all layers, in a forward and a backward pass over
-    `samples` samples, each with the nodes that make it, and in which passes: F, B, and I where B is
-    in two halves."""
+    """Yields the exchanges of a rank that has all layers, in one forward and one backward pass over
+    `samples` samples.
+
+    Each comes as (nodes that make it, passes that make it, Exchange). The passes are F and B, and I
+    where a backward pass in two halves makes the exchange in its first half.
+    """
     alike = defaultdict[Hashable, list[ShardedLayer]](list)  # the layers of blocks
     for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
         if a.runs(layer.node, rank):
@@ -51,20 +54,20 @@ def passes_of(message: LayerMessage) -> set[Kind]:
 def of_layer(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterable[Exchange]:
-    """The exchanges for one message of a layer in a pass."""
+    """Returns the exchanges that one message of a layer takes in a pass over `samples` samples."""
     make = EXCHANGES.get(message.message.by)
     return () if make is None else make(a, rank, layer, message, samples)
 
 
 def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
-    """The all-reduce of n activations among ranks along tp."""
+    """Returns the all-reduce of n activations among the ranks of `group`, which are along tp."""
     name = "doubling" if n * a.dtype.itemsize <= DOUBLING_BYTES else a.sums_by(group)
     how = "activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F
     return Exchange(*how, sums=a.sums_dtype)
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
-    """The number of elements in a message, of all ranks along tp together."""
+    """Returns how many elements a message has, on all ranks along tp together."""
     cp = a.mesh.coordinates(rank)["cp"]
     return sequences_of(a.sharding).share(message.elements, cp) * samples
 
@@ -78,8 +81,8 @@ def _by_sum(
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields half an all-reduce by a ring, whose chunks are the parts of the ranks: channels,
-    positions or samples."""
+    """Yields a reduce-scatter or an all-gather by a ring, whose chunks are the parts of the ranks:
+    channels, positions or samples."""
     numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
@@ -106,14 +109,14 @@ EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
     Collective.REDUCE_SCATTER: _by_ring,
     Collective.MESSAGE: _by_messages,
 }
-"""Functions that yield the exchanges of a layer's message in a pass, by its collective."""
+"""By collective, the function that yields the exchanges of a layer's message in a pass."""
 
 
 def _along_cp(
     a: Arrangement, rank: int, samples: int
 ) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
-    """Yields the exchanges of ring attention: keys and values around the ring, forward and
-    backward, and their gradients to their owners."""
+    """Yields the exchanges of ring attention: keys and values go around the ring in both passes,
+    and in the backward pass their gradients return to the ranks that own them."""
     at, cut = a.mesh.coordinates(rank), sequences_of(a.sharding)
     ends = a.mesh.group(rank, "cp")[:2]
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype

@@ -1,9 +1,11 @@
 """Finds the fastest way to shard each layer along tp, such as convolutions by samples.
 
-seconds of a way    passes of this rank's part, with the whole batch as one micro-batch
-                    messages within these passes
-                    gradient sums over dp, and the update, of parameters that a rank has
-                    gradient sums along tp of parameters that all ranks have
+The price of a way is the sum of these seconds:
+
+passes       of this rank's part of the layer, with the whole batch as one micro-batch
+messages     within these passes
+parameters   that a rank has a part of: gradient sums over dp, and the update
+             that all ranks have: gradient sums along tp
 """
 
 import re
@@ -31,7 +33,7 @@ from nnmpi.planning.layer_messages import of_layer, passes_of, summed
 from nnmpi.planning.step_time import CostModel
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-"""Matches a number in the path of a layer: of a block, or of a layer in a Sequential."""
+"""Matches a number in the path of a layer: the index of a block, or of a layer in a Sequential."""
 
 
 class LayerWays:
@@ -42,11 +44,12 @@ class LayerWays:
         self._found = dict[tuple[int, int], str]()
 
     def of(self, candidate: Candidate) -> str:
-        """The fastest ways to shard layers, as --layout takes them; "" if they are what --tp alone
-        does, or just data parallelism, or if the layout has other axes than dp and tp.
+        """Returns the fastest ways to shard layers, as a value of --layout; "" if --tp alone
+        chooses the same ways, if all layers are sharded by samples, or if the layout has other axes
+        than dp and tp.
 
-        Models with positions get "" too: they are cut along positions between layers, which sends
-        as much.
+        Models with positions also get "": between layers they are cut along positions, which sends
+        as many bytes.
         """
         if candidate.tp == 1 or candidate.cp * candidate.pp > 1 or candidate.sequence_parallel:
             return ""
@@ -76,7 +79,7 @@ class LayerWays:
 
 
 class _Prices:
-    """The seconds of each way to shard a layer, for a layout along dp and tp."""
+    """Computes the seconds that each way to shard a layer takes, for a layout along dp and tp."""
 
     def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
         self._a, self._exchanges, model = a, costs.exchanges, costs.model
@@ -97,7 +100,8 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """The seconds of each node: those of its unit, divided by multiplications."""
+        """Returns the seconds of each node: those of its unit, in proportion to the node's
+        multiplications."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -107,7 +111,7 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """The seconds of node k in a step, if it is sharded by `choice`."""
+        """Returns the seconds of node k in a step, if it is sharded by `choice`."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -121,7 +125,7 @@ class _Prices:
         return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
-        """The seconds of the messages in the passes of node k."""
+        """Returns the seconds of the messages in the passes of node k, sharded by `choice`."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
@@ -132,7 +136,8 @@ class _Prices:
         return seconds
 
     def _of_parameters(self, choice: NodeChoice) -> float:
-        """The seconds to sum the gradients of a node's parameters, and to update them."""
+        """Returns the seconds to sum the gradients of a node's parameters, and to update the
+        parameters."""
         seconds, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
@@ -156,13 +161,13 @@ def has_positions(graph: Graph) -> bool:
 
 
 def _largest_part(bounds: Bounds) -> float:
-    """The largest share of a tensor that a rank has, from 0 to 1."""
+    """Returns the largest share of a tensor that one rank has, from 0 to 1; 1 without bounds."""
     return max(b - a for a, b in pairwise(bounds)) / bounds[-1] if bounds else 1.0
 
 
 def as_layout(ways: Mapping[str, str]) -> str:
-    """The ways to shard layers, by path, as a text that --layout takes; layers whose paths differ
-    only in numbers become one pattern if they are all sharded in the same way."""
+    """Returns the ways to shard layers, given by path, as a value of --layout. Layers whose paths
+    differ only in numbers become one pattern if all are sharded in the same way."""
     by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)

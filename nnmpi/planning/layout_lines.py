@@ -1,5 +1,5 @@
-"""A layout as text: who holds what, a row for each layer, a bar for each rank of one copy of the
-model."""
+"""Draws a layout as text: a row for each layer, with a bar for the part of it that each rank of one
+replica holds."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from nnmpi.parallel.context.sequence_cut import sequences_of
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
-"""Matches the number of a block in the name of one of its layers."""
+"""Matches the number of a block in the path of a layer, such as 0 in h.0.fc."""
 
 
 def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
@@ -45,8 +45,8 @@ MOST_RANKS = 8  # ranks along tp and cp that are drawn
 
 
 class DrawnLayer(NamedTuple):
-    """A drawn layer: `parts` has the part of its parameters on each rank along tp, as (start, stop)
-    from 0 to 1."""
+    """A layer of a drawing: `parts` has the part of its parameters on each rank along tp, as
+    (start, stop) from 0 to 1."""
 
     name: str
     kind: str
@@ -55,8 +55,8 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """Returns, for each stage, the names of its ranks and its layers that have parameters; layers
-    that differ only in the number of their block become one row, such as h.0-1.fc."""
+    """Returns (names of ranks, layers with parameters) for each stage. Layers that differ only in
+    the number of their block become one row, such as h.0-1.fc."""
     drawn = []
     for s, nodes in enumerate(a.stages):
         pp = a.division.place[s]
@@ -80,7 +80,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
 
 
 def as_lines(a: Arrangement) -> Iterator[str]:
-    """Yields the drawing line by line, as text."""
+    """Yields the lines of the drawing."""
     tp = min(a.mesh.axes["tp"], MOST_RANKS)
     for stage, (ranks, rows) in enumerate(blocks(a)):
         yield f"stage {stage} on {ranks}"

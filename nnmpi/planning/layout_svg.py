@@ -1,4 +1,5 @@
-"""Draws a layout as a picture: who holds what, a row for each layer, a column for each rank."""
+"""Draws a layout as a picture of what each rank holds: a row for each layer, a column for each
+rank."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +15,7 @@ ROW, GAP, TOP, LINE, LEFT, RIGHT = 22, 4, 72, 15, 250, 190  # pixels
 WIDE, BETWEEN = 900, (10, 24)  # all columns; between two, and between two replicas
 COLUMNS = 16  # ranks of a stage that are drawn
 SHARDED = {"parameters": 3, "gradients": 2, "optimizer state": 1}
-"""The lowest --zero that divides each of these among replicas."""
+"""By kind of state: the smallest value of --zero that divides it among replicas."""
 
 
 class RankColumn(NamedTuple):
@@ -66,7 +67,7 @@ def _axes(a: Arrangement) -> str:
 
 
 def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
-    """Returns the columns of a stage: its first ranks, one replica after the other."""
+    """Returns the columns of a stage: for each replica in turn, the ranks that have the stage."""
     first, tp = a.mesh.group(0, "pp")[a.division.place[stage]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
@@ -100,7 +101,7 @@ def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[Dra
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """Returns (index, count): which part of each bucket a rank updates, of how many parts."""
+    """Returns (index, count): a rank updates part `index` of each bucket, out of `count` parts."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)

@@ -1,11 +1,12 @@
-"""The seconds of the operations of a list, and where they go on: on the rank, or beside it.
+"""The seconds of the operations in a rank's list for a step, and the lane of each: the rank or a
+link.
 
     rank    F0 F1 B1     B0     FINISH1 FINISH0
     link             SUM1 ──── SUM0 ────
 
-Sums and gathers between nodes go on while the rank computes, unless exchanges within passes need
-the same link. On a node ranks move bytes themselves, so a rank makes its exchanges one by one,
-unless its machine hides them.
+Sums and gathers between nodes run while the rank computes, unless exchanges within passes need the
+same link. Within a node the ranks copy the bytes themselves, so a rank makes its exchanges one
+after the other, unless its machine hides them.
 """
 
 from bisect import bisect_left
@@ -29,10 +30,11 @@ from nnmpi.planning.machine import Machine
 from nnmpi.sim.clock import Timing
 
 COLUMNS = {Kind.F: (0,), Kind.RECOMPUTE: (0,), Kind.B: (1, 2), Kind.I: (1,), Kind.W: (2,)}
-"""By pass, its columns in the times of units: forward, gradients of inputs, of parameters."""
+"""The columns of each pass in arrays of unit times: 0 forward, 1 gradients of inputs, 2 of
+parameters."""
 
 LINK = "link"
-"""The lane of exchanges between nodes."""
+"""The lane of a timeline for exchanges between nodes."""
 
 BEGINS = {
     Kind.FINISH: Kind.SUM,
@@ -40,20 +42,20 @@ BEGINS = {
     Kind.RECV_F: Kind.SEND_F,
     Kind.RECV_B: Kind.SEND_B,
 }
-"""By an operation that ends something, the one that begins it."""
+"""For each operation that completes another one: the operation that it completes."""
 
 Arrivals = defaultdict[tuple[Kind, int], dict[int, float]]
-"""When sums, gathers and messages arrive, by the operation that begins them, and by
-micro-batch."""
+"""The times at which sums, gathers and messages are complete: by (operation that begins it, bucket
+or unit), then by micro-batch."""
 
 
 class PassTimes(NamedTuple):
-    """The seconds of passes of a micro-batch.
+    """The seconds of the passes over one micro-batch.
 
-    passes     of each stage and kind
-    on_link    of these, how long they use the link between nodes
-    of_units   of the units of the whole model: forward, gradients of inputs, of parameters
-    units      of the whole model
+    passes     seconds by (stage, kind of pass)
+    on_link    the part of these seconds in which the pass uses the link between nodes
+    of_units   seconds of all units of the model: forward, gradients of inputs and of parameters
+    units      all units of the model
     """
 
     passes: Mapping[tuple[int, Kind], float]
@@ -63,17 +65,17 @@ class PassTimes(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The messages between all ranks of a pipeline: their arrivals, and the seconds of one by its
-    kind and the stage that sends it."""
+    """The messages between the ranks of a pipeline: when each arrives, and the seconds that one
+    takes, by its kind and the stage that sends it."""
 
     arrivals: Arrivals
     seconds: Mapping[tuple[Kind, int], float]
 
 
 class ListTimes:
-    """The seconds of the operations in lists of one rank.
+    """Computes the seconds of the operations in one rank's list.
 
-    by_op   the exchanges of operations on buckets, by kind and bucket
+    by_op   the exchanges of operations on buckets, by (kind, bucket)
     """
 
     def __init__(
@@ -100,8 +102,12 @@ class ListTimes:
         messages: Messages | None = None,
         update: float = 0.0,
     ) -> Callable[[Op], Timing]:
-        """Returns the timing of each operation, with the arrivals of this rank's sums and gathers.
-        Without `messages` these arrive at once; `update` is the seconds of the optimizer."""
+        """Returns a function that gives the Timing of an operation; `arrivals` records when this
+        rank's sums and gathers are complete.
+
+        Without `messages`, messages from other stages arrive at once. `update` is the optimizer's
+        seconds.
+        """
         known = cache(partial(self._timing, arrivals, messages, update))
         return lambda op: known(op.kind, op.at, op.stage)
 
@@ -137,7 +143,7 @@ class ListTimes:
         return Timing(of_rank, None, awaited, None, seconds, LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
-        """True if an exchange goes on while the rank computes."""
+        """True if the rank computes while the exchange runs."""
         is_behind = kind is Kind.GATHER and not self._for_use
         is_of_passes = kind is Kind.GATHER or self.a.store.scatters
         by = ("zero1",) if is_behind else ("dp", "zero3") if is_of_passes else ("dp",)
@@ -151,7 +157,8 @@ class ListTimes:
 def unit_shares(
     a: Arrangement, chain: Chain, stage: int, times: PassTimes
 ) -> dict[tuple[int, Kind], float]:
-    """The share that each unit of a stage has in the seconds of each kind of pass."""
+    """Returns the share, from 0 to 1, that each unit of a stage has in the seconds of each kind of
+    pass."""
     starts, shares = [unit.nodes.start for unit in times.units], dict[tuple[int, Kind], float]()
     for kind, columns in COLUMNS.items():
         seconds = times.of_units[:, columns].sum(axis=1).tolist()
@@ -163,8 +170,12 @@ def unit_shares(
 def shares_of(
     a: Arrangement, chain: Chain, stage: int, starts: Sequence[int], amounts: Sequence[float]
 ) -> dict[int, float]:
-    """The share that each unit of a stage has in the amounts of parts of the model, which begin at
-    the nodes `starts`; equal ones where all amounts are 0."""
+    """Returns the share, from 0 to 1, that each unit of a stage has in amounts such as seconds or
+    bytes.
+
+    `amounts` belong to parts of the model that begin at the nodes `starts`. If all are 0, the units
+    get equal shares.
+    """
     begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
     rows, units = pairwise(bisect_left(starts, begin) for begin in begins), chain.of_stage[stage]
     of_units = [float(sum(amounts[lo:hi])) for lo, hi in rows]
@@ -174,7 +185,8 @@ def shares_of(
 
 
 def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
-    """The first node of each unit of a stage, as far as nodes with parameters say."""
+    """Returns the first node of each unit of a stage: the first that uses one of the unit's
+    parameters."""
     nodes = a.division.stages[stage].nodes
     first = dict[int, int]()
     for k in nodes:
@@ -188,10 +200,12 @@ def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
 
 
 def hides(machine: Machine, what: str) -> bool:
-    """True if a described machine hides these exchanges behind computing."""
+    """True if the machine is described and its description says that exchanges of this kind ("tp",
+    "dp", "zero1", "zero3") run behind computing."""
     return machine.sheet is not None and what in machine.sheet.hides
 
 
 def whole_list(step: StepList) -> list[Op]:
-    """A list behind the gathers that are under way when it begins, from the update before."""
+    """Returns the operations of a step, with the gathers in front that the update of the previous
+    step has started."""
     return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops]

@@ -1,5 +1,5 @@
-"""Machine: what was measured on a node and on the links between nodes, and the file that holds
-it."""
+"""Machine: the measured speed of a node and of the links between nodes, and the JSON file that
+stores it."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from nnmpi.options.user_files import content, parsed
 FORMAT = 2
 LONGEST = 100_000_000  # bytes of a file
 ONCE = "adding", "step", "micro_batch", "spread", "load", "moving"
-"""Fields that hold one number, which may be 0 but not negative."""
+"""Fields with a single number, which may be 0 but not negative."""
 
 
 class Curve(NamedTuple):
-    """Seconds as a function of a size: linear between measured sizes, and extrapolated beyond them.
+    """Seconds as a function of a size: linear between the points, and extrapolated outside them.
 
     points  (size, seconds), sizes ascending
     """
@@ -30,7 +30,7 @@ class Curve(NamedTuple):
     points: tuple[tuple[float, float], ...]
 
     def at(self, size: float) -> float:
-        """The seconds for a size; never negative."""
+        """Returns the seconds for a size; never negative."""
         if len(self.points) == 1:
             return self.points[0][1]
         pieces = [*pairwise(self.points)]
@@ -39,7 +39,7 @@ class Curve(NamedTuple):
 
 
 class UnitTimes(NamedTuple):
-    """The seconds of a unit: its forward pass, the gradient of its input, and those of its
+    """The seconds of a unit: its forward pass, the gradient of its input, and the gradients of its
     parameters."""
 
     forward: float
@@ -53,9 +53,10 @@ class UnitTimes(NamedTuple):
 
 
 class MeasuredModel(NamedTuple):
-    """The measured units of a model whose layers are divided among `tp` ranks.
+    """The measured seconds of a model's units, with its layers divided among `tp` ranks.
 
-    units  by samples in a micro-batch, one entry per unit
+    graph  the hash of the model's graph (`unit_times.signature`)
+    units  by the number of samples in a micro-batch: the times of each unit
     """
 
     graph: str
@@ -65,22 +66,23 @@ class MeasuredModel(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """The figures of a described machine that a measured one does not have.
+    """Figures of a described machine that a measured machine does not have.
 
-    rate       floating-point operations a second that large products reach
-    start      seconds that a product takes besides
-    bandwidth  bytes a second that kernels read and write
-    launch     seconds in which the host launches a kernel
-    memory     bytes of a rank
-    device     cpu or cuda
-    flash      whether attention keeps no scores in memory
-    hides      exchanges that run behind computing: tp, dp, zero1, zero3
-    divides    axes along which ranks along tp send a part each of what they all have: pp
-    tile       rows and columns of the outputs of products that are computed as one
-    at_once    tiles that are computed at a time
-    of_micro_batch, of_parameter
-               seconds of the host, for each micro-batch and for each parameter of a rank, in which
-               the device waits
+    rate            floating-point operations a second that large products reach
+    start           extra seconds that each product takes
+    bandwidth       bytes a second that kernels read and write
+    launch          seconds that the host takes to launch a kernel
+    memory          bytes of memory of a rank
+    device          cpu or cuda
+    flash           True if attention keeps no scores in memory
+    hides           kinds of exchanges that run behind computing: tp, dp, zero1, zero3
+    divides         axes along which each rank along tp sends a part of a message that all of them
+                    have: pp
+    tile            rows and columns of a tile, in which outputs of products are computed
+    at_once         the number of tiles that are computed at a time
+    of_micro_batch  seconds of the host, for each micro-batch, in which the device waits
+    of_parameter    seconds of the host, in the update for each parameter of a rank, in which the
+                    device waits
     """
 
     rate: float
@@ -102,21 +104,24 @@ class Machine(NamedTuple):
     """The speed of a node of a machine, with all of its ranks busy.
 
     cpu          the name of the processor
-    ranks        how many were measured together, on one node
+    ranks        the number of ranks on the node, which were measured together
     near, far    the cost of a message within a node, and between nodes
     adding       seconds to add a byte to another one
-    sums         seconds of collectives on a node by bytes: "all_reduce shared 2" of two ranks
-    updates      seconds per element, by optimizer
-    step         seconds of a step besides units, exchanges and the update
-    micro_batch  seconds of each micro-batch besides these
+    sums         seconds of collectives on a node by bytes; the key "all_reduce shared 2" is of two
+                 ranks
+    updates      seconds of the update per element, by optimizer
+    step         overhead of a step: its seconds without units, exchanges and the update
+    micro_batch  overhead of each micro-batch, in seconds
     speed        multiply-adds per second in large layers
     models       the models whose units were measured
-    spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
-    load         the load average just before: processes that wanted a core
+    spread       by how much two measurements differ: the mean ratio of sums or of units, minus 1
+    load         the load average before measuring: the number of processes that wanted a core
     moving       seconds in which array functions read or write a byte
-    coding       seconds per element that codecs of gradients take besides, as options have them
-    sheet        of a machine that is described, not measured
-    missing      what there was no time to measure, in words; it is as of a typical machine
+    coding       seconds per element that codecs of gradients take in addition, by value of the
+                 option
+    sheet        the figures of a described machine; None for a measured one
+    missing      by field, a description of figures that there was no time to measure; they are
+                 those of a typical machine
     """
 
     cpu: str
@@ -139,14 +144,15 @@ class Machine(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """The spread and the load in words."""
+        """Returns a sentence on how far to trust the figures: `spread` and `load`."""
         twice = f"measured twice: times differ by {self.spread:.0%} on average"
         load = f"the load average was {self.load:.1f} before"
         return f"{twice if self.spread else 'measured once'}; {load}"
 
     def joined(self, known: "Machine") -> "Machine":
-        """This measurement, with the models and optimizers of an earlier one that it lacks, with
-        its links between nodes if none were measured now, and with what there was no time for."""
+        """Returns this measurement, completed by an earlier one: with models and optimizers that
+        this one lacks, with links between nodes if none were measured now, and with figures for
+        which there was no time."""
         late = {name.split()[0] for name in self.missing.keys() - known.missing.keys()}
         late |= {"far"} if self.far == TYPICAL.far else set()
         old = {field for name in late for field in FIELDS.get(name, (name,))}
@@ -162,7 +168,7 @@ class Machine(NamedTuple):
         return both._replace(models=(*first.models, *others))
 
     def as_json(self) -> str:
-        """The text of the machine file."""
+        """Returns the text of the machine file."""
         fields = {
             **self._asdict(),
             "sums": {name: curve.points for name, curve in self.sums.items()},
@@ -176,8 +182,8 @@ class Machine(NamedTuple):
 
     @classmethod
     def from_fields(cls, f: Mapping[str, Any]) -> Self:
-        """The machine with the fields of a machine file; files of earlier versions lack `spread`
-        and `load`."""
+        """Makes a Machine from the fields of a machine file; files of earlier versions lack
+        `spread` and `load`."""
         f = {**cls._field_defaults, **f}
         models = tuple(
             MeasuredModel(
@@ -194,7 +200,7 @@ class Machine(NamedTuple):
         return machine
 
     def check(self) -> None:
-        """Raises ValueError for figures that no machine has, such as negative seconds."""
+        """Raises ValueError for impossible figures, such as negative seconds."""
         for name, least, numbers in self._numbers():
             for x in numbers:
                 if isinstance(x, bool) or not isinstance(x, int | float) or not least <= x < inf:
@@ -229,18 +235,20 @@ FIELDS = {
     "step": ("step", "micro_batch"),
     "models": ("speed", "models"),
 }
-"""The fields of a Machine that belong to a measurement, where it is not one field of its name."""
+"""By measurement, the fields of a Machine that it gives; other measurements give the field of their
+name."""
 
 
 def codec_of(config: Config) -> tuple[str, str]:
-    """The option that codes gradients for messages, and its value; ("", "") if none does."""
+    """Returns the option of a config that encodes gradients in fewer bytes, and its value; ("", "")
+    if none does."""
     values = ((option, getattr(config, option)) for option in addons.table("codecs"))
     return next(((option, value) for option, value in values if value), ("", ""))
 
 
 def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a Machine that were measured, with the geometric mean of each figure that was
-    measured twice, and with the spread of these."""
+    """Merges two measurements of a Machine's fields: each figure in both becomes their geometric
+    mean, and `spread` tells by how much they differ."""
     fields, spread = dict(first), {"sums": 1.0, "models": 1.0}
     for name in first.keys() & second.keys():
         ratios = list[float]()
@@ -250,8 +258,8 @@ def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, A
 
 
 def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
-    """The geometric mean of numbers at any depth of two equal structures; what b lacks is as in a.
-    Appends their ratios to `ratios`."""
+    """Returns the geometric mean of each number in two nested structures of the same shape; what
+    `b` lacks is taken from `a`. Appends the ratios of the numbers to `ratios`."""
     if isinstance(a, Mapping):
         return {key: _mean(a[key], b[key], ratios) if key in b else a[key] for key in a}
     if isinstance(a, tuple | list):
@@ -292,4 +300,5 @@ TYPICAL = Machine(
     micro_batch=1e-4,
     speed=3e10,
 )
-"""Typical figures, for where nothing was measured: one core per rank, 10 Gbit/s between nodes."""
+"""The figures of a typical machine, used where nothing was measured: one core per rank, 10 Gbit/s
+between nodes."""

@@ -1,4 +1,4 @@
-"""The speed of the network between nodes at which a layout computes for a share of the time."""
+"""Finds the network bandwidth at which a layout spends a given share of a step computing."""
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.planning.exchange_time import ExchangeTimes
@@ -7,8 +7,9 @@ from nnmpi.sim.replicas import gbit_needed
 
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:
-    """The Gbit/s between nodes by the share of a step that is computing: passes, the optimizer,
-    and what is neither an exchange nor made for one."""
+    """Returns the bandwidth between nodes, in Gbit/s, that makes computing a given share of a step,
+    for several shares. Computing is passes, the update and all else that is not an exchange or made
+    for one."""
     model, machine = step_model(a, costs), costs.machine
     computing = model.time.compute + model.updated.optimizer(a, costs) + model.time.other
 

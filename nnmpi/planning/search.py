@@ -1,21 +1,22 @@
-"""Finds the fastest layouts that fit: candidates in the order of a lower bound, until no other can
-be better.
+"""Finds the fastest layouts that fit in memory: prices candidates in the order of lower bounds,
+until no other candidate can be faster.
 
     candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
-                    └───────── larger than the worst of the best: pruned
+                    └───────── larger than the slowest of the best: pruned
 
-A layout that does not fit is tried again with each kind of recomputation, which is never faster.
+A layout that does not fit is tried again with each kind of recomputation, which never makes it
+faster.
 
 Candidates are all sizes dp x cp x pp x tp of the ranks, with ZeRO 0 to 3, sequence parallelism, the
 schedules 1f1b, interleaved and zb-h1, and 1, 2, 4, ... 64 micro-batches, or any number that makes
-them equal; gpipe and naive are never faster than 1f1b. Layouts along tp, or dp and tp, are tried
-with a way for each layer too. Among cuts within 2% of the fastest, that with the shortest messages
-is taken, and then that whose largest stage takes least memory.
+them equal; gpipe and naive are never faster than 1f1b. Layouts along tp, or dp and tp, are also
+tried with the fastest way to shard each layer. Among cuts within 2% of the fastest, the search
+takes the one with the shortest messages, and then the one whose largest stage takes least memory.
 
-Left out are how well a model learns (all layouts have one batch size), micro-batches of different
-sizes, sums that delay messages between stages on the same link, ways of single layers with a
-pipeline or --cp, BLAS with several threads, workspace of kernels except for convolutions, other
-programs, and that a codec decodes more if there are more ranks.
+The search ignores how well a model learns (all layouts have one batch size), micro-batches of
+different sizes, sums that delay messages between stages on the same link, ways of single layers
+with a pipeline or --cp, BLAS with several threads, workspace of kernels except for convolutions,
+other programs, and that a codec decodes more if there are more ranks.
 """
 
 import gc
@@ -39,16 +40,17 @@ from nnmpi.planning.paper.rank import exchanges, sent_in_period
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 
 LATER = 1.3
-"""By how much the place of a layout in the queue is above its bound, if the bound is far."""
+"""Layouts with ZeRO 2 or 3 are queued at this multiple of their bound, which is far below their
+time."""
 
 
 class PricedLayout(NamedTuple):
-    """A layout with its price: the seconds of a step, the bytes on the rank that holds most, and
-    what the rank that sends most sends.
+    """A layout with its price: the seconds of a step, the peak bytes of the rank that needs most
+    memory, and the traffic of the rank that sends most.
 
-    sent, period   bytes and messages in so many steps
-
-    The all-reduce is the fastest one for the layout, and the cut is the best one.
+    sent, period   the bytes and messages that this rank sends in `period` steps
+    allreduce      the fastest all-reduce for the layout
+    cut            in the best cut, the index of the first layer of each stage but the first
     """
 
     layout: Candidate
@@ -72,8 +74,9 @@ class PricedLayout(NamedTuple):
 
 
 class SearchCounts(NamedTuple):
-    """How many layouts were priced, pruned (by their bound they cannot be among the best), refused
-    (the model cannot be divided so), too large for the memory, and unpriced when time was up."""
+    """The number of layouts by result: priced; pruned, because their lower bound excludes them;
+    refused, because the model cannot be divided so; too large for the memory; not priced when time
+    was up."""
 
     looked: int
     pruned: int
@@ -86,10 +89,11 @@ class SearchResult(NamedTuple):
     """The result of a search.
 
     best     layouts that fit, the fastest first
-    pure     the fastest layout of each strategy alone, by its name, even if it is too large
+    pure     for each single strategy, such as "dp" or "zero 3", its fastest layout that fits; if
+             none fits, its fastest layout
     looked   all layouts whose time and memory were computed
-    refused  how many layouts are impossible, by the reason
-    least    the layout that takes the least memory, if none fits
+    refused  the number of impossible layouts, by the reason
+    least    if no layout fits, the one that takes the least memory
     """
 
     best: list[PricedLayout]
@@ -101,28 +105,30 @@ class SearchResult(NamedTuple):
 
 
 def _of_ends(a: Arrangement) -> set[int]:
-    """The ranks of the first and the last replica, without those that are alike."""
+    """Returns the ranks of the first and the last replica, one for each stage (and for each place
+    along tp if branches of the model run on different ranks)."""
     axes = ("pp", "tp") if a.sharding.owned.variables else ("pp",)
     return {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
 
 
 def largest(a: Arrangement) -> int:
-    """The peak bytes of the rank that needs most, found among the first and the last replica."""
+    """Returns the peak bytes of the rank that needs most memory, among the first and the last
+    replica."""
     return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
 
 
 def most_sent(a: Arrangement) -> tuple[Traffic, int]:
-    """The bytes and messages of the rank that sends most, found likewise, and in how many steps it
-    sends them."""
+    """Returns the bytes and messages of the rank that sends most, among the first and the last
+    replica, and the number of steps in which it sends them."""
     logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
     return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 
 
 class Searcher:
-    """Searches the layouts of one model on one cluster, and remembers the price of each.
+    """Searches the layouts of one model on one cluster, and caches the price of each.
 
-    The search ends `within` so many seconds of processor time with what it has by then, but with
-    one layout at least.
+    After `within` seconds of processor time the search returns the layouts found so far, at least
+    one.
     """
 
     def __init__(
@@ -177,8 +183,8 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields all layouts; those along dp and tp also with each layer sharded in its fastest
-        way."""
+        """Yields all layouts to consider; those along dp and tp a second time with the fastest way
+        to shard each layer."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
@@ -186,7 +192,7 @@ class Searcher:
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """True if the model cannot be divided as this layout does; notes the reason."""
+        """True if the model cannot be divided as this layout does it; records the reason."""
         if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
@@ -194,11 +200,11 @@ class Searcher:
     def _fastest(
         self, layouts: Iterable[Candidate], keep: int, most: float, until: float
     ) -> tuple[list[PricedLayout], set[Candidate]]:
-        """The `keep` fastest layouts that take at most `most` bytes, the fastest first, and those
-        that may be faster but were not priced `until` this time of the clock.
+        """Returns the `keep` fastest layouts that take at most `most` bytes, the fastest first, and
+        the set of layouts that may be faster but were not priced before the clock reached `until`.
 
-        The queue has (place, bound, how close the bound is, order, layout). Layouts whose ZeRO
-        divides gradients come later than their bounds say, which hide more than passes can.
+        The queue holds (place, bound, index of the bound, order of insertion, layout). ZeRO 2 and 3
+        get a later place than their bounds say: these assume that passes hide more than they can.
         """
         bounds = self._bounds
         closer = bounds.with_sums, bounds.with_messages, bounds.with_buckets
@@ -237,8 +243,8 @@ class Searcher:
         return best, set()
 
     def _least(self, layouts: Iterable[Candidate]) -> tuple[PricedLayout | None, set[Candidate]]:
-        """The layout that takes the least memory, and those that may take less but that there was
-        no time to look at."""
+        """Returns the layout that takes the least memory, and the set of layouts that may take less
+        but were not examined before time was up."""
         ways = [*layouts]
         ways += [k for candidate in ways for k in recomputed(candidate, self._arranger.has_blocks)]
         # of equal bounds, which lack activations, those of the smallest micro-batches come first
@@ -258,7 +264,8 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """The arrangement of a layout, or None if it is impossible; only the last one is kept."""
+        """Returns the arrangement of a layout, or None if it is impossible; caches only the last
+        one."""
         if candidate not in self._last:
             self._last.clear()
             gc.collect(0)  # an arrangement on paper has cycles
@@ -282,14 +289,15 @@ class Searcher:
         return self._times[candidate]
 
     def _sized(self, candidate: Candidate) -> int | None:
-        """The bytes of the largest rank of a layout; None if the layout is impossible."""
+        """Returns the bytes of the rank that needs most memory in a layout; None if it is
+        impossible."""
         if candidate not in self._nbytes:
             a = self._arranged(candidate)
             self._nbytes[candidate] = None if a is None else largest(a)
         return self._nbytes[candidate]
 
     def _planned(self, candidate: Candidate) -> PricedLayout:
-        """A layout that is known to be possible, with its time and memory."""
+        """Returns the price of a layout that is known to be possible."""
         if candidate not in self._found:
             time = self._time(candidate)
             nbytes = self._sized(candidate)

@@ -1,4 +1,4 @@
-"""The stages of a model from estimates: where it is cut, and the bubble of its pipeline."""
+"""Divides a model into stages by estimated costs, and predicts the bubble of its pipeline."""
 
 from math import ceil
 from typing import Any
@@ -21,7 +21,8 @@ MOST_BATCHES = 256
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
-    """Divides a model into stages by the times of its units; `link` connects ranks along pp."""
+    """Divides a model into stages by the seconds of its units; `link` is the link between ranks
+    along pp."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:
@@ -31,8 +32,8 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> D
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """The costs of units for a micro-batch of `samples` samples, if they keep exactly their
-    outputs."""
+    """Returns the costs of units for a micro-batch of `samples` samples, where each unit is assumed
+    to keep its output and nothing else."""
     graph, itemsize = times.graph, np.dtype(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
@@ -43,8 +44,8 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """The fields of the start event about a pipeline, in epochs of so many batches: the bubble, and
-    the bytes of activations that stages keep, by the measured costs of units."""
+    """Returns the fields of the start event about a pipeline, by the measured costs of units: the
+    bubble in an epoch of `batches` batches, and the bytes of activations that stages keep."""
     if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}
     simulated = _simulated(a, batches)

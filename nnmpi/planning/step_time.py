@@ -1,26 +1,26 @@
 """Predicts how long a step takes on a machine, by running the programs of the schedule, and the
 lists of ranks, on a clock (`sim/clock.py`).
 
-compute    units of the rank along pp that is busy longest, in all passes of all micro-batches
+compute    passes of the rank along pp that computes longest, over all micro-batches
 tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
 bubble     idle time of the rank whose gradients are summed last
-sums       of gradients, and ZeRO 3's gathers of parameters, as far as passes do not hide them; and
-           exchanges of replicas that are averaged
-packing    array functions that make what is sent from arrays, and arrays from what is received:
-           codes of --compress; copies of parameters, their mean and an outer step
-update     the optimizer, agreement of ranks, and gathers of parameters behind it
+sums       sums of gradients, and ZeRO 3's gathers of parameters, as far as passes do not hide them;
+           and exchanges of replicas that average their parameters
+packing    array functions that pack messages and unpack them: codes of --compress; copies of
+           parameters, their mean and an outer step
+update     the optimizer, agreement of ranks, and gathers of parameters after the update
 other      batches, losses, Python; a rank along pp takes as large a share of the time per
            micro-batch as it has of the units
 
 F, I and W are a unit's forward pass, and its gradients of the input and of the weights; m is the
-number of micro-batches, p that of ranks, n bytes:
+number of micro-batches, p that of ranks, n that of bytes:
 
-    compute   m sum(F + I + W), and 2 F for what --recompute repeats; measured, or samples x share
-              x multiplications / speed
+    compute   m sum(F + I + W), and F twice with --recompute; F, I, W are measured, or samples x
+              share x multiplications / speed
     bubble    end of the last backward pass - compute - tensor: for 1f1b with equal stages
               (p - 1) (F + B)
-    sums      end of the rank's gradient sums - that end; what replicas do once in H steps
-              counts 1 / H
+    sums      end of the rank's gradient sums - end of its last backward pass; exchanges of
+              replicas once in H steps count 1 / H
     packing   bytes x seconds per byte + elements x seconds per element of a codec
     update    elements x seconds per element, by optimizer, and exchanges
     message   alpha + n beta, of a node or between nodes
@@ -61,11 +61,11 @@ PHASES = {
     **dict.fromkeys((Kind.SUM, Kind.NOTE, Kind.FINISH), "sums"),
     **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
 }
-"""The key in `RankCosts.exchanges` of an exchange, by the operation that starts it."""
+"""By the operation that starts an exchange, its key in `RankCosts.exchanges`."""
 
 
 class StepTime(NamedTuple):
-    """The predicted seconds of a step, term by term."""
+    """The predicted seconds of a step, by the terms that the module's docstring explains."""
 
     compute: float
     tensor: float
@@ -82,7 +82,7 @@ class StepTime(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """The costs that are known before ranks are arranged: of the machine, the model's units and
+    """The costs that do not depend on the layout: of the machine, of the model's units and of
     exchanges."""
 
     machine: Machine
@@ -91,19 +91,19 @@ class CostModel(NamedTuple):
 
 
 class RankCosts(NamedTuple):
-    """The step of one rank: its program, the seconds of its units, and its logged exchanges.
+    """The step of one rank: its program, the seconds of its passes, and its exchanges.
 
-    compute    seconds of each pass of a micro-batch, by stage
-    exchanges  by what can hide them:
-                   messages   to other stages
-                   tensor     within a pass
-                   gathers    parameters of ZeRO 3, and gradients that each pass scatters
-                   sums       of gradients
-                   update     around the update
-                   averages   of replicas, after the update
-    numbers    how many elements it updates
-    touched    bytes of arrays that it reads and writes to pack and unpack what is exchanged
-    waits      seconds that its passes do not hide, of sums and gathers
+    compute       by stage, the seconds of each pass of a micro-batch
+    exchanges     by the part of the step that can hide them:
+                      messages   to other stages
+                      tensor     within a pass
+                      gathers    of parameters for ZeRO 3, and gradients that each pass scatters
+                      sums       of gradients
+                      update     before and after the update
+                      averages   of replicas, after the update
+    elements      how many elements the rank updates
+    bytes_copied  bytes of arrays that it reads and writes to pack and unpack messages
+    waits         seconds of sums and gathers that its passes do not hide
     """
 
     program: Sequence[Op]
@@ -116,7 +116,8 @@ class RankCosts(NamedTuple):
     def within_passes(
         self, seconds: Callable[[Exchange], float]
     ) -> Mapping[tuple[int, Kind], float]:
-        """The seconds of exchanges within a pass of a micro-batch, by stage and kind of pass."""
+        """Returns the seconds of exchanges within a pass of a micro-batch, by (stage, kind of
+        pass); `seconds` is the price of an exchange."""
         counts = Counter(map(itemgetter(0, 2), self.program))  # by kind and stage
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
@@ -131,29 +132,30 @@ class RankCosts(NamedTuple):
         return self.elements * costs.machine.updates[a.config.optimizer]
 
     def packing(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of the array functions that make what is sent, and use what is received."""
+        """The seconds of array functions that pack what is sent and unpack what is received."""
         _, codec = codec_of(a.config)
         coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
         return self.bytes_copied * costs.machine.moving + self.elements * coding
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of the optimizer, of the exchanges around it, and of gathers behind it that
-        the next step does not hide."""
+        """The seconds of the optimizer, of the exchanges before and after it, and of gathers that
+        follow the update and that the next step does not hide."""
         update = self.exchanges["update"]
         around = (e for e in update if e.during is not Kind.GATHER)
         return self.optimizer(a, costs) + costs.exchanges.total(around) + self.waits.update
 
 
 class StepModel(NamedTuple):
-    """The predicted time of a step, and what it was computed from.
+    """The predicted time of a step, and the figures that it was computed from.
 
-    ranks     along pp, the last ones along dp, cp and tp: they have most, so others wait for them
-    micro     samples of each of their micro-batches
-    busiest   of these ranks, the one that computes longest
+    ranks     a pipeline: the ranks along pp that are last along dp, cp and tp. They have the most
+              work, so others wait for them
+    micro     the samples of each micro-batch of these ranks
+    busiest   the one of these ranks that computes longest
     last      the one whose gradients are summed last
     updated   the one whose update takes longest
-    averaged  the one that takes longest for its mean with other replicas
-    lists     the seconds of the operations in their lists, where steps are lists
+    averaged  the one that takes longest to average its parameters with other replicas
+    lists     for each rank the seconds of the operations in its list; None where a step is no list
     messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
 
@@ -169,13 +171,14 @@ class StepModel(NamedTuple):
 
 
 def step_time(a: Arrangement, costs: CostModel) -> StepTime:
-    """The seconds of a step over one batch of the config."""
+    """Predicts the seconds of a step over one batch."""
     return step_model(a, costs).time
 
 
 @gc_paused()
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
-    """The predicted time of a step over one batch of the config, with what it was computed from."""
+    """Predicts the time of a step over one batch; also returns the figures that it was computed
+    from."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
     of_units = costs.model.of(a.sharding, a.config, max(micro))
@@ -234,7 +237,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
 def _message_seconds(
     ranks: Sequence[RankCosts], micro: int, times: ExchangeTimes
 ) -> Mapping[tuple[Kind, int], float]:
-    """The seconds of a message of a micro-batch, by its kind and the stage that sends it."""
+    """Returns the seconds of a message of a micro-batch, by its kind and the stage that sends
+    it."""
     seconds = defaultdict[tuple[Kind, int], float](float)
     for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
         seconds[item.during, item.stage] += times.seconds(item) / micro
@@ -244,7 +248,8 @@ def _message_seconds(
 def _ends_and_idle(
     programs: Sequence[Sequence[Op]], costs: Costs
 ) -> tuple[list[float], list[float]]:
-    """When the last pass of each rank ends, and how long it has waited for others until then."""
+    """Returns, for each rank, when its last pass ends, and the seconds that it has waited for other
+    ranks until then."""
     ends, idle = [0.0] * len(programs), [0.0] * len(programs)
     for span in run(programs, costs):
         idle[span.rank] += span.start - ends[span.rank]
@@ -253,8 +258,9 @@ def _ends_and_idle(
 
 
 def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
-    """The seconds in which devices wait for a described machine's host: for each of `count`
-    micro-batches, and for each parameter of the rank that has most."""
+    """The seconds in a step in which a device waits for the host, as the machine's description
+    gives them for each of `count` micro-batches and for each parameter; 0 for a measured
+    machine."""
     if machine.sheet is None:
         return 0.0
     parameters = max(len(a.model_on(rank).trained) for rank in a.mesh.group(0, "pp"))
@@ -262,8 +268,8 @@ def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
-    """The seconds of the passes of a stage with these units. In the first stage the second half of
-    a backward pass does all of it."""
+    """Returns the seconds of each kind of pass of a stage with these units. In the first stage W,
+    the second half of a backward pass, does the work of both halves."""
     f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
@@ -271,7 +277,8 @@ def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
 def passes_of_stages(
     model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
 ) -> list[Mapping[Kind, float]]:
-    """The seconds of the passes of each stage; a stage begins at each node of `begins`."""
+    """Returns the seconds of each kind of pass, for each stage; `begins` are the first nodes of
+    stages."""
     starts = [unit.nodes.start for unit in model.units]
     firsts = [bisect_left(starts, begin) for begin in begins]
     parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
@@ -279,7 +286,8 @@ def passes_of_stages(
 
 
 def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
-    """The seconds of exchanges within passes that computing does not hide, by stage and pass."""
+    """Returns the seconds of exchanges within passes that computing does not hide, by (stage, kind
+    of pass)."""
     within = item.within_passes(costs.exchanges.seconds)
     if not hides(costs.machine, "tp"):
         return within
@@ -295,7 +303,8 @@ def _list_times(
     of_units: np.ndarray,
     costs: CostModel,
 ) -> ListTimes | None:
-    """The seconds of the operations in lists of a rank; None where a step is no list."""
+    """Returns the ListTimes of a rank; None for a strategy whose steps are not lists of
+    operations."""
     if a.strategy.name not in LISTED:
         return None
     by_op = step(a, rank, a.config.batch_size).by_op
@@ -311,7 +320,8 @@ def _rank_step(
     compute_of: Sequence[Mapping[Kind, float]],
     costs: CostModel,
 ) -> RankCosts:
-    """The step of a rank: its program, the seconds of its units, and its log on paper."""
+    """Returns the step of a rank: its program, the seconds of its passes, and the exchanges of its
+    step on paper."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
@@ -333,10 +343,11 @@ def _rank_step(
 
 
 def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:
-    """The seconds in a step of exchanges of replicas that no step hides; a step takes `alone`
-    seconds besides.
+    """The seconds per step of exchanges between replicas that no step hides; `alone` is the seconds
+    of a step without them.
 
-    Between nodes, a fragment travels during the steps until it is applied, before another is sent.
+    Between nodes, a fragment (layers that are averaged together) has the steps until it is applied
+    to travel; the next one is sent after that.
     """
     exposed, times, averages = 0.0, costs.exchanges, a.strategy.averages
     delay = averages.delay(a.config) if averages else 0

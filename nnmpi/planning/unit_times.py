@@ -1,4 +1,4 @@
-"""How long the units of a model take on a rank: measured, or estimated from their
+"""The seconds that the units of a model take on a rank: measured, or estimated from
 multiplications."""
 
 import hashlib
@@ -24,7 +24,7 @@ from nnmpi.planning.machine import Curve, Machine, MeasuredModel
 
 
 def signature(graph: Graph) -> str:
-    """A hash of a graph that is equal for graphs whose units take the same time."""
+    """Returns a hash of a graph that is equal for graphs whose units take the same time."""
     rows = [
         (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
         for node in graph.nodes
@@ -35,12 +35,14 @@ def signature(graph: Graph) -> str:
 
 
 CutKey: TypeAlias = tuple[int, int, bool, str]
-"""How units are sharded: ranks along tp, ranks along cp, sequence parallelism, ways of layers."""
+"""How units are sharded: ranks along tp, ranks along cp, sequence parallelism, the value of
+--layout."""
 
 
 class UnitShares(NamedTuple):
-    """The share of each unit's multiplications that the busiest rank does, and whether it does them
-    on some of the samples, or on a part of an axis that layouts alone cut."""
+    """For each unit: the share of its multiplications that the busiest rank does; whether ranks
+    divide it by samples; and whether they divide it along an axis that only --layout cuts, such as
+    image rows."""
 
     share: np.ndarray
     by_samples: np.ndarray
@@ -48,10 +50,10 @@ class UnitShares(NamedTuple):
 
 
 class ModelTimes:
-    """The seconds of the units of a model on a machine: arrays with a row per unit and the columns
-    of `UnitTimes`, each computed once.
+    """Computes the seconds of a model's units on a machine, as arrays with a row per unit and the
+    columns of `UnitTimes`. Results are cached.
 
-    units  of the graph, in their order
+    units  the units of the graph, in order
     """
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
@@ -71,16 +73,18 @@ class ModelTimes:
 
     @cached_property
     def crossing(self) -> list[int]:
-        """For each unit, how many elements per sample stages would exchange if one began there."""
+        """For each unit, the number of elements per sample that two stages would exchange if a
+        stage began at that unit."""
         crossings = self.graph.crossings()
         firsts = (crossings[unit.nodes.start] for unit in self.units)
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
-        and cp, with the forward passes that their backward passes repeat.
+        """Returns the seconds of units for a micro-batch of `samples` samples, shape (units, 3), on
+        the slowest rank along tp and cp. Backward passes include forward passes that they
+        recompute.
 
-        `sharding` is how the options `by` divide the model.
+        `sharding` is how the options in `by` divide the model.
         """
         times = self._once(sharding, by, samples)
         if by.recompute not in self._again:
@@ -90,7 +94,7 @@ class ModelTimes:
         return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """The times of units whose forward passes run once."""
+        """Returns the seconds of units without recomputation, shape (units, 3)."""
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
@@ -99,8 +103,8 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """The times of units of which a rank computes a part: as measured, or of fewer samples, or
-        as a share of the undivided unit."""
+        """Returns the seconds of the parts of units that a rank computes: as measured with tp
+        ranks, or as the whole unit on fewer samples, or as a share of the whole unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -113,8 +117,8 @@ class ModelTimes:
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
     def whole(self, samples: int) -> np.ndarray:
-        """The times of all units on a rank that computes them undivided, for a micro-batch of
-        `samples` samples."""
+        """Returns the seconds of all units, shape (units, 3), on a rank that computes them
+        undivided, for a micro-batch of `samples` samples."""
         if samples not in self._whole:
             measured = self._measured.get(1)
             estimated = samples * self._works / self.machine.speed
@@ -123,8 +127,8 @@ class ModelTimes:
 
     @cached_property
     def _works(self) -> np.ndarray:
-        """Multiplications per sample, shape (units, 3): each half of a backward pass takes as many
-        as forward."""
+        """Multiplications per sample, shape (units, 3): the gradients of inputs take as many as the
+        forward pass, and so do the gradients of parameters."""
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
@@ -138,8 +142,8 @@ def _needs_gradient(graph: Graph, unit: Unit) -> bool:
 
 
 def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
-    """The measured times of units, interpolated between the numbers of samples that were
-    measured."""
+    """Returns the measured seconds of units, interpolated between the measured numbers of
+    samples."""
     sizes = sorted(model.units)
     rows = zip(*(model.units[n] for n in sizes), strict=True)
     return np.array(
@@ -157,7 +161,8 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
-    """How much of each unit the busiest rank computes, if a model is divided by `sharding`."""
+    """Returns the share of each unit that the busiest rank computes if a model is divided by
+    `sharding`."""
     ranks, owned, rows = range(sharding.ranks), sharding.owned, list[tuple[Any, ...]]()
     positions = sequences_of(sharding)
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
@@ -180,15 +185,16 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
 
 
 def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
-    """The largest part of each node that a rank along tp and cp computes."""
+    """Returns the share of each node, from 0 to 1, that the busiest rank along tp and cp
+    computes."""
     positions, ways = sequences_of(sharding), sharding.ways
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     return [_part(sharding, ways, node, of_positions) for node in nodes]
 
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
-    """The largest part of a node that a rank computes: of its weight, or of its output if it has no
-    weight, times its part of the positions of a sequence."""
+    """Returns the share of a node that the busiest rank computes: its share of the weight, or of
+    the output if there is no weight, times its share of the positions of a sequence."""
     cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
     if node.outputs and node.outputs[0] in sequences_of(sharding).axes:
@@ -197,7 +203,7 @@ def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions:
 
 
 def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
-    """The bounds of the parts of a node along tp; None if the node is not cut."""
+    """Returns the bounds of the parts of a node along tp; None if the node is not cut."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
     if ways.get(node.name) in addons.table("layout_ways"):
@@ -208,15 +214,15 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
 
 
 def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if each rank along tp computes a node on some of the samples."""
+    """True if ranks along tp divide a node by samples."""
     if node.name in ways:
         return ways[node.name] == "samples"
     return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]
 
 
 def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if each rank along tp computes a node on a part of an axis that layouts alone cut, such
-    as some rows of the images."""
+    """True if ranks along tp divide a node along an axis that only --layout cuts, such as image
+    rows."""
     if node.name in ways:
         return ways[node.name] in addons.table("layout_ways")
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])

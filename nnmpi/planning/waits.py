@@ -1,6 +1,7 @@
-"""The seconds that a rank waits for sums of gradients and gathers of values, by its list.
+"""The seconds that a rank waits for sums of gradients and gathers of parameters, computed by
+running its list of operations on a clock.
 
-Messages of other stages arrive at once: pipelines have a clock of their own.
+Messages from other stages arrive at once here: `step_time` runs pipelines on a separate clock.
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,15 @@ from nnmpi.sim.clock import timed
 
 
 class Waits(NamedTuple):
-    """The seconds of sums and gathers that passes do not hide: before the update, and of values
-    that are gathered behind it."""
+    """The exposed seconds of a rank, which passes do not hide: `sums` of sums and gathers before
+    the update, `update` of gathers of updated parameters after it."""
 
     sums: float = 0.0
     update: float = 0.0
 
 
 def waits(times: ListTimes) -> Waits:
-    """The waits of a rank in a step over a batch of the config."""
+    """Returns the waits of a rank in a step over one batch."""
     a = times.a
     sizes = micro_batches(a, times.rank, a.config.batch_size)
     few, period = few_micro_batches(a, sizes)
@@ -38,8 +39,8 @@ def waits(times: ListTimes) -> Waits:
 
 
 def _of_list(times: ListTimes, micro: int) -> Waits:
-    """The waits in a step of so many micro-batches, up to the sums that follow it. Gathers behind
-    the update cost what the step takes longer with them."""
+    """Returns the waits in a step of `micro` micro-batches, up to its last sum over replicas. The
+    wait for gathers after the update is the time by which they make the step longer."""
     ops = _until_summed(times.a, times.rank, micro)
     end, computing = _walked(times, ops)
     if times.a.store.zero and not gathers_for_use(times.a):
@@ -50,7 +51,8 @@ def _of_list(times: ListTimes, micro: int) -> Waits:
 
 
 def _walked(times: ListTimes, ops: Sequence[Op]) -> tuple[float, float]:
-    """The seconds until a rank has done these operations, and of its passes among them."""
+    """Returns the seconds until a rank has completed these operations, and the seconds of the
+    passes among them."""
     timing, computing, clock = times.timing(Arrivals(dict)), 0.0, 0.0
     for _, op, _, ended in timed([ops], lambda _, op: timing(op)):
         of_op = timing(op)
@@ -62,8 +64,8 @@ def _walked(times: ListTimes, ops: Sequence[Op]) -> tuple[float, float]:
 
 @cached
 def _until_summed(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """The list of a rank, from the gathers behind the update before to the last sum over
-    replicas."""
+    """Returns a rank's operations from the gathers that the previous update has started to the last
+    sum over replicas."""
     step = step_list(a, rank, micro)
     ops = whole_list(step)
     return ops[: ops.index(Op((*step.totals, Kind.AGREE)[0]))]

@@ -1,7 +1,7 @@
-"""Machines that are described by their data sheets: `--machine a100-80g:8`, or a user's TOML.
+"""Machines that a data sheet describes: `--machine a100-80g:8`, or a user's TOML file.
 
-`description` reads one, and makes a Machine of it; `roofline` estimates the seconds of a model's
-units from what their kernels compute and move.
+`description` reads a description and makes a Machine of it; `roofline` estimates the seconds of a
+model's units from the operations and the memory traffic of their kernels.
 """
 
 from nnmpi.planning.described.description import Description as Description

@@ -1,4 +1,5 @@
-"""Description: the figures of data sheets, and a few assumed shares of them, read from TOML.
+"""Description: a machine as its data sheet describes it, read from TOML. It has peak rates, and the
+assumed share of each peak that programs reach.
 
 nnmpi/planning/described/NAME.toml ─┐
 a user's FILE.toml ─────────────────┴─► Description ─► Machine
@@ -27,10 +28,11 @@ HALVES = "float16", "bfloat16"
 TYPES = *HALVES, "float32", "float64"
 
 BYTES_UPDATED = {"sgd": 20, "adam": 28, "adamw": 28, "rmsprop": 20}
-"""Bytes that an update reads and writes for each float32 element: gradient, value and state."""
+"""By optimizer, the bytes that an update reads and writes for each float32 element: its gradient,
+value and state."""
 
 NO_MOMENTUM = {"sgd": 12}
-"""Likewise of optimizers whose state is momentum, where it is 0."""
+"""Bytes per element of the update of an optimizer without momentum, which then has no state."""
 
 HIDDEN = {
     "tp": "exchanges along tp",
@@ -38,31 +40,37 @@ HIDDEN = {
     "zero1": "gathers of ZeRO 1 and 2",
     "zero3": "gathers and scatters of ZeRO 2 and 3 within passes",
 }
-"""The exchanges that a machine may hide behind computing, in words."""
+"""The exchanges that a machine may run behind computing: the name in a description, and its
+meaning."""
 
 DIVIDED = ("pp",)
-"""Axes along which ranks along tp may send a part each of what they all have."""
+"""Axes along which all ranks along tp would send the same message, so that a machine may let each
+of them send a part of it."""
 
 
 class Description(NamedTuple):
-    """A machine as its TOML describes it: `products_share` is the field `share` of `[products]`.
+    """The fields of a machine's TOML file: `products_share` is the field `share` of the table
+    `[products]`.
 
     title       the name in full
-    ranks       of a node
+    ranks       the number of ranks on a node
     device      cpu or cuda: what ranks compute on
-    flash       whether attention keeps no scores in memory
-    hides       exchanges that run behind computing, where there is enough of it: see HIDDEN
-    divides     axes along which ranks along tp send a part each
-    peak        floating-point operations a second by type; a product of n multiply-adds has 2 n
-    products    share of the peak that large products reach, and seconds that each takes besides;
-                its output is computed in tiles of so many rows and columns, so many at once
-    memory      bytes of a rank, bytes a second, and the share of these that kernels reach
-    kernel      seconds in which the host launches one, while the device computes
-    host        seconds for each micro-batch, and in the update for each parameter of a rank, in
-                which the device waits for the host
-    near        link between ranks of a node: seconds a message, bytes a second, the share reached
-    far         likewise of each of the `nics` links of a node to others
-    sums        published seconds of all-reduces on a node by bytes, by number of ranks
+    flash       True if attention keeps no scores in memory
+    hides       kinds of exchanges that run behind computing (see HIDDEN)
+    divides     axes along which each rank along tp sends a part of the message (see DIVIDED)
+    peak        by type, the most floating-point operations a second; n multiply-adds are 2 n
+    products    matrix products: `share` of the peak that large ones reach; `start`, extra seconds
+                of each; `tile`, rows and columns of a tile of the output; `at_once`, tiles at a
+                time
+    memory      of a rank: `size` in bytes; `bandwidth` in bytes a second; the `share` that is
+                reached
+    kernel      `launch`: seconds that the host takes to launch one, while the device computes
+    host        seconds in which the device waits for the host: for each micro-batch, and in the
+                update for each parameter of a rank
+    near        link between ranks of a node: `alpha`, seconds of a message; `bandwidth`, bytes a
+                second; the `share` of it that is reached
+    far         the same for each of the `nics` links of a node to others
+    sums        published all-reduces on a node: by number of ranks, seconds as a function of bytes
     """
 
     title: str
@@ -92,8 +100,8 @@ class Description(NamedTuple):
     host_parameter: float = 0.0
 
     def rate(self, dtype: str) -> float:
-        """Floating-point operations a second that large products reach; raises ValueError for a
-        type without a peak."""
+        """Returns the floating-point operations a second that large matrix products reach; raises
+        ValueError for a type without a peak."""
         if dtype not in self.peak:
             known = ", ".join(self.peak)
             raise ValueError(f"{self.title} has no peak of {dtype}: use --dtype {known}")
@@ -101,7 +109,8 @@ class Description(NamedTuple):
 
     @property
     def moved(self) -> float:
-        """The bytes a second that kernels read and write."""
+        """The bytes a second that kernels read and write: the bandwidth times the share that they
+        reach."""
         return self.memory_bandwidth * self.memory_share
 
     @property
@@ -111,11 +120,12 @@ class Description(NamedTuple):
 
     @property
     def far(self) -> Link:
-        """The link of a node to others, by all of its network interfaces."""
+        """The link of a node to other nodes, which joins all of its network interfaces."""
         return Link(self.far_alpha, 1 / (self.far_bandwidth * self.far_nics * self.far_share))
 
     def machine(self, dtype: str, momentum: float = 0.9) -> Machine:
-        """The figures of the machine for models of a type, and for updates with a momentum."""
+        """Returns the Machine for models of type `dtype`; SGD without momentum has faster
+        updates."""
         numbers = BYTES_UPDATED if momentum else BYTES_UPDATED | NO_MOMENTUM
         wide = 2 if dtype == "float64" else 1
         extra = 4 if dtype in HALVES else 0  # a 16-bit gradient is read, a copy written
@@ -155,7 +165,7 @@ class Description(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Description":
-        """The description with the fields of a TOML file; raises ValueError with the name of a
+        """Makes a Description from the content of a TOML file; raises ValueError with the name of a
         field that is missing, unknown or wrong."""
         for table in TABLES:
             if not isinstance(fields.get(table), dict):
@@ -186,12 +196,13 @@ class Description(NamedTuple):
 
 
 def _path(name: str) -> str:
-    """A field as it is written in TOML: near.alpha for near_alpha."""
+    """Returns the name of a field as TOML has it: near.alpha for near_alpha."""
     return name.replace("_", ".", 1)
 
 
 def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of tables by their paths; `peak` and `sums` are values."""
+    """Yields each field as (path, value), such as ("near.alpha", 1e-6); the tables `peak` and
+    `sums` are values as a whole."""
     for name, value in fields.items():
         if isinstance(value, dict) and name not in ("peak", "sums"):
             yield from ((f"{name}.{inner}", item) for inner, item in value.items())
@@ -200,20 +211,22 @@ def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class Check(NamedTuple):
-    """The condition of a field's value, and what to give where it does not hold."""
+    """The condition on a field's value (`holds`), and the text of an error that says what to give
+    instead."""
 
     holds: Callable[[Any], bool]
     give: str
 
 
 def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
-    """True for a number in a range."""
+    """True if the value is a finite number with above < value <= most."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and above < value <= most and value < inf
 
 
 def _are_curves(value: Any) -> bool:
-    """True for lists of pairs of numbers, of ascending sizes, by number of ranks."""
+    """True if the value gives, by number of ranks, a list of pairs of numbers with ascending
+    sizes."""
     sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
     is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
     return (
@@ -248,26 +261,27 @@ CHECKS = {
     "far_nics": WHOLE,
     "sums": Check(_are_curves, "[bytes, seconds] for ascending sizes, by number of ranks"),
 }
-"""The check of each field of a Description."""
+"""The check of each field of a Description, by name."""
 
 TABLES = dict.fromkeys(
     _path(name).split(".")[0]
     for name in CHECKS
     if "_" in name and name not in Description._field_defaults
 )
-"""The tables that a description has to have, which hold fields by name."""
+"""The names of the tables that a description must have, such as `products`."""
 
 
 # ---- by name
 
 
 def machines() -> dict[str, Description]:
-    """The machines that are described here, by the name that --machine takes."""
+    """Returns the descriptions that nnmpi contains, by the name that --machine takes."""
     return {path.stem: read_description(path) for path in sorted(FOLDER.glob("*.toml"))}
 
 
 def read_description(path: str | Path) -> Description:
-    """Reads a described machine; raises ValueError, with the field's name, if it is none."""
+    """Reads a TOML file that describes a machine; raises ValueError, with the field's name, if it
+    does not."""
     file = f"machine {shown(path)}"
     remedy = "see docs/machines.md for its fields"
     try:
@@ -280,8 +294,8 @@ def read_description(path: str | Path) -> Description:
 
 
 def description_named(text: str) -> Description | None:
-    """The description of --machine: NAME[:RANKS_A_NODE], or a user's FILE.toml[:RANKS_A_NODE]; None
-    if it names another file, which nnmpi.measure wrote."""
+    """Returns the description that --machine names: NAME[:RANKS_A_NODE], or
+    FILE.toml[:RANKS_A_NODE]; None if the value is a JSON file, which nnmpi.measure has written."""
     name, colon, ranks = text.rpartition(":")
     if not (colon and ranks.isdecimal()):
         name, ranks = text, ""
@@ -305,14 +319,14 @@ def description_named(text: str) -> Description | None:
 
 
 def machine_named(text: str, dtype: str, momentum: float = 0.9) -> Machine:
-    """The machine of --machine for models of a type and a momentum: described, or from a file of
-    nnmpi.measure."""
+    """Returns the Machine that --machine names, for models of type `dtype` and updates with
+    `momentum`: from a description, or from a file of nnmpi.measure."""
     described = description_named(text)
     return read_machine(text) if described is None else described.machine(dtype, momentum)
 
 
 def network_named(text: str) -> Network:
-    """The network of --machine, on two levels."""
+    """Returns the network that --machine names, with links within a node and between nodes."""
     d = description_named(text)
     if d is None:
         m = read_machine(text)

@@ -1,19 +1,18 @@
-"""Seconds of units by roofline, for machines that are described.
+"""Estimates the seconds of units on described machines by the roofline model.
 
     a kernel   max(operations / rate + start, bytes / bandwidth)     of each layer and pass
     a block    max(sum of its kernels, number of its kernels * launch)     of each pass
 
-Products have a `start`, so that small ones reach a smaller share of the peak. Where a machine
-computes their outputs in whole tiles, so many at once, tiles that are not full cost as much as full
-ones. Attention reads and
-writes its scores, unless it is flash: then it is one kernel each way, at half the rate of products,
-which moves only queries, keys, values, the output and their gradients. Layers between products are
-bound by memory. The loss is a softmax in float32, op by op. The host launches kernels while the
-device computes, so launching shows only where kernels are short.
+Matrix products have a `start`, so that small ones reach a smaller share of the peak. If a machine
+computes their outputs in whole tiles, several at once, a partial tile costs as much as a full one.
+Attention reads and writes its scores. Flash attention does not: it is one kernel in each pass, at
+half the rate of products, and moves only queries, keys, values, the output and their gradients.
+Layers between products are bound by memory. The loss is a softmax in float32, op by op. The host
+launches kernels while the device computes, so launching counts only where kernels are short.
 
-Left out are the efficiency of products by shape, except for tiles; contention between exchanges
-and kernels; rotary positions; kernels that a compiler joins; more than two levels of a network;
-memory that an allocator loses; clocks that fall under load.
+The model ignores the efficiency of products by shape, except for tiles; contention between
+exchanges and kernels; rotary positions; kernels that a compiler fuses; more than two levels of a
+network; memory that an allocator loses; clocks that fall under load.
 """
 
 import re
@@ -40,8 +39,8 @@ F, I, W = range(3)
 
 
 FLASH = 0.5
-"""Rate of flash attention over that of products: FlashAttention-2 reaches 35% of an H100's peak
-(Shah et al. 2024), large products 65 to 80%."""
+"""The rate of flash attention, relative to that of products: FlashAttention-2 reaches 35% of an
+H100's peak (Shah et al. 2024), large products 65 to 80%."""
 
 TINY = 1e-30  # seconds, against a division by 0
 
@@ -50,15 +49,16 @@ WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 ROWS, OUTPUTS, INPUTS, ALL, EACH = range(5)
-"""The numbers that a length of a product follows: samples of a rank; outputs or inputs of a weight
-that it has; nothing; or, for the number of products, its samples and its part of the node."""
+"""The quantity that scales a length of a product, by column of `follows` in `in_tiles`: ROWS, the
+samples of a rank; OUTPUTS and INPUTS, its part of a weight's outputs or inputs; ALL, nothing; EACH,
+for the number of products, the samples times the rank's part of the node."""
 
 UNIT = (1.0, ALL)
 
 
 class Product(NamedTuple):
-    """The output of a product: its two lengths, and the number of such products; each with what it
-    follows."""
+    """The shape of a matrix product's output: rows, columns, and how many such products there are;
+    each as (length on one rank for one sample, quantity that scales it: ROWS to EACH)."""
 
     rows: tuple[float, int] = UNIT
     columns: tuple[float, int] = UNIT
@@ -66,8 +66,9 @@ class Product(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel of a node in a pass: operations and bytes for each sample, and bytes of weights;
-    without a product, its operations are its own to divide."""
+    """A kernel of a node in a pass (`column`: F, I or W): operations and bytes moved for each
+    sample, and `fixed` bytes, of weights. Kernels with a `product` are rounded up to whole
+    tiles."""
 
     column: int
     operations: float
@@ -77,7 +78,7 @@ class Kernel(NamedTuple):
 
 
 class RooflineTimes(ModelTimes):
-    """The seconds of the units of a model on a described machine; see ModelTimes."""
+    """The ModelTimes of a described machine: estimates the seconds of units by roofline."""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
@@ -86,14 +87,15 @@ class RooflineTimes(ModelTimes):
         self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray, np.ndarray]]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
-        """The seconds of the same units by the figures of another machine."""
+        """Returns an object for the same model with the figures of another machine."""
         other = copy(self)
         other._kernels, other._blocks = self._kernels, self._blocks
         other.sheet, other._of_shardings = sheet, {}
         return other
 
     def whole(self, samples: int) -> np.ndarray:
-        """The times of all units on a rank that computes them undivided."""
+        """Returns the seconds of all units, shape (units, 3), on a rank that computes them
+        undivided."""
         return self.of(UNSHARDED, Config(), samples)
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
@@ -112,7 +114,8 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _kernels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The node of each kernel, its row of numbers, and its Product."""
+        """Returns three arrays with a row per kernel: its node, its (column, operations, moved,
+        fixed), and its Product."""
         rows = [
             (k, kernel)
             for k, node in enumerate(self.graph.nodes)
@@ -126,7 +129,7 @@ class RooflineTimes(ModelTimes):
         )
 
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
-        """The seconds of nodes: shape (nodes, 3)."""
+        """Returns the seconds of the part of each node that a rank computes: shape (nodes, 3)."""
         sheet, (nodes, rows, outputs) = self.sheet, self._kernels
         key = id(sharding.layers), id(sharding.edges), id(sequences_of(sharding))
         if key not in self._parts:  # with the sharding, so that no other one gets these ids
@@ -148,8 +151,8 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _blocks(self) -> np.ndarray:
-        """The number of each node's block; layers of no block are alone, with the ops behind
-        them."""
+        """Returns the index of each node's block. A layer outside blocks is a block of its own,
+        together with the ops that follow it."""
         names = list[str]()
         for node in self.graph.nodes:
             block = re.match(r"(.*?\.\d+)\.", node.name)
@@ -158,7 +161,8 @@ class RooflineTimes(ModelTimes):
         return np.unique(names, return_inverse=True)[1]
 
     def _kernels_of(self, node: Node) -> Iterator[Kernel]:
-        """Yields the kernels of a node; a stage needs no gradient of the model's input."""
+        """Yields the kernels of a node; without those for the gradient of its input if none is
+        needed."""
         graph, w = self.graph, self._width
         needs = any(graph.edges[e].requires_grad for e in node.inputs)
         kernels = chain(KERNELS.get(node.kind, moving)(graph, node, w), sums(graph, node, w))
@@ -170,16 +174,17 @@ class RooflineTimes(ModelTimes):
 
 
 def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
-    """The seconds of the units of a model: by roofline on a described machine, otherwise as
-    measured or estimated."""
+    """Returns an object that gives the seconds of a model's units: by roofline on a described
+    machine, otherwise as measured, or estimated from multiplications."""
     if machine.sheet is not None:
         return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)
 
 
 def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """The seconds of nodes on a device, with those for which it waits until the host has launched
-    the kernels of a block, in each half of a step; shape (nodes, 3)."""
+    """Returns the seconds of nodes, shape (nodes, 3): those on the device, plus those for which it
+    waits until the host has launched the kernels of a block, in the forward and in the backward
+    pass."""
     seconds = device.copy()
     for half in (slice(F, I), slice(I, None)):
         busy, launching = (np.bincount(blocks, x[:, half].sum(axis=1)) for x in (device, host))
@@ -192,7 +197,8 @@ def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> n
 
 
 def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
-    """The largest part that a rank along tp has of the outputs and of the inputs of a weight."""
+    """Returns the largest share, from 0 to 1, that a rank along tp has of a weight's outputs, and
+    of its inputs."""
     cuts = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     cut = next((cut for cut in cuts if cut.bounds), None)
     if cut is None:
@@ -204,8 +210,9 @@ def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
 def in_tiles(
     outputs: np.ndarray, parts: np.ndarray, weights: np.ndarray, samples: int, sheet: Sheet
 ) -> np.ndarray:
-    """How many times the operations of each kernel count: whole tiles of its output are computed,
-    and as many at once as the machine has room for."""
+    """Returns a factor of each kernel's operations, at least 1: the outputs of products are
+    rounded up to whole tiles, and the tiles to a multiple of the number that the machine
+    computes at once."""
     each = samples * parts
     follows = np.array([each / weights.prod(axis=1), *weights.T, np.ones(len(parts)), each])
     scale = np.take_along_axis(follows.T, outputs[:, :, 1].astype(int), axis=1)
@@ -225,7 +232,8 @@ def _made(graph: Graph, node: Node) -> int:
 
 
 def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields a product in each pass, which reads two factors and writes the result."""
+    """Yields the matrix products of a layer with weights: one each in F, I and W, which reads two
+    factors and writes the result."""
     weights = w * sum(graph.variables[v].size for v in node.variables)
     moved = w * (_made(graph, node) + sum(graph.edges[e].elements for e in node.inputs))
     shape = max((graph.variables[v].shape for v in node.variables), key=prod)
@@ -236,8 +244,8 @@ def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields scores, softmax and values as kernels of their own, each of all positions squared:
-    masks save no work."""
+    """Yields the kernels of attention: scores, softmax, and the product with values. Each is over
+    all pairs of positions, since masks save no work."""
     made, positions = _made(graph, node), graph.edges[node.outputs[0]].sample[0]
     heads = node.settings["num_heads"]
     scores = positions**2 * heads
@@ -256,8 +264,9 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields one kernel forward, and one back that computes scores again; exponentials between its
-    products slow them down."""
+    """Yields the two kernels of flash attention: forward, and backward, which computes the
+    scores again. Their rate is FLASH times that of products, because exponentials come between
+    products."""
     ends = _made(graph, node) + sum(graph.edges[e].elements for e in node.inputs)
     operations = 2.0 * work(graph, node) / FLASH
     yield Kernel(F, operations, w * ends)
@@ -265,8 +274,9 @@ def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields a kernel for each pass that moves bytes, as MOVED says; others read their inputs and
-    write their outputs, and half as many bytes more in the backward pass."""
+    """Yields the kernels of a node that is bound by memory, with the bytes that the table MOVED
+    gives. A kind outside the table reads its inputs and writes its outputs, and moves 1.5 times
+    that in the backward pass; if it has a weight, it is a matrix product."""
     if any(len(graph.variables[v].shape) > 1 for v in node.variables) and node.kind not in MOVED:
         yield from products(graph, node, w)
         return
@@ -279,14 +289,14 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the loss of the model's scores: a softmax in float32, and its gradient, each op of
-    which reads and writes all scores."""
+    """Yields the kernels of the loss: a softmax in float32 and its gradient, of several ops, each
+    of which reads and writes all scores."""
     made = _made(graph, node)
     yield from (Kernel(F, 0, (w + 36) * made), Kernel(I, 0, (w + 12) * made))
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the addition of a gradient to those of earlier micro-batches."""
+    """Yields the kernel that adds a node's gradient to that of earlier micro-batches."""
     trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
                   if v.is_trained)  # fmt: skip
     if trained and node.kind != "Embedding":
@@ -294,7 +304,7 @@ def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 KERNELS = {"Linear": products, "SelfAttention": attention}
-"""The kernels of nodes by kind; those of others move bytes."""
+"""By kind of node, the function that yields its kernels; `moving` does so for other kinds."""
 
 MOVED = {
     **dict.fromkeys(("LayerNorm", "RMSNorm"), (2, 3, 2)),
@@ -303,4 +313,5 @@ MOVED = {
     "PositionalEmbedding": (2, 0, 3),
     **dict.fromkeys(("ChannelsFirst", "Flatten"), (0, 0, 0)),
 }
-"""How often passes F, I and W read or write the output of a node, by its kind."""
+"""By kind of node, the bytes that passes F, I and W move, as a multiple of the bytes of its
+output."""

@@ -1,4 +1,4 @@
-"""The option --machine of `nnmpi.simulate`: a described machine in place of other options."""
+"""The option --machine of `nnmpi.simulate`: a described machine in place of separate options."""
 
 import argparse
 from typing import Any
@@ -13,12 +13,13 @@ PLACES = {
         "--ranks=1 --mttf-node=1s --checkpoint=1s --restart=1s",
     ),
 }
-"""By subcommand: which options a machine determines, in words and by name, and those that are
+"""By subcommand: the options that a machine determines, in words and by name; and options that are
 required."""
 
 
 def add_machine(subcommand: str, p: argparse.ArgumentParser) -> None:
-    """Adds --machine to the parser of a subcommand of PLACES, whose `run` then takes it."""
+    """Adds --machine to the parser of a subcommand in PLACES. The subcommand's `run` then gets the
+    machine's figures as the values of the options that it replaces."""
     if subcommand not in PLACES:
         return
     in_words, names, required = PLACES[subcommand]

@@ -1,5 +1,5 @@
-"""The bytes of activations that a rank keeps in a step, and its peak memory, from the recorded
-passes of its stages in the order of its program."""
+"""The bytes of activations that a rank keeps in a step, and its peak memory: the recorded bytes of
+its passes, added up in the order in which the rank runs them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,8 @@ from nnmpi.schedules.op import COMPUTE, Kind, Op
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
-    """The peak of the activations that a rank keeps in a step over a batch of `batch` samples."""
+    """Returns the peak bytes of activations that a rank keeps for backward passes, in a step over a
+    batch of `batch` samples."""
     sizes = micro_batches(a, rank, batch)
     if a.strategy.kept is not None:
         return round(a.strategy.kept + pass_bytes(a, rank, 0, max(sizes)).enters)
@@ -29,15 +30,15 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
-    """The bytes that the passes of a stage over `samples` samples take on a rank."""
+    """Returns the bytes that a rank needs for the passes of a stage over `samples` samples."""
     return passes(a, rank, stage, samples).nbytes
 
 
 def passes_in_order(
     a: Arrangement, rank: int, sizes: Sequence[int]
 ) -> Iterator[tuple[Op, PassBytes, int]]:
-    """Yields each pass of a step with the bytes that it takes, and the bytes that the rank keeps
-    when it begins; `sizes` are the samples of each micro-batch."""
+    """Yields each pass of a step as (op, bytes of the stage's passes, bytes of activations that the
+    rank keeps when the pass begins); `sizes` are the samples of each micro-batch."""
     if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.kind in COMPUTE]
@@ -57,8 +58,9 @@ def passes_in_order(
 
 
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """The peak bytes of a rank's arrays in a step: what it holds between steps, activations and
-    temporaries of passes, receive buffers, and messages between stages."""
+    """Returns the peak bytes of a rank's arrays in a step: parameters, gradients, optimizer state
+    and buffers; activations and temporaries of passes; receive buffers, and messages between
+    stages."""
     held = memory(a, rank, batch).total
     if rank >= a.mesh.size:
         return held
@@ -67,8 +69,8 @@ def needed(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
-    """The peak of the activations that a rank keeps plus the temporaries of the pass that is
-    running."""
+    """Returns the peak bytes of the activations that a rank keeps plus the temporaries of the
+    running pass."""
     micro = micro_batches(a, rank, batch)
     if a.strategy.kept is not None:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
@@ -78,7 +80,7 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op, int, int]]:
-    """Yields each pass of a step with the bytes of activations and samples that are alive when it
+    """Yields each pass of a step with the bytes of activations and samples in memory when it
     begins, and at its peak; `sizes` are the samples of each micro-batch."""
     copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
@@ -99,22 +101,24 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
 
 
 def _replays(a: Arrangement) -> bool:
-    """True if passes may be replayed on this arrangement's stores and devices."""
+    """True if passes may be replayed (recorded once, then run from the recording) with this config
+    on these devices."""
     return a.config.compile is not False and not a.cluster.has_devices
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """The peak of a pass above the bytes that are kept when it begins."""
+    """Returns how many bytes the peak of a pass is above the bytes that are kept when it begins."""
     if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)
 
 
 def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes into which a rank receives what it adds to its own values.
+    """Returns the bytes of a rank's receive buffers, for data that it adds to its own.
 
-    Sums of gradients may all be under way at once; of the gradients that ZeRO scatters in a
-    backward pass, as many as it has slots; other exchanges of a group follow each other.
+    All sums of gradients may be in flight at once; of the gradients that ZeRO scatters in a
+    backward pass, as many as it has slots. Other exchanges of a group follow each other and share a
+    buffer.
     """
     at_once, most = 0, Counter[tuple[int, ...]]()
     scattered, scatters = 0, 0
@@ -131,9 +135,12 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes of messages between stages beside the micro-batches that a rank works on: at the
-    begin of a stage the next activation and a gradient on its way, at its end the next gradient;
-    and of all stages the longest activation, on its way."""
+    """Returns the bytes of messages between stages, besides the activations that passes keep.
+
+    For each stage of the rank: the next activation to arrive, the gradient of its input on its way
+    out, and the next gradient to arrive. For all stages together: the longest activation on its way
+    out.
+    """
     micro = micro_batches(a, rank, batch)
     if a.strategy.kept is not None or len(micro) == 1:
         return 0
@@ -150,8 +157,8 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
 def kept_by_units(
     a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
-    """(all bytes, bytes of its input) that each unit of the model keeps; the model's own input
-    counts as 0."""
+    """Returns, for each unit of the model, the bytes that it keeps for its backward pass, and those
+    of its input alone; the model's own input counts as 0."""
     on_one_rank = divide(a.graph, units, range(1, len(units)), [0] * len(units))
     in_units = replace(a, division=on_one_rank)
     kept, out_read = list[tuple[int, int]](), 0

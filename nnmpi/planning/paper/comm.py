@@ -1,8 +1,8 @@
-"""PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
+"""PaperComm: a Comm that sends nothing. It logs each call as an Exchange, and returns at once.
 
 Buffers are filled as if all ranks had the values of this rank: a sum is `size` times its values, a
 gather has them in every place, a received message is zeros. So counts and flags that ranks agree on
-are those of identical ranks. Arrays without data stay as they are.
+are as if all ranks were identical. Arrays without data are not changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from nnmpi.schedules.op import Kind
 
 
 class CompletedWork:
-    """A Work that is complete: nothing on paper has to be waited for."""
+    """A Work that is complete: on paper there is nothing to wait for."""
 
     done = True
 
@@ -50,10 +50,11 @@ class RankState:
     """State that all Comms of one rank on paper share.
 
     narrow      True if sums of 16-bit values travel in 16 bits
-    windows     bytes of shared memory of the node that sums take, by group, length and type
+    windows     bytes of the node's shared memory for sums, by group, length and type
     wide_terms  bytes of the longest float32 copy of 16-bit terms that a library sums
-    sums_by     returns how long sums over a group travel ("shared": through memory of the node)
-    near        returns which members of a group are on the node of this rank, by their places
+    sums_by     a function of a group of ranks: the algorithm of its sums ("shared": through memory
+                of the node)
+    near        a function of a group: the indices of its members on the same node as this rank
     """
 
     def __init__(
@@ -77,8 +78,8 @@ def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[in
 
 
 class PaperComm:
-    """A Comm of the ranks `members` that logs its calls as exchanges along `axis`; this process
-    plays one of them."""
+    """A Comm of the ranks `members`, as the rank `state.rank` has it, which logs its calls as
+    exchanges along `axis`."""
 
     any_thread, is_abandoned, lost = True, False, ()
     system = OperatingSystem()
@@ -93,19 +94,19 @@ class PaperComm:
     # ---- collectives
 
     def all_reduce(self, array: Any, algorithm: str = "auto") -> None:
-        """Logs an all-reduce that is waited for; multiplies the array by `size`, as if all ranks
-        had its values."""
+        """Logs a blocking all-reduce; multiplies the array by `size`, as if all ranks had its
+        values."""
         self._sum(array, algorithm)
         if not is_meta(array):
             array *= self.size
 
     def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> CompletedWork:
-        """Logs an all-reduce that is started and continues in the background."""
+        """Logs a non-blocking all-reduce."""
         return self._sum(array, algorithm, started=True)
 
     def reduce_scatter(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> Any:
-        """Logs a reduce-scatter, and returns the chunk of the array that this rank would have
-        summed."""
+        """Logs a blocking reduce-scatter, and returns the chunk of the array that this rank would
+        sum."""
         self.start_reduce_scatter(array, algorithm, parts)
         edges = self._edges(array.size, parts)
         return array.reshape(-1)[edges[self.rank] : edges[self.rank + 1]]
@@ -113,13 +114,12 @@ class PaperComm:
     def start_reduce_scatter(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
     ) -> CompletedWork:
-        """Logs a reduce-scatter that is started and continues in the background."""
+        """Logs a non-blocking reduce-scatter."""
         how = Collective.REDUCE_SCATTER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
 
     def all_gather(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Logs an all-gather that is waited for; fills every chunk with the values of this rank's
-        chunk."""
+        """Logs a blocking all-gather; fills every chunk with the values of this rank's chunk."""
         self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
         edges = self._edges(array.size, parts)
         if not is_meta(array) and len({b - a for a, b in pairwise(edges)}) == 1:
@@ -129,12 +129,12 @@ class PaperComm:
     def start_all_gather(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
     ) -> CompletedWork:
-        """Logs an all-gather that is started and continues in the background."""
+        """Logs a non-blocking all-gather."""
         how = Collective.ALL_GATHER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
 
     def broadcast(self, array: Any, root: int = 0, algorithm: str = "tree") -> None:
-        """Logs a broadcast; the array stays as it is."""
+        """Logs a broadcast; does not change the array."""
         self._note(Collective.BROADCAST, algorithm, array)
 
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> CompletedWork:
@@ -145,14 +145,14 @@ class PaperComm:
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> CompletedWork:
-        """Fills the array with zeros, as if they had been received: so no stage asks the others to
-        stop."""
+        """Fills the array with zeros, as if they had been received: a flag that is 0 asks no stage
+        to stop."""
         if not is_meta(array):
             array[...] = 0
         return COMPLETED
 
     def chunk(self, n: int) -> slice:
-        """The slice of n elements that belongs to this rank in `reduce_scatter` and
+        """Returns the slice, of n elements, that belongs to this rank in `reduce_scatter` and
         `all_gather`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
@@ -161,15 +161,16 @@ class PaperComm:
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> Self | None:
-        """A Comm of the same ranks, as if all had given this color; None without a color."""
+        """Returns a Comm of the same ranks, as if all had given this color; None without a
+        color."""
         return None if color is None else type(self)(self.members, self.axis, self.state)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
-        """A Comm of these ranks of the job, logged along dp; None for no ranks."""
+        """Returns a Comm of these ranks of the job, which logs along dp; None for no ranks."""
         return type(self)(ranks, "dp", self.state) if ranks else None
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises the error of this rank, if it has one."""
+        """Raises the error of this rank, if it has one: there is no other rank to ask."""
         if error is not None:
             raise error
 
@@ -185,26 +186,26 @@ class PaperComm:
     # ---- memory that a node shares
 
     def node(self) -> tuple[int, ...]:
-        """The members that share memory with this rank, by their places in the Comm."""
+        """The members that share memory with this rank, by their ranks in the Comm."""
         return self.state.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
-        """A buffer for sums of n elements through shared memory, whose bytes are counted as a
-        window."""
+        """Returns a buffer without data for sums of n elements through shared memory, and counts
+        its bytes."""
         self._count(("shared", len(self.state.windows)), n, np.dtype(dtype))
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
-        """An array that the ranks of a node share; its bytes are counted on the first rank of the
-        node."""
+        """Returns an array without data that the ranks of a node share; its bytes count on the
+        first rank of the node."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
         self.state.windows["node memory", len(self.state.windows)] = nbytes
         return PaperBuffer(self, n, dtype)
 
     def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
-        """Counts this rank's part of the shared memory through which its node sums n elements by
-        the algorithm `name`."""
+        """Counts the shared memory that this rank would allocate for sums of n elements on its node
+        by the algorithm `name`."""
         of_library = name in addons.table("library_sums")
         if of_library and types_of(dtype).is_mixed and not self.narrow_sums:
             terms = n * types_of(dtype).sums.itemsize
@@ -257,20 +258,20 @@ class PaperComm:
 
 
 class PaperBuffer:
-    """A SharedBuffer or a NodeMemory whose arrays have no data."""
+    """A SharedBuffer or a NodeMemory without data."""
 
     def __init__(self, comm: PaperComm, n: int, dtype: Any) -> None:
         self._comm, self._node = comm, comm.node()
         self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
 
     def start(self, start: int, stop: int) -> CompletedWork:
-        """Logs the sum of elements `start` to `stop`."""
+        """Logs the sum of elements `start` to `stop` - 1."""
         return self._comm._note(
             Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
         )
 
     def own(self, start: int, stop: int, r: int) -> slice:
-        """The slice of elements `start` to `stop` that rank r of the node adds up."""
+        """Returns the slice, of elements `start` to `stop` - 1, that rank r of the node adds up."""
         n, p = stop - start, len(self._node)
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
@@ -282,13 +283,13 @@ class PaperBuffer:
 
 
 def rank_state(a: Arrangement, rank: int) -> RankState:
-    """The state that the Comms of a rank on paper share, with a new log."""
+    """Makes the state that the Comms of a rank on paper share, with an empty log."""
     narrow = a.is_mixed and a.sums_dtype is None
     return RankState(rank, a.cluster, narrow, a.sums_by, StepLog())
 
 
 def layout_on_paper(a: Arrangement, state: RankState) -> Layout:
-    """The communicators of a rank on paper, by axis."""
+    """Returns the Layout of a rank on paper, with a PaperComm for each axis."""
     mesh, rank = a.mesh, state.rank
 
     def group(name: str, *axes: str) -> Any:

@@ -1,4 +1,4 @@
-"""StepLog: the exchanges of one rank in a step, by the operations of its list that start them."""
+"""StepLog: the exchanges of one rank in a step, by the operation of its list that starts them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""By axis, what exchanges of passes carry; those along dp carry moments of BatchNorm."""
+"""By axis, the content of exchanges within passes; along dp it is the moments of BatchNorm."""
 
 OF_BUCKETS = {
     Kind.GATHER: "parameters",
@@ -20,25 +20,27 @@ OF_BUCKETS = {
     Kind.TIES: "gradients",
     Kind.TERMS: "gradients",
 }
-"""The content of exchanges of operations on buckets; FINISH has later phases of compressed sums."""
+"""The content of the exchanges of operations on buckets. FINISH starts later phases of compressed
+sums."""
 
 SENDING_OP = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
-"""The operation under which messages between stages are logged, by the pass that sends them."""
+"""For each pass, the operation under which the messages to other stages that follow it are
+logged."""
 
 Entry: TypeAlias = tuple[str, Exchange]
-"""An exchange as it is logged, with its axis."""
+"""An axis, and an exchange along it."""
 
 
 class StepLog(Recorder):
     """Logs the exchanges of one rank's step, and counts equal ones.
 
-    It is the recorder of an executor, which tells it the operation. On paper nothing takes time, so
-    there are no waits, unlike in `Recording` of --trace, but every exchange with its ranks and
-    length.
+    An executor calls it as its recorder, before and after each operation. It has every exchange
+    with its ranks and length but, unlike the `Recording` of --trace, no times: nothing on paper
+    takes time.
 
     entries   how often each exchange was started
-    by_op     the exchanges of an operation on a bucket, or of one that is on none, by its kind and
-              bucket: those of the last time, as each time is the same
+    by_op     by (kind, bucket), the exchanges of an operation on a bucket, or of one without a
+              bucket, when it was last carried out; each time has the same exchanges
     """
 
     def __init__(self) -> None:
@@ -46,14 +48,15 @@ class StepLog(Recorder):
         self._op, self._every = Op(Kind.APPLY), 1
 
     def clear(self) -> None:
-        """Forgets all exchanges, so that another step can be logged."""
+        """Deletes all logged exchanges, so that another step can be logged."""
         self.entries = Counter[Entry]()
         self.by_op = defaultdict[tuple[Kind, int], list[Exchange]](list)
 
     def note(self, axis: str, exchange: Exchange, started: bool = False, times: int = 1) -> None:
-        """Logs an exchange over the ranks of an axis, in the operation that is being executed.
+        """Logs an exchange over the ranks of an axis, as part of the current operation.
 
-        Without an operation, as between steps, values of replicas are started, scalars are not.
+        Between operations, a non-blocking exchange is logged as parameters, a blocking one as
+        scalars.
         """
         kind, stage = self._op.kind, NONE
         word = OF_BUCKETS.get(kind) or WORDS.get(axis, "parameters" if started else "scalars")
@@ -66,7 +69,8 @@ class StepLog(Recorder):
             self.by_op[kind, self._op.at].append(exchange)
 
     def exchanges(self) -> dict[str, list[Exchange]]:
-        """The logged exchanges by axis, each with how often it happened in the step."""
+        """Returns the logged exchanges by axis; `times` of each is how often it occurred in the
+        step."""
         by_axis: dict[str, list[Exchange]] = {}
         for (axis, exchange), times in self.entries.items():
             by_axis.setdefault(axis, []).append(exchange._replace(times=times))

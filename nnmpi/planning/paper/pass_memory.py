@@ -1,7 +1,7 @@
-"""The bytes that the passes of a stage take.
+"""Measures the memory that the passes of a stage need, on arrays with or without data.
 
-CalledMemory    of arrays without data: from the first and the last call of passes that uses each
-TracedMemory    of arrays with data, for models that read values: as tracemalloc counts them
+CalledMemory    without data: an array lives from the first to the last call that uses it
+TracedMemory    with data, for models that read values: the bytes that tracemalloc counts
 
     forward      backward
     |------------|--------|----------|       kept   first used in the forward pass, last used later
@@ -25,13 +25,14 @@ from nnmpi.planning.paper.stage import PassBytes
 from nnmpi.schedules.op import Kind
 
 PASSES = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
-"""The kinds of one, two and three passes."""
+"""The kinds of passes, if one, two or three were run."""
 
 
 class PassArrays(NamedTuple):
-    """The arrays of a stage. A loss is no output.
+    """The arrays of a stage; a loss is not among the outputs.
 
-    lasting   parameters, their gradients and buffers, whose memory is there before and after
+    lasting   parameters, their gradients and buffers: memory that exists before and after the
+              passes
     """
 
     lasting: Sequence[Any]
@@ -40,8 +41,8 @@ class PassArrays(NamedTuple):
 
 
 class CalledMemory(ExitStack):
-    """A context in which calls on arrays without data are logged, and then the memory of passes is
-    found."""
+    """A context that logs calls on arrays without data, to compute the memory of passes from
+    them."""
 
     def __enter__(self) -> Self:
         self._calls, self._edges = self.enter_context(logged_calls()), list[int]()
@@ -49,13 +50,13 @@ class CalledMemory(ExitStack):
         return self
 
     def mark(self, held: Iterable[Any] = ()) -> None:
-        """Notes that a pass begins or the last one ends, and what the one before has held until
-        then."""
+        """Marks the end of a pass and the begin of the next one; `held` are arrays that the ended
+        pass has used until now."""
         self._held += [(array, len(self._calls) - 1) for array in held]
         self._edges.append(len(self._calls))
 
     def bytes(self, arrays: PassArrays) -> PassBytes:
-        """The bytes of the passes between the marks."""
+        """Returns the bytes that the passes between the marks need."""
         edges, uses = self._edges, [*self._held, *((a, 0) for a in arrays.inputs)]
         blocks = lifetimes(self._calls, uses, np.ndarray)
         enters, outs = _of(blocks, arrays.inputs), _of(blocks, arrays.outputs)
@@ -85,8 +86,8 @@ class CalledMemory(ExitStack):
 
 
 class TracedMemory(ExitStack):
-    """A context in which tracemalloc counts memory; threads that use it take turns. Inputs and
-    outputs count as kept."""
+    """A context in which tracemalloc counts memory. Inputs and outputs count as kept. Threads take
+    turns, since tracemalloc counts all of them."""
 
     def __enter__(self) -> Self:
         self.enter_context(_ALONE)
@@ -97,12 +98,12 @@ class TracedMemory(ExitStack):
         return self
 
     def mark(self, held: Iterable[Any] = ()) -> None:
-        """Notes that a pass begins or the last one ends."""
+        """Marks the end of a pass and the begin of the next one."""
         self._marks.append(tracemalloc.get_traced_memory())
         tracemalloc.reset_peak()
 
     def bytes(self, arrays: PassArrays) -> PassBytes:
-        """The bytes of the passes between the marks."""
+        """Returns the bytes that the passes between the marks need."""
         taken, out = (_nbytes_of(some) for some in (arrays.inputs, arrays.outputs))
         (start, _), *marks = self._marks
         kept, left = marks[0][0] - start, marks[-2:][0][0] - start
@@ -116,7 +117,7 @@ _ALONE = Lock()  # tracemalloc counts all threads: ranks that are threads must t
 
 
 def _of(blocks: Mapping[int, Lifetime], arrays: Iterable[Any]) -> dict[int, Lifetime]:
-    """The blocks of these arrays, by the ids of the arrays that own the memory."""
+    """Returns the memory blocks of these arrays, by the id of the array that owns each block."""
     owners = {id(owner(a)): None for a in arrays}
     return {key: blocks[key] for key in owners if key in blocks}
 
@@ -130,5 +131,5 @@ def _nbytes_of(arrays: Iterable[Any]) -> int:
 
 
 def _across(blocks: Iterable[Lifetime], edge: int) -> int:
-    """The bytes of blocks that are used before call `edge`, and from it on."""
+    """Returns the bytes of blocks in use both before call `edge` and later."""
     return _nbytes(block for block in blocks if block.first < edge <= block.last)

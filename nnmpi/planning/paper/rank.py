@@ -1,5 +1,5 @@
-"""A rank on paper: its store, optimizer, gradient sums and executor, built as a run builds them,
-and from them what it holds between steps and sends in a step."""
+"""Builds a rank on paper: its store, optimizer, gradient sums and executor, as a run builds them.
+Computes from it the memory that the rank holds between steps, and the messages of a step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ CONTROL = StepControl(
 
 
 class PaperRank(NamedTuple):
-    """A rank that is built on paper: it can execute steps, and its arrays have no data."""
+    """A rank on paper: it can execute steps, but its arrays have no data."""
 
     state: RankState
     store: LocalStore
@@ -61,8 +61,8 @@ class PaperRank(NamedTuple):
 
 
 class PaperLoss:
-    """A loss that returns the scores: on paper the loss is part of the recorded passes of the last
-    stage."""
+    """A loss that returns the scores: on paper the recorded passes of the last stage contain the
+    loss."""
 
     def __call__(self, scores: Any, labels: Any) -> Any:
         return scores
@@ -72,7 +72,7 @@ class PaperLoss:
 
 
 def built(a: Arrangement, rank: int) -> PaperRank:
-    """Builds a rank of any strategy on paper."""
+    """Builds a rank on paper, for any strategy."""
     state, held = rank_state(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
@@ -94,7 +94,8 @@ def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
 def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
-    """The stages of a rank with their boundaries, and the parameters that other stages have too."""
+    """Returns the stages of a rank with their boundaries, and the parameters that it shares with
+    other stages."""
     graph, elsewhere = a.graph, Parameter.lazy((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
@@ -109,13 +110,12 @@ def _part(
 
 
 class PaperStep(NamedTuple):
-    """The exchanges of a rank in a step, by axis, and the memory that it holds for trained
-    parameters.
+    """The exchanges of a rank in a step, by axis, and the memory of its trained parameters.
 
-    touched  bytes that it reads and writes besides passes and update, in a step on average: to make
-             what is exchanged from arrays, and arrays from it
-    by_op    the exchanges of an operation on a bucket, each time it is carried out, by its kind and
-             bucket
+    bytes_copied  bytes that it reads and writes to pack and unpack messages, in a step on average;
+                  passes and the update are not counted
+    by_op         by (kind, bucket), the exchanges each time that an operation on the bucket is
+                  carried out
     """
 
     exchanges: Mapping[str, list[Exchange]]
@@ -125,13 +125,14 @@ class PaperStep(NamedTuple):
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
-    """The exchanges of a rank in a step over a batch of `batch` samples, by axis."""
+    """Returns the exchanges of a rank in a step over a batch of `batch` samples, by axis."""
     return step(a, rank, batch).exchanges
 
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """A step of a rank over a batch of `batch` samples, taken from its twin if it has one."""
+    """Returns a step of a rank over a batch of `batch` samples. If a twin (a rank with the same
+    step) was run before, the result is converted from the twin's."""
     if (source := twin(a, rank, batch)) != rank:
         of_twin = step(a, source, batch)
         by_axis = {
@@ -147,7 +148,7 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """A step of a rank as its executor carries it out."""
+    """Runs a step of a rank on paper by its executor, and returns the exchanges and the memory."""
     paper_rank = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({}, _held(a, paper_rank))
@@ -187,12 +188,12 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
-    """From how many micro-batches on a step makes equal exchanges for each period of them, and how
-    many a period has. Both are `len(sizes)` if that is not known.
+    """Returns (few, period): from `few` micro-batches on, each further `period` of them adds equal
+    exchanges to a step. Both are `len(sizes)` if this is not known to hold.
 
-    1F1B with p ranks repeats its order of passes with each micro-batch, and with several stages a
-    rank with each p, once it is full. Gradients are summed in the order of the last passes; only
-    ZeRO 2 and 3 scatter and gather by the order of all.
+    Once its pipeline is full, 1F1B repeats its order of passes with each micro-batch or, with
+    several stages per rank, with each pp micro-batches. Gradients are summed in the order of the
+    last passes; only ZeRO 2 and 3 scatter and gather in the order of all passes.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
     is_plain = a.steps_together and not a.strategy.program and not a.strategy.averages
@@ -204,20 +205,23 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Counter[Entry]:
-    """The entries of a step of so many periods more than `fewer`; `more` has one of them."""
+    """Extrapolates the entries of a log: of a step with `periods` periods more than `fewer`, where
+    `more` has one period more."""
     assert fewer.keys() == more.keys()
     return Counter({e: n + periods * (more[e] - n) for e, n in fewer.items()})
 
 
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
-    """The bytes that array functions touch in steps whose passes are recorded already."""
+    """Returns the bytes that array functions read and write in `batches` steps, whose passes are
+    replayed."""
     with logged_calls() as calls:
         run(state, batches)
     return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
 
 
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
-    """The bytes that a replica touches in a step on average, from rounds of one step and of two."""
+    """Returns the bytes that a replica's array functions read and write in a step on average, from
+    rounds of one step and of two."""
     every = a.strategy.result_steps(a.config)
     of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[:every]]
     of_step = of_rounds[-1] - of_rounds[0]
@@ -225,7 +229,7 @@ def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object])
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
-    """The memory that a rank holds for trained parameters between steps."""
+    """Returns the memory that a rank holds between steps for its trained parameters."""
     store, windows = paper_rank.store, sum(paper_rank.state.windows.values())
     masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
@@ -239,7 +243,7 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
-    """The memory that a rank holds between two steps over batches of `batch` samples."""
+    """Returns the memory that a rank holds between two steps over batches of `batch` samples."""
     sizes = {True: 0, False: 0}
     for x in untrained_on_paper(a, rank):
         sizes[not x.may_differ] += x.nbytes
@@ -248,27 +252,28 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
-    """The bytes and messages that a rank sends along each axis in a step over a batch of `batch`
+    """Returns the bytes and messages that a rank sends along each axis in a step over `batch`
     samples."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
 
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
-    """The part of the traffic along dp that is parameters, which ZeRO gathers."""
+    """Returns the part of the traffic along dp that is parameters, as ZeRO gathers them."""
     along_dp = exchanges(a, rank, batch).get("dp", ())
     return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """The bytes and messages that a rank sends in these exchanges, in a step on average,
-    rounded."""
+    """Returns the bytes and messages that a rank sends in these exchanges: the rounded mean per
+    step."""
     in_period, period = sent_in_period(a, rank, exchanges)
     return in_period.over(period)
 
 
 def sent_in_period(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> tuple[Traffic, int]:
-    """The bytes and messages that a rank sends in these exchanges, and in how many steps."""
+    """Returns the bytes and messages that a rank sends in these exchanges, and the number of steps
+    in which it sends them."""
     logged = [*exchanges]
     period = max((each.every for each in logged), default=1)  # others happen in each of its steps
     in_period = (sent(a, each, rank).times(period // each.every) for each in logged)

@@ -1,4 +1,5 @@
-"""Kinds of ranks: ranks that hold and send the same amounts, with the amounts of one of them."""
+"""Groups ranks into kinds that hold and send the same amounts, and computes the amounts of one rank
+of each kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -18,17 +19,19 @@ from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import exchanges, memory, parameters_sent, traffic
 
 FEW = 64
-"""Up to this many ranks each rank is computed by itself; of an algorithm, this many first and last
-rounds are compared to tell ranks apart."""
+"""Up to this number of ranks, each rank is computed separately. It is also the number of first and
+of last rounds of an algorithm by which ranks are compared."""
 
 MANY = 1 << 16
-"""Above this many replicas, the sums of a kind of ranks are those of its first rank."""
+"""Above this number of replicas, ranks are not told apart by the messages of their sums: a kind has
+the amounts of its first rank."""
 
 
 HELD = (
     "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
 )  # fmt: skip
-"""Kinds of memory of a rank, in the order of columns; with `_bytes` appended, keys of the event."""
+"""Kinds of memory of a rank, in the order of a table's columns; with `_bytes` appended, keys of an
+event."""
 
 
 class Backup(NamedTuple):
@@ -43,14 +46,14 @@ class Backup(NamedTuple):
 
 
 class RankKind(NamedTuple):
-    """Ranks of the same stages that hold and send the same amounts, with the amounts of the first
-    of them.
+    """Ranks with the same stages that hold and send the same amounts; the amounts are those of the
+    first.
 
     parameters_sent  the part of its traffic along dp that is parameters
-    unique           bytes that no other rank has
+    unreplicated     bytes of state that no other rank has
     backup           the cost of backups of those bytes
 
-    Amounts of the others may differ in the fourth digit; with more than FEW ranks also by one
+    The other ranks' amounts may differ in the fourth digit; with more than FEW ranks also by one
     element per chunk of a sum, and with more than MANY by their place in a sum.
     """
 
@@ -66,8 +69,8 @@ class RankKind(NamedTuple):
 
 @gc_paused()
 def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
-    """Divides all ranks into kinds, with the amounts that each kind holds and sends in steps over
-    batches of `batch` samples."""
+    """Divides all ranks into kinds, with the bytes that a rank of each kind holds and sends in a
+    step over `batch` samples."""
     kinds: dict[tuple[object, ...], RankKind] = {}
     for ranks in _groups(a, batch):
         figures = _figures(a, ranks, batch)
@@ -87,8 +90,8 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """A RankKind with the bytes that the first of these ranks holds and sends; if a second
-    model is trained beside, it holds that too."""
+    """Returns a RankKind with the bytes that the first of these ranks holds and sends. With
+    --verify a second model is trained beside the first; its memory is added."""
     first, alone = ranks[0], addons.chosen("twins", a.config)
     single = alone and alone(a)
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
@@ -108,11 +111,11 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
 
 
 def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
-    """Yields tuples of ranks that are alike: as many samples, and as much sent in sums over
+    """Yields tuples of equal ranks: they have as many samples, and send as much in sums over
     replicas.
 
-    The first rank of each node is apart, since it has the memory that the node shares; so are the
-    ranks that measure the model, and those that keep larger backups. Up to FEW ranks are all apart.
+    The first rank of each node is a group of its own, since it has the memory that the node shares;
+    so are ranks that measure the model or keep larger backups. Up to FEW ranks each one is a group.
     """
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
     places = {axis: i for axis, i in at.items() if axis not in BATCH}
@@ -138,13 +141,14 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 
 
 def _backups(a: Arrangement) -> Any:
-    """A function that returns what backups cost a rank; None if there are none."""
+    """Returns a function of a rank that gives the traffic and the memory of its backups; None
+    without backups."""
     backups = addons.chosen("backups", a.config)
     return backups and backups(a)
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """Yields, for each size of micro-batch, how many of its samples each rank gets."""
+    """Yields, for each size of micro-batch, an array of how many of its samples each rank gets."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -154,8 +158,9 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields how many messages, and how many chunks, each rank sends in the first and last rounds
-    of each sum over replicas. In rounds between them all ranks of a kind do the same."""
+    """Yields arrays of how many messages, and of how many chunks, each rank sends in the first
+    and last rounds of each sum over replicas. In the rounds between, all ranks of a kind send
+    the same."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
@@ -169,8 +174,8 @@ def _sent_by_place(
 
 
 def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
-    """A number per rank that says how nodes divide its group along tp; equal for groups that are
-    divided equally."""
+    """Returns a number per rank that is equal for two ranks if nodes divide their groups along tp
+    in the same way."""
     groups = _column_ids([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]
@@ -180,7 +185,7 @@ def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray
 
 
 def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:
-    """The place of each rank in its group along these axes."""
+    """Returns the index of each rank in its group along these axes."""
     axes_here = [axis for axis in at if axis in axes]
     return np.ravel_multi_index(
         [at[axis] for axis in axes_here], [a.mesh.count(axis) for axis in axes_here]

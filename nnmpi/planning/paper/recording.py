@@ -1,7 +1,6 @@
-"""Recorded passes of a stage: the layers of a rank run once, on arrays without data.
+"""Records the passes of a stage: runs the layers of a rank once, on arrays without data.
 
-A model whose layers read values, for example to route tokens to experts, runs on small random
-arrays instead.
+Layers that read values, for example to route tokens to experts, run on small random arrays instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +41,7 @@ from nnmpi.schedules.op import Kind
 
 
 class NullOpRecorder:
-    """A recorder of autograd ops that ignores them; while it is set, layers run as when a model is
+    """A recorder of autograd ops that ignores them. While it is set, layers run as when a model is
     traced."""
 
     def __call__(
@@ -51,13 +50,13 @@ class NullOpRecorder:
         """Ignores an op."""
 
     def enter_no_grad(self) -> None:
-        """Ignores that a no_grad block begins."""
+        """Ignores the begin of a no_grad block."""
 
     def note_older(self, t: Any) -> None:
-        """Ignores that a tensor is used that shares memory with one written in place."""
+        """Ignores the use of a tensor that shares memory with a tensor written in place."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs a function of a checkpoint."""
+        """Runs the function of a checkpoint."""
         return function()
 
 
@@ -65,7 +64,7 @@ NO_OPS_RECORDED = NullOpRecorder()
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
-    """The events and bytes of the passes of a stage over `samples` samples on a rank."""
+    """Returns the exchanges and bytes of a stage's passes over `samples` samples on a rank."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
@@ -73,7 +72,8 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """Records the passes of a stage at these coordinates along the axes that cut activations."""
+    """Records the passes of a stage for the ranks at the coordinates `where`, along the axes that
+    cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
@@ -95,8 +95,8 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
 def section_bytes(
     a: Arrangement, stage: int, samples: int, halves: bool
 ) -> tuple[list[int], list[PassBytes]]:
-    """The first nodes of the sections of a stage, and the bytes of their passes over `samples`
-    samples on the last rank, with `halves` also of backward passes in two halves."""
+    """Returns the first node of each section of a stage (a part such as one block), and the bytes
+    of its passes over `samples` samples on the last rank; with `halves` also those of I and W."""
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)
     parts = repeated.all_sections(a, stage)
     token = recording.set(NO_OPS_RECORDED)
@@ -109,8 +109,8 @@ def section_bytes(
 
 @cached
 def _has_halves(a: Arrangement) -> bool:
-    """True if the schedule runs backward passes in two halves, I and W, as zero-bubble schedules
-    do."""
+    """True if the schedule runs backward passes in two halves, I (inputs) and W (weights), as
+    zero-bubble schedules do."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
     ranks = a.mesh.group(0, "pp") if pp > 1 else ()
     return any(Kind.I in map(itemgetter(0), ops(a, rank, count)) for rank in ranks)
@@ -119,8 +119,8 @@ def _has_halves(a: Arrangement) -> bool:
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
 ) -> PassEvents:
-    """The recorded passes of a stage or of a section, cached for all arrangements that cut its
-    layers in the same way."""
+    """Returns the recorded passes of a stage or section. The cache is shared by all arrangements
+    that cut its layers in the same way."""
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
     rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
     key = *shard_key(a, rank), part.signature, samples, adds, halves
@@ -133,7 +133,8 @@ def _cached_passes(
 def _recorded_with_few_values(
     a: Arrangement, rank: int, stage: int, samples: int, halves: bool
 ) -> PassEvents:
-    """The recorded passes of a stage; only where it reads values, arrays have some."""
+    """Records the passes of a stage on arrays with as little data as possible: without values; if
+    layers read them, with integers only; else with all values, on the CPU."""
     for reads in False, True:
         with suppress(NumbersReadError):
             return recorded(a, rank, stage, samples, META, halves, reads)
@@ -149,9 +150,8 @@ def recorded(
     halves: bool = True,
     reads: bool = False,
 ) -> PassEvents:
-    """Runs the passes of a stage and records them: forward and backward, with `halves` also
-    backward in two halves. If it `reads` integers, such as tokens and classes, they have values on
-    META too."""
+    """Runs the passes of a stage, F and B, and records them; with `halves` also I and W. With
+    `reads`, integers such as tokens and classes have values on META too."""
     with np.errstate(all="ignore"):
         cut = sharded_model(a, rank, on)
         return _Recording(a, cut, rank, stage, samples, reads or on is not META).passes(halves)
@@ -176,7 +176,7 @@ class _Recording:
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
-        """The events of the passes, and the bytes that they take."""
+        """Runs the passes, and returns their exchanges and the bytes that they need."""
         events, needs_gradient = self._run(in_halves=False)
         taken = events.nbytes
         if Kind.B not in taken.more:
@@ -190,8 +190,8 @@ class _Recording:
         return events._replace(inputs=parts.inputs, weights=parts.weights, nbytes=taken)
 
     def _run(self, in_halves: bool) -> tuple[PassEvents, bool]:
-        """Runs a forward and a backward pass, in halves or as a whole; returns what they do, and
-        whether an input requires a gradient."""
+        """Runs a forward and a backward pass, in halves or as a whole. Returns their exchanges and
+        bytes, and whether an input requires a gradient."""
         recorder, lasting = self._cut.recorder, self._lasting()
         with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
             recorder.drain()
@@ -221,7 +221,7 @@ class _Recording:
         return events._replace(nbytes=nbytes), bool(leaves)
 
     def _lasting(self) -> list[Any]:
-        """Parameters, their gradients, and buffers."""
+        """Returns the arrays of parameters, their gradients, and buffers."""
         parameters = [*self._module.parameters()]
         arrays = [p.operand for p in parameters]
         arrays += [p.grad_memory for p in parameters if p.requires_grad]
@@ -230,7 +230,8 @@ class _Recording:
         return [*arrays, *(array for array in buffers if array is not None)]
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
-        """Runs the forward pass; returns the tensor from which backward starts, and the inputs."""
+        """Runs the forward pass; returns the tensor from which the backward pass starts, and the
+        inputs."""
         a, cut = self._a, self._cut
         for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
@@ -248,8 +249,8 @@ class _Recording:
         return y if self._is_last else joined(y), given
 
     def _arguments(self) -> Arguments:
-        """The arguments of a stage: samples for the first stage, otherwise tensors from the stage
-        before."""
+        """Returns the arguments of the stage: samples for the first stage, otherwise tensors such
+        as the previous stage sends."""
         a, on = self._a, self._cut.on
         if not self._stage:
             given: Arguments = mapped(self._own, a.graph.source.inputs(self._samples))
@@ -262,7 +263,7 @@ class _Recording:
         return tuple(tensors), {}
 
     def _own(self, x: Any) -> Any:
-        """An argument of the model, with the positions of this rank."""
+        """Returns an argument of the model, cut to the positions of this rank."""
         if not isinstance(x, Tensor):
             return x
         positions = self._a.own_positions(self._rank)
@@ -271,12 +272,13 @@ class _Recording:
         )
 
     def _placed(self, array: Array) -> Array:
-        """A sample or label as layers get it: without values, unless they may be read."""
+        """Returns a sample or label as an array for layers: without values, unless layers may read
+        them."""
         has_values = self._has_integers and not is_float(array.dtype)
         return array if self._cut.on is not META or has_values else meta.like(array)
 
     def _loss(self, scores: Tensor) -> Tensor:
-        """The loss of the scores that the last stage computes; the scores themselves if there are
+        """Returns the loss of the scores of the last stage, or the scores themselves if there are
         no labels."""
         a = self._a
         source, positions = a.graph.source, a.own_positions(self._rank)
@@ -291,8 +293,8 @@ class _Recording:
 
 
 def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
-    """Takes the gradients of outputs, `seeds`, and of inputs away, as the end of a pass does;
-    returns them."""
+    """Releases the gradients of outputs (`seeds`) and of inputs, as happens at the end of a pass;
+    returns their arrays."""
     gradients = [*seeds, *(x.grad_array for x in inputs if x.grad_array is not None)]
     seeds.clear()
     for x in inputs:
@@ -301,7 +303,7 @@ def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """The bytes of a first stage, whose whole backward pass is in the second half: until then it
-    keeps the gradient of its output."""
+    """Returns the bytes of a first stage in a schedule with I and W: W is its whole backward pass,
+    so it keeps the gradient of its output until then."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})

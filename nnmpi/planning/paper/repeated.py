@@ -1,11 +1,12 @@
-"""Stages with repeated blocks: the passes of equal sections are recorded once, and put together.
+"""Sections: parts of a stage, such as one block. The passes of equal sections are recorded once,
+and the passes of the stage are put together from them.
 
     stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
     recorded  [ embedding | block |               | head ]      two of them
 
-Exchanges are the same as in a recording of the whole stage, and so are the bytes that it keeps: a
-tensor between two sections is kept if one of them reads it. A stage that begins or ends within a
-block takes or gives several tensors.
+The exchanges and the kept bytes are the same as in a recording of the whole stage: a tensor between
+two sections is kept if one of them reads it. A stage that begins or ends within a block receives or
+sends several tensors.
 """
 
 from collections import Counter
@@ -26,8 +27,8 @@ from nnmpi.schedules.op import Kind
 
 
 class Section(NamedTuple):
-    """A part of a stage, such as one block. Sections with equal signatures make the same passes,
-    each with its own variables in this order."""
+    """A part of a stage, such as one block. Sections with equal signatures make the same passes;
+    `variables` are the numbers of the parameters that a section uses, in order."""
 
     number: int
     signature: Hashable
@@ -36,7 +37,7 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """The arrangement with each section as a stage of its own."""
+    """Returns the arrangement with each section as a separate stage."""
     graph, cache, how = a.graph, a.graph.cache, a.config.recompute
     key = "sections", how
     if key not in cache:
@@ -57,14 +58,15 @@ def in_sections(a: Arrangement) -> Arrangement:
 
 @cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
-    """The parts of a stage in order, such as its embedding and each block, as Sections."""
+    """Returns the sections of a stage in order, such as its embedding and each block."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
     parts = enumerate(cut.division.stages)
     return [_cached_section(cut, i) for i, part in parts if part.nodes.start in nodes]
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """The sections of a stage; none if too few of them repeat for that to save time."""
+    """Returns the sections of a stage; an empty list if recording by section would save no time,
+    because too few of them are equal."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -75,8 +77,8 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def whole(a: Arrangement, stage: int) -> Section:
-    """A stage as one section; stages of equal sections with the same variables in common are
-    equal."""
+    """Returns a stage as one Section. Its signature is equal for stages of equal sections that
+    share parameters in the same way."""
     parts = all_sections(a, stage)
     variables = [*dict.fromkeys(v for part in parts for v in part.variables)]
     places = {v: i for i, v in enumerate(variables)}
@@ -85,8 +87,8 @@ def whole(a: Arrangement, stage: int) -> Section:
 
 
 def _cached_section(a: Arrangement, number: int) -> Section:
-    """The section with this number, cached for all arrangements that shard its layers in the same
-    way."""
+    """Returns the section with this number. The cache is shared by all arrangements that shard its
+    layers in the same way."""
     part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sequences_of(sharding)
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
@@ -98,8 +100,8 @@ def _cached_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """The section with this number; its signature numbers edges and variables in the order of their
-    use."""
+    """Makes the section with this number. Its signature describes nodes, tensors and parameters,
+    with numbers in the order of their use, so that it is equal for equal sections."""
     graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
     gives = graph.outputs if is_last else a.division.stages[number + 1].takes
     rings = sequences_of(a.sharding).rings
@@ -146,8 +148,8 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 def joined_sections(
     parts: Sequence[Section], record: Callable[[Section], PassEvents], has_gradient: bool
 ) -> PassEvents:
-    """The passes of a stage, put together from those of its sections; `record` returns the passes
-    of an equal section.
+    """Returns the passes of a stage, put together from those of its sections; `record` returns the
+    passes of one section.
 
     has_gradient   whether the input of the first section requires a gradient
     """
@@ -164,7 +166,7 @@ def joined_sections(
 
 
 def _joined(passes: Iterator[Events]) -> Events:
-    """The events of several passes that follow each other, as one pass."""
+    """Joins the events of consecutive passes into those of one pass."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)
@@ -173,7 +175,7 @@ def _joined(passes: Iterator[Events]) -> Events:
 
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """Joins the PassBytes of the consecutive sections of a stage into that of the whole stage.
+    """Returns the PassBytes of a stage, computed from those of its consecutive sections.
 
     held[i]   what the sections before i keep when i begins, without the input of i
     outs[i]   what is kept of the output of section i

@@ -1,4 +1,4 @@
-"""ShardedModel: the layers of a model as one rank has them, for passes that are recorded."""
+"""ShardedModel: the parts of a model's layers that one rank has, for recording their passes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -30,14 +30,15 @@ from nnmpi.planning.paper.stage import (
 )
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
-"""Collectives in which each rank along tp does the same, so that one recording serves all."""
+"""Collectives in which all ranks along tp do the same, so that a recording of one rank serves
+all."""
 
 
 class ShardedModel(NamedTuple):
-    """A model whose layers are the parts that one rank has, with a recorder of what they do.
+    """A model whose layers are one rank's parts, and a recorder of their exchanges.
 
     variables  the number of each parameter in the graph
-    segments   the stages that were asked for, by their nodes and variables
+    segments   a cache of modules that are stages, by their nodes and parameters
     """
 
     model: Module
@@ -48,7 +49,7 @@ class ShardedModel(NamedTuple):
     segments: dict[tuple[range, tuple[int, ...]], Module]
 
     def segment(self, graph: Graph, stage: StagePart) -> Module:
-        """The module with the layers of a stage."""
+        """Returns a module with the layers of a stage."""
         key = stage.nodes, stage.variables
         if key not in self.segments:
             self.segments[key] = segment(self.model, graph, *key)
@@ -56,7 +57,7 @@ class ShardedModel(NamedTuple):
 
 
 def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """The cache key of a rank's sharded layers."""
+    """Returns the cache key of a rank's sharded layers."""
     parts, at = (a.sharding.layers, sequences_of(a.sharding)), a.mesh.coordinates(rank)
     # the objects must outlive the keys, else another object could get the same id
     a.graph.cache[*map(id, parts)] = parts
@@ -66,8 +67,8 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 
 
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
-    """The layers of a rank in all stages, cached for all arrangements that shard them in the same
-    way."""
+    """Returns the sharded layers of a rank, for all stages. The cache is shared by all arrangements
+    that shard them in the same way."""
     cache, key = a.graph.cache, (*shard_key(a, rank), on)
     if on is not META:  # its arrays have data: do not keep them
         return _make(a, rank, on)
@@ -100,18 +101,18 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """The first rank along tp whose passes of a stage are those of this rank, except for its
-    place."""
+    """Returns the first rank along tp whose passes of a stage do the same as those of `rank`, so
+    that one recording serves both."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 
 
 @cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
-    """For each place along tp, the first place whose parts of a stage have the same lengths, so
-    that one recording serves both.
+    """For each place along tp, returns the first place whose parts of a stage have the same
+    lengths, so that one recording serves both.
 
-    Place 0 is recorded apart: on paper all tokens and classes are 0, and it owns them.
+    Place 0 is recorded separately: on paper all tokens and classes are 0, and place 0 owns those.
     """
     sharding, stage_nodes = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])

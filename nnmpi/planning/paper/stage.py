@@ -1,9 +1,10 @@
-"""PaperStage: a stage that sends what its recorded passes sent, and the types of a recording.
+"""PaperStage: a stage that repeats the exchanges of its recorded passes; and the types of a
+recording.
 
-record    the layers of a rank run forward and backward on arrays without data; recorded are their
-          exchanges, and their calls to batch statistics
-replay    a stage of any rank with the same layers sends the same in each pass of each micro-batch,
-          and computes nothing: so a long list costs little
+record    the layers of a rank run forward and backward on arrays without data; their exchanges, and
+          their calls to batch statistics, are recorded
+replay    the stage of any rank with the same layers makes these exchanges in each pass of each
+          micro-batch, and computes nothing: so a long list costs little
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
 Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
-"""A method of PaperStage that repeats a call of a recorded pass, and its arguments."""
+"""A method of PaperStage that repeats a call of a recorded pass, and the arguments of the call."""
 
 
 class TensorShape(NamedTuple):
@@ -47,21 +48,22 @@ class TensorShape(NamedTuple):
         return cls(t.shape, t.dtype, axis_order(t.array), t.requires_grad)
 
     def tensor(self) -> Tensor:
-        """A new tensor of this shape, without data."""
+        """Makes a tensor of this shape, without data."""
         return Tensor(new_array(self.shape, self.dtype, self.order), self.requires_grad)
 
 
 class PassBytes(NamedTuple):
     """Bytes of the activations of a stage, for one micro-batch.
 
-    enters   of its input
-    inside   kept for the backward pass besides input and output
-    out      of its output, unless that is a loss
-    read, out_read   the parts of input and output that the backward pass of this stage reads
+    enters   its input
+    inside   kept for the backward pass, besides input and output
+    out      its output, unless that is a loss
+    read     the part of its input that its own backward pass reads
+    out_read the part of its output that its own backward pass reads
     through  the part of its input that is also output
     left     kept between the two halves of the backward pass
     more     by pass, how far its peak is above the bytes that are kept when it begins
-    calls    the number of calls of forward and backward pass; 0 if they cannot be replayed
+    calls    the number of function calls of forward and backward pass; 0 if they cannot be replayed
     """
 
     enters: int
@@ -76,8 +78,8 @@ class PassBytes(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """The bytes that the stage keeps from its forward pass to its backward pass; its output,
-        which it sends, only where its backward pass reads it."""
+        """The bytes that the stage keeps from its forward pass to its backward pass. The output
+        counts only if its own backward pass reads it."""
         return self.enters + self.inside + self.out_read
 
 
@@ -85,8 +87,8 @@ NO_BYTES = PassBytes(0, 0, 0, 0, 0)
 
 
 class RecordedExchange(NamedTuple):
-    """An exchange along an axis, with its ranks as places on that axis, so that other ranks can
-    repeat it."""
+    """An exchange along an axis. `places` are the indices of its ranks on that axis, so that other
+    ranks can repeat it."""
 
     axis: str
     exchange: Exchange
@@ -94,7 +96,7 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The log of a pass: how often it made each exchange, and its calls to batch statistics in
+    """The log of a pass: how often it made each exchange, and its calls to batch statistics, in
     order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
@@ -102,8 +104,8 @@ class Events(NamedTuple):
 
 
 class PassEvents(NamedTuple):
-    """The events of the passes of a stage, the bytes that they take, and the outputs of the forward
-    pass.
+    """Everything that the passes of a stage do: their exchanges, the bytes that they need, and the
+    shapes of the outputs.
 
     forward, backward   events of the passes F and B
     inputs, weights     events of the two halves of B: gradients of inputs, gradients of parameters
@@ -118,7 +120,7 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """Records what the running pass of a stage sends: exchanges, and calls to batch statistics."""
+    """Records the exchanges of the running pass of a stage, and its calls to batch statistics."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -127,14 +129,14 @@ class PassRecorder:
         self._calls.append((do, arguments))
 
     def drain(self) -> Events:
-        """Returns the events that were recorded since the last call, and forgets them."""
+        """Returns the events that were recorded since the last call, and clears them."""
         events = Events(self.exchanges, self._calls)
         self.exchanges, self._calls = Counter(), []
         return events
 
 
 class ExchangeRecorder(StepLog):
-    """A StepLog that passes each exchange on to a PassRecorder, with its ranks as places along the
+    """A StepLog that passes each exchange to a PassRecorder, with its ranks as indices along the
     axis."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
@@ -147,7 +149,7 @@ class ExchangeRecorder(StepLog):
 
 
 def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
-    """An array without data on META; on other backends zeros for integers (classes, tokens,
+    """Makes an array without data on META. On other backends: zeros for integers (classes, tokens,
     lengths), and small random floats, like weights, which do not overflow."""
     if on is META:
         return on.xp.empty(shape, dtype)
@@ -157,8 +159,8 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class SharedMemoryStore(SingleStore):
-    """A store of one parameter, on which ops run as on one whose memory serves other parameters
-    too."""
+    """A store of one parameter, for which ops take the same code path as for a store whose memory
+    other parameters share."""
 
     rotates = is_shared = True
 
@@ -183,7 +185,8 @@ class RecordedStats:
 
 
 class PaperRoot(JoinedOutputs):
-    """The outputs of a stage on paper; a backward pass from them replays the recorded one."""
+    """The outputs of a stage on paper. A backward pass from them replays the recorded backward
+    pass."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -196,13 +199,14 @@ class PaperRoot(JoinedOutputs):
         self.requires_grad = True
 
     def begun(self, seed: Any) -> "_RestOfPass":  # type: ignore[override]
-        """The whole backward pass."""
+        """Returns the whole backward pass, to be replayed."""
         return _RestOfPass(self._stage, self._events.backward, self._stats, self._give_back)
 
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, until: Any = None, **options: Any
     ) -> "_RestOfPass":
-        """Replays the first half of the backward pass; returns the second one."""
+        """Replays I, the first half of the backward pass; returns W, the second half, to be
+        replayed."""
         self._stage.replay(self._events.inputs, self._stats)
         self._give_back()
         return _RestOfPass(self._stage, self._events.weights, self._stats, lambda: None)
@@ -213,7 +217,7 @@ class PaperRoot(JoinedOutputs):
 
 
 class _RestOfPass(NamedTuple):
-    """A backward pass, or its second half: the gradients of parameters."""
+    """A backward pass to be replayed: all of it, or W, its second half."""
 
     stage: "PaperStage"
     events: Events
@@ -221,11 +225,11 @@ class _RestOfPass(NamedTuple):
     end: Callable[[], None]
 
     def leaves(self) -> Sequence[Any]:
-        """Returns none: on paper, nobody uses others than parameters."""
+        """Returns an empty sequence: on paper only parameters need gradients."""
         return ()
 
     def in_parts(self, parts: Sequence[object], *others: object) -> Iterator[None]:
-        """Replays the pass in the first of its parts, and stops between them."""
+        """Replays all of the pass in the first of its parts; yields between the parts."""
         self.stage.replay(self.events, self.stats)
         self.stage.note_gradients()
         yield from (None for _ in parts[1:])
@@ -239,8 +243,8 @@ def _pass() -> Pass:
 class PaperStage(Module):
     """A stage that repeats its recorded passes, with the parameters of any rank.
 
-    recorded     returns the events of passes over n samples
-    comms        of this rank, by axis
+    recorded     a function of n: the events of passes over n samples
+    comms        the Comms of this rank, by axis
     """
 
     _recorded: Callable[[int], PassEvents]
@@ -269,7 +273,8 @@ class PaperStage(Module):
         return PaperRoot(self, events, outputs, leaves)
 
     def replay(self, events: Events, stats: BatchStats) -> None:
-        """Repeats what a pass sends."""
+        """Logs the exchanges of a recorded pass again, and repeats its calls to batch
+        statistics."""
         vars(self).update(_stats=stats)
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
@@ -277,22 +282,22 @@ class PaperStage(Module):
             do(self, *arguments)
 
     def note_gradients(self) -> None:
-        """Notes that all parameters have gradients."""
+        """Marks all parameters as having gradients."""
         for p in self._parameters.values():
             p.has_grad = True
 
     # ---- calls
 
     def moments(self, local: Moments) -> None:
-        """Asks the batch statistics for moments over all ranks."""
+        """Calls the batch statistics for moments over all ranks."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Asks the batch statistics for sums over all ranks."""
+        """Calls the batch statistics for sums over all ranks."""
         self._stats.sum(sums)
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:
-        """Logs a recorded exchange among the ranks of this stage."""
+        """Logs a recorded exchange, `times` times, among the ranks of this stage."""
         axis, exchange, places = recorded
         if recorded not in self._exchanges:
             comm = self._comms[axis]

@@ -1,5 +1,5 @@
-"""Twins: ranks along pp, tp and dp with the same step except for their places; only one of them
-runs on paper.
+"""Twins: ranks whose steps are equal except for their coordinates along pp, tp and dp. Only one of
+them runs on paper.
 
 pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages of four are twins
 """
@@ -18,8 +18,8 @@ from nnmpi.planning.paper.sharded_model import places_recorded
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:
-    """The rank whose step on paper stands for the step of `rank`: the first one asked for that has
-    the same facts, or `rank` itself."""
+    """Returns the rank whose step on paper stands for the step of `rank`: the first one, of the
+    ranks asked for so far, with the same facts; or `rank` itself."""
     is_alone = len(a.mesh.group(rank, "pp", "tp")) == 1 if rank < a.mesh.size else True
     is_plain = a.strategy.name in ("pipeline", "replicas") and not a.strategy.program
     if is_alone or not is_plain or a.sharding.owned.nodes:
@@ -29,13 +29,13 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
 
 @cached
 def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
-    """The twins that are known so far: for each set of facts, the first rank that had them."""
+    """Returns a cache, empty at first: for each set of facts, the first rank that had them."""
     return {}
 
 
 def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
-    """Yields everything that the step of a rank depends on, numbered by this rank's own variables
-    and stages: ranks that yield the same facts are twins."""
+    """Yields everything that the step of a rank depends on. Parameters and stages are numbered
+    within the rank, so that twins yield the same facts."""
     at, held = a.mesh.coordinates(rank), a.model_on(rank)
     places = {variable.variable: i for i, variable in enumerate(held.trained)}
     stages = {s: i for i, s in enumerate(held.stages)}
@@ -75,8 +75,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
 
 
 def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
-    """How nodes divide the ranks of a group, and the place of `rank` on its own node, in a form
-    that is equal for twins."""
+    """Returns how nodes divide a group of ranks, and whether `rank` is the first on its node, in a
+    form that is equal for twins."""
     nodes = [a.cluster.nodes[r] for r in group]
     numbers = {node: i for i, node in enumerate(dict.fromkeys(nodes))}
     near = a.cluster.near(rank, group)
@@ -86,8 +86,8 @@ def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
 
 
 def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchange:
-    """The exchange of `rank` that corresponds to an exchange of its twin `source`: the group and
-    the stage are moved, the rest is the same."""
+    """Converts an exchange of the twin `source` to the same exchange of `rank`: replaces the group
+    and the stage."""
     is_message = exchange.operation is Collective.MESSAGE
     group = _moved_group(a, exchange.group, source, rank, is_message)
     stages = dict(zip(a.model_on(source).stages, a.model_on(rank).stages, strict=True))
@@ -98,7 +98,8 @@ def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchang
 def _moved_group(
     a: Arrangement, group: tuple[int, ...], source: int, rank: int, is_message: bool
 ) -> tuple[int, ...]:
-    """The ranks that are to `rank` what the ranks of a group are to `source`."""
+    """Returns the ranks whose coordinates relative to `rank` are those of `group` relative to
+    `source`."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
     members = [a.mesh.coordinates(r) for r in group]
     for axis in (*MODEL, "dp"):
