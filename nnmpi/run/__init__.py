@@ -1,6 +1,7 @@
-"""Training: from options and data to a session and its loop.
+"""Training: makes a session (ranks with model and optimizer) from options and data, and runs its
+loop.
 
-In this room: `Trainer`, `setup` (data, model, optimizer), sessions, the loop of epochs and steps,
-and add-ons that need a session or a model, such as recovery after the loss of ranks.
-Elsewhere: files and reports (`io`); the choice of a strategy, which only `parallel` knows.
+This folder contains `Trainer`, `setup` (data, model, optimizer), sessions, the loop of epochs and
+steps, and add-ons that need a session or a model, such as recovery after the loss of ranks. Files
+and reports are in `io`; the choice of a strategy is in `parallel`.
 """

@@ -16,7 +16,7 @@ from nnmpi.distributed import environment
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options in front of the script."""
+    """Returns a parser of the options in front of the script."""
     options = argparse.ArgumentParser(prog="python -m nnmpi.run", description=__doc__)
     options.add_argument(
         "--nproc-per-node", "--nproc_per_node", type=int, default=1, help="ranks on this host"
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def command(given: argparse.Namespace) -> list[str]:
-    """The command of mpirun that starts the ranks."""
+    """Returns the mpirun command that starts the ranks."""
     beside = shutil.which("mpirun", path=os.path.dirname(sys.executable))
     launcher = beside or shutil.which("mpirun") or shutil.which("mpiexec")
     if launcher is None:
@@ -42,7 +42,7 @@ def command(given: argparse.Namespace) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Starts the ranks, or runs the script as one of them."""
+    """Starts the ranks or, if this process is one of them, runs the script."""
     given = parser().parse_args(arguments)
     if not has_launcher():
         ranked = command(given)

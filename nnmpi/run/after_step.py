@@ -1,4 +1,4 @@
-"""Functions that follow a step of a run."""
+"""Functions that a run calls after each step: reports, samples of text, evaluation, checkpoints."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,12 +10,12 @@ from nnmpi.run.training import Sampler, StepHook, Training
 
 
 def after_step(trainer: Training) -> list[StepHook]:
-    """The functions that follow each step in this session."""
+    """Returns the functions that this session calls after each step."""
     return trainer.supervisor.around(trainer, [*_hooks(trainer)])
 
 
 def _hooks(trainer: Training) -> Iterator[StepHook]:
-    """Yields a function for each feature that is on."""
+    """Yields a function for each feature that is on, in the order in which they are called."""
     config = trainer.config
     if config.check_copies:
         yield every(config.check_copies, trainer, trainer.session.check_copies)
@@ -33,8 +33,8 @@ def _hooks(trainer: Training) -> Iterator[StepHook]:
 
 
 def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
-    """A hook that acts each time the run has made so many more steps; a result may be of several
-    steps."""
+    """Returns a hook that calls `act` each time the run has made `steps` more steps. One result may
+    stand for several steps, so the hook compares step numbers instead of counting calls."""
     # if a loss interrupted the work after a step, that step is followed again
     last = trainer.run.state.step - (trainer.run.unfollowed is not None)
 
@@ -56,7 +56,8 @@ def _progress(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports a step, with means over the steps since the last one that was reported."""
+    """Reports a step if its event is due (--log-every), with means over the steps since the last
+    event."""
     run, session = trainer.run, trainer.session
     if not run.logs_step:
         return
@@ -69,14 +70,14 @@ def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _sample(trainer: Training, sampler: Sampler) -> None:
-    """Reports a text sampled from the model."""
+    """Reports a text that the model generates."""
     step, text = trainer.run.state.step, sampler.text(trainer.session)
     trainer.run.report_event("sample", {"event": "sample", "step": step, "text": text})
 
 
 def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Calls on_step of callbacks; ranks that make steps together then compare the settings that
-    callbacks may have changed."""
+    """Calls on_step of callbacks. Then ranks that take their steps together compare the settings
+    that callbacks may have changed."""
     call(trainer, "on_step", {"event": "step", "step": result.state.step, "loss": loss})
     if trainer.session.arrangement.steps_together:
         compare_settings(trainer)

@@ -1,22 +1,26 @@
-"""Callbacks, which run a user's code between steps and epochs; settings that they may change.
+"""Callbacks, which run a user's code between steps and epochs; and the settings that they may
+change.
 
     on_log(trainer, event)       after each step that the log reports (--log-every)
     on_step(trainer, event)      after each step, once its loss is known
     on_evaluate(trainer, event)  after each evaluation: of an epoch, or by --evaluate-every
     on_epoch(trainer, event)     after each epoch and its evaluation
     on_end(trainer, event)       after the run
-    state_dict()                 its state for a checkpoint: numbers, texts, arrays, lists, dicts
+    state_dict()                 returns its state, for a checkpoint: numbers, texts, arrays, lists,
+                                 dicts
     load_state_dict(state)       restores that state in a run that is resumed
 
-A callback is an object with any of the first five. Every rank calls it with an event of the same
-values, except for times and rates, so that all ranks decide alike. An exception in it ends the run
-on all ranks. A checkpoint keeps the state of rank 0's callback, and all ranks load it.
+A callback is an object with at least one of the first five methods. Every rank calls it with an
+event of the same values, except for times and rates, so that all ranks decide alike. An exception
+in it ends the run on all ranks. A checkpoint stores the state of rank 0's callback, and all ranks
+load it.
 
 Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
-of parameters; callbacks change them alike on all ranks. Ranks compare them when an epoch begins,
-and after each evaluation within an epoch and each on_step. Change none in on_log, which costs no
-message. With parameter servers and `pipedream` ranks take steps at different times: there, change
-settings, evaluate, save and take snapshots in on_epoch.
+of parameters. Callbacks must change them in the same way on all ranks. Ranks compare them when an
+epoch begins, after each evaluation within an epoch, and after each on_step. They do not compare
+after on_log, which costs no message: change no settings there. With parameter servers and
+`pipedream` ranks take steps at different times: then change settings, evaluate, save and take
+snapshots in on_epoch only.
 """
 
 from collections import defaultdict
@@ -37,7 +41,8 @@ OCCASIONS = ("on_log", "on_step", "on_evaluate", "on_epoch", "on_end")
 
 
 def check_callbacks(objects: Iterable[object]) -> list[object]:
-    """The callbacks as a list; raises ValueError for an object without any of the methods."""
+    """Returns the callbacks as a list; raises ValueError for an object without any of the
+    methods."""
     if not isinstance(objects, Iterable):
         raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
     callbacks = list(objects)
@@ -51,7 +56,7 @@ def check_callbacks(objects: Iterable[object]) -> list[object]:
 
 
 def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The class name and state of each callback that has a state."""
+    """Returns (class name, state) for each callback that has a state_dict."""
     return [
         (type(callback).__name__, callback.state_dict())
         for callback in callbacks
@@ -60,7 +65,8 @@ def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> None:
-    """Restores the states of callbacks; raises ValueError if the states belong to other classes."""
+    """Restores the states of callbacks; raises ValueError if the class names are not those of the
+    callbacks."""
     with_state = [callback for callback in callbacks if _has_state(callback)]
     here, saved = [type(callback).__name__ for callback in with_state], [name for name, _ in states]
     if here != saved:
@@ -84,8 +90,8 @@ SCHEDULE = "what the schedule returns"
 
 
 def plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group of an optimizer that ranks can compare, with arrays and scalars as
-    Python numbers."""
+    """Returns the options of an optimizer's group that ranks can compare: all but `params`, with
+    arrays and scalars as Python numbers."""
     options = {name: _of_python(value) for name, value in group.items() if name != "params"}
     return {name: value for name, value in options.items() if isinstance(value, PLAIN)}
 
@@ -98,8 +104,8 @@ def _of_python(value: Any) -> Any:
 
 
 class Settings:
-    """The settings of this rank that callbacks may change; they start with the changes of a
-    snapshot."""
+    """The settings of this rank that callbacks may change. Settings that were changed before a
+    snapshot start with the changed values."""
 
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
@@ -111,12 +117,13 @@ class Settings:
         self._digest = 0
 
     def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
-        """The current `requires_grad` of each parameter, and the options of each group."""
+        """Returns the current `requires_grad` of each parameter, and the options of each group."""
         trained = [p.requires_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
 
     def change(self, changes: Changes) -> None:
-        """Restores the initial values of all settings, except for the given changes."""
+        """Applies the given changes to the settings, and restores all other settings to their
+        initial values."""
         trained, groups = self._start
         for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
             p.requires_grad = is_trained and path not in changes.frozen
@@ -131,7 +138,7 @@ class Settings:
 
     @property
     def changes(self) -> Changes:
-        """The settings that differ from their initial values."""
+        """The settings that differ from their initial values, as Changes."""
         (was, groups), (trained, others) = self._start, self._current()
         both = zip(self._parameters, was, trained, strict=True)
         return Changes(
@@ -144,14 +151,15 @@ class Settings:
 
     @property
     def unchanged(self) -> Changes:
-        """The value of `changes` if nothing has changed."""
+        """The Changes that mean that no setting has changed."""
         return Changes(tuple({} for _ in self._start[1]))
 
     def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:
         """Raises AgreedError, on all ranks, if the settings of ranks differ. Every rank calls it.
 
-        If nothing differs, it costs one small message. `when` is the occasion that the remedy
-        names; `factors` are those of a user's schedule for the next steps.
+        If no setting differs, the call costs one small message. `when` is a phrase for the error
+        message; `factors` are the next values of a user's learning rate schedule, which are
+        compared too.
         """
         settings, added = self._current(), len(self._optimizer.parameters) - self._count
         seen = (settings, factors, added)

@@ -1,4 +1,5 @@
-"""Calls of callbacks after steps, evaluations, epochs and the run, and what these change."""
+"""Calls callbacks after steps, evaluations, epochs and the run, and compares the settings that they
+may change."""
 
 from collections.abc import Sequence
 
@@ -15,8 +16,8 @@ def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> None:
 
 
 def call(trainer: Training, occasion: str, event: Event) -> None:
-    """Calls a method of all callbacks, except for calls that were completed before a rank was
-    lost."""
+    """Calls the method `occasion`, such as "on_step", of all callbacks, except for calls that were
+    completed before a rank was lost."""
     run, step = trainer.run, trainer.run.state.step
     for i, callback in enumerate(trainer.callbacks):
         position = event_position(step, occasion, i)

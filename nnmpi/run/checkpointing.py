@@ -1,5 +1,4 @@
-"""Checkpoints: when a run writes checkpoints, what they contain besides a snapshot, and how it is
-suspended."""
+"""Checkpoints: writes the checkpoints of a run when they are due, and suspends the run."""
 
 import os
 import sys
@@ -29,20 +28,21 @@ from nnmpi.run.session import Session
 from nnmpi.run.setup.models import facts_of
 
 ALL = sys.maxsize
-"""The number of checkpoints to keep where the user writes each one explicitly."""
+"""The number of checkpoints to keep in a directory where the user asks for each one: all of
+them."""
 
 
 class UnusableDirectoryError(AgreedError, ValueError):
-    """Checkpoints cannot be written to the directory of the config."""
+    """The directory for checkpoints in the config cannot be written to."""
 
 
 class Checkpoints:
-    """The checkpoints of a run, if it has a directory for them; every rank calls the methods,
-    between the same steps.
+    """Writes the checkpoints of a run, if it has a directory for them. Every rank calls the
+    methods, between the same steps.
 
     times       when checkpoints are due
-    facts       returns facts besides options, which are compared when the run is resumed
-    callbacks   of the run; a checkpoint has the states of those that have one
+    facts       returns facts, besides options, that are compared when the run is resumed
+    callbacks   the callbacks of the run; a checkpoint stores the state of each that has one
     newest      the step of the newest checkpoint that was written and reported, unless the run went
                 back to an earlier step; -1: none
     """
@@ -66,7 +66,7 @@ class Checkpoints:
         self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
-        """Prepares for a run, whose checkpoints go to the directory of the config."""
+        """Prepares to write checkpoints of a run to the directory in its config."""
         config, self._is_first = self._config, comm.rank == 0
         if not config.checkpoint_dir:
             return
@@ -80,15 +80,16 @@ class Checkpoints:
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
-        """The best metric of the checkpoints up to the current step, on rank 0: of a run that is
-        resumed or that makes steps again."""
+        """Returns the best metric among the checkpoints up to the current step, on rank 0. There
+        are some if the run was resumed, or if it repeats steps."""
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
         return best_until(directory, self._run.state.step, self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """Starts a checkpoint after a step if one is due, and reports one that has been written."""
+        """Starts a checkpoint after a step if one is due, and reports one that has been written
+        meanwhile."""
         if self._writer is None:
             return
         run, times, step = self._run, self._times, result.state.step
@@ -109,8 +110,8 @@ class Checkpoints:
         return self._writer is not None and self._is_first and is_wanted
 
     def after_epoch(self, session: Session, is_due: bool) -> None:
-        """Starts a checkpoint after the evaluation of an epoch, if `is_due` (a rank requests one),
-        if one is due by options, or if the epoch is the best so far."""
+        """Starts a checkpoint after the evaluation of an epoch if `is_due` (a rank requests one),
+        if the options ask for one, or if the metric of --keep-best is the best so far."""
         if self._writer is None:
             return
         run, times = self._run, self._times
@@ -122,8 +123,8 @@ class Checkpoints:
         self._report(self._writer.finish() if served else self._writer.poll())
 
     def _is_best(self, comm: Comm) -> bool:
-        """True if the model was evaluated now, and has the best value so far of the metric of
-        --keep-best; on all ranks alike."""
+        """True, on all ranks, if the model was just evaluated and the metric of --keep-best is the
+        best so far."""
         name, best, metrics = self._config.keep_best, self._best, self._run.measured
         if name is None or not metrics:
             return False
@@ -136,7 +137,7 @@ class Checkpoints:
     # ---- writing
 
     def _start(self, session: Session, complete: bool = False) -> Writer:
-        """Starts to write a checkpoint of this step, once the previous one is written."""
+        """Starts to write a checkpoint of this step, after waiting for the previous one."""
         assert self._writer is not None
         self._report(self._writer.finish())
         clock = session.comm.system.clock
@@ -150,7 +151,8 @@ class Checkpoints:
         return self._writer
 
     def about(self, session: Session, complete: bool = False) -> RunFacts:
-        """The facts that a checkpoint contains besides a snapshot."""
+        """Returns what a checkpoint contains besides a snapshot: facts, the log's length,
+        callbacks, times."""
         run = self._run
         return RunFacts(
             complete,
@@ -169,7 +171,7 @@ class Checkpoints:
         )
 
     def _report(self, result: WriteResult | None) -> None:
-        """Reports a checkpoint that was written, or why it could not be written."""
+        """Reports that a checkpoint was written, or why it was not."""
         if result is None or self._writer is None:
             return
         self._times.written(result.seconds)
@@ -187,7 +189,7 @@ class Checkpoints:
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
-        """Forgets checkpoints of later steps when the run goes back to a step."""
+        """Forgets checkpoints of later steps, when the run goes back to `step`."""
         self.newest, self._reported = min(self.newest, step), min(self._reported, step)
         self._pending_step = -1
         if step < 0:
@@ -196,8 +198,8 @@ class Checkpoints:
     # ---- the end of a run
 
     def suspend(self, session: Session) -> Event:
-        """Writes the last checkpoint of a run that has steps left; returns the fields that its last
-        event gets."""
+        """Writes the last checkpoint of a run that has steps left; returns the fields about it for
+        the last event."""
         if self._writer is None:
             return {}
         run, path = self._run, self._last(session, complete=False)
@@ -205,9 +207,8 @@ class Checkpoints:
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
-        """Waits for the checkpoint that is being written; returns the fields on checkpoints of the
-        last event. The checkpoint of `end` is not counted: it is written after that event, whose
-        end in the log it has."""
+        """Waits for the checkpoint that is being written; returns the fields on checkpoints for the
+        last event. The count lacks the checkpoint of `end`, which is written after that event."""
         if self._writer is None:
             return {}
         self._report(self._writer.finish())
@@ -230,13 +231,13 @@ class Checkpoints:
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
-        """Ends writing after a run that ended on all ranks alike."""
+        """Stops writing checkpoints, after a run that has ended on all ranks in the same way."""
         if self._writer is not None:
             self._report(self._writer.close())
             self._writer = None
 
     def abandon(self) -> None:
-        """Ends writing after a run that ended on this rank alone."""
+        """Stops writing checkpoints, after a run that has ended on this rank alone."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -257,8 +258,8 @@ class Checkpoints:
 
 
 def path_of(result: WriteResult | None) -> str:
-    """The path of a checkpoint that was written; raises NotSavedError, on all ranks, if it was
-    not."""
+    """Returns the path of a checkpoint that was written; raises NotSavedError, on all ranks, if
+    writing failed."""
     assert result is not None
     if result.problem:
         raise NotSavedError(

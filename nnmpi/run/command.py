@@ -1,4 +1,5 @@
-"""Runs commands that are started on several ranks: their arguments, errors and output."""
+"""Runs commands on several ranks: parses their arguments, reports errors, and lets one rank
+print."""
 
 import argparse
 import sys
@@ -18,8 +19,9 @@ def run_on_ranks(
     arguments: Sequence[str] | None,
     memory: str,
 ) -> int:
-    """Runs a command on every rank of the job, and returns its exit status; an error is printed as
-    one line on stderr, by one rank. `memory` is the remedy where memory is too small."""
+    """Runs a command on every rank of the job, and returns its exit status. One rank prints an
+    error as one line on stderr; `memory` is the advice that this line gives if memory is too
+    small."""
 
     def of_job() -> int:
         comm = job()
@@ -41,5 +43,5 @@ def run_on_ranks(
 
 
 def rank_0_prints(comm: Comm) -> AbstractContextManager[Any]:
-    """A context in which only rank 0 prints to standard output."""
+    """Returns a context in which only rank 0 prints to standard output."""
     return redirect_stdout(sys.stdout if comm.rank == 0 else StringIO())

@@ -1,7 +1,8 @@
 """Closes the sessions of Trainers that the program has dropped without calling `close`.
 
-Ranks free what they share all together, so a rank cannot do it alone when it drops a Trainer, as in
-a loop over learning rates. The next Trainer does it, for the sessions that all ranks have dropped.
+Ranks free shared memory and communicators together, so one rank cannot do it alone when it drops a
+Trainer, as in a loop over learning rates. The next Trainer closes the sessions that all ranks have
+dropped.
 """
 
 import weakref
@@ -16,10 +17,10 @@ from nnmpi.parallel.strategy import Strategy
 
 
 class Sessions:
-    """The sessions of one Comm, by their numbers, which are equal on all ranks.
+    """The sessions of one Comm. Each has a number, which is equal on all ranks.
 
-    opened   how many there have been
-    dropped  by number, the function that closes a session whose Trainer this rank has dropped
+    opened   how many sessions there have been
+    dropped  by number, functions that close the sessions whose Trainers this rank has dropped
     """
 
     def __init__(self) -> None:
@@ -27,13 +28,13 @@ class Sessions:
 
 
 SESSIONS = "nnmpi.run.sessions"
-"""The attribute of a Comm: the function that closes a session knows the Comm, so both are garbage
-together."""
+"""The name of the Comm's attribute with its Sessions. Functions that close a session refer to the
+Comm, so as its attribute both become garbage together."""
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
-    """Registers `close` for when `owner`, a session, is garbage collected; returns a function that
-    cancels it. Every rank calls it."""
+    """Registers `close`, to be called after `owner`, a session, was garbage collected on all ranks;
+    returns a function that cancels this. Every rank calls it."""
     if comm.size == 1:  # one rank shares nothing, and may free its memory at any time
         return lambda: None
     sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())

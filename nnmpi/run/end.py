@@ -1,4 +1,4 @@
-"""The end of a run: what is not finite, its last event, the file of --save, and errors."""
+"""The end of a run: a loss that is not finite, the last event, the file of --save, and errors."""
 
 import math
 from contextlib import suppress
@@ -20,7 +20,7 @@ class DivergedError(AgreedError):
 
 
 def check_finite(session: Session, quantity: str, value: float, step: int) -> None:
-    """Raises DivergedError if a loss is NaN or infinite."""
+    """Raises DivergedError if `value`, the loss that `quantity` names, is NaN or infinite."""
     if not math.isfinite(value):
         base, lr = session.optimizer.param_groups[0]["lr"], session.last_lr
         remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
@@ -35,7 +35,8 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 
 
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
-    """The last event of a run; every rank calls it. `written` are the fields on checkpoints."""
+    """Returns the last event of a run; every rank calls it. `written` are its fields on
+    checkpoints."""
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
 
     digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}
@@ -85,11 +86,8 @@ def save(session: Session) -> None:
 
 
 def rescue(session: Session, error: Exception) -> None:
-    """Saves the model after an error on this rank, if its values are whole and no other rank
-    changes them.
-
-    Of several ranks, others may have made the step in which this rank failed.
-    """
+    """Saves the model after an error on this rank, if its values are complete and no other rank
+    changes them. With several ranks, others may have made the step in which this rank failed."""
     if session.is_closed:
         return
     run, comm = session.run, session.comm
@@ -105,8 +103,9 @@ def rescue(session: Session, error: Exception) -> None:
 
 
 def fail(trainer: Training, error: BaseException) -> None:
-    """Reports that the run has failed. After an error that all ranks have found, the checkpoint
-    that is being written is finished; before the last step, the session is closed too."""
+    """Reports that the run has failed. After an error that all ranks know, it first completes
+    the checkpoint that is being written and, unless the run has made its last step, closes the
+    session."""
     if isinstance(error, AgreedError) and trainer.run.is_running:
         with suppress(RankLost, LostOutputError):
             trainer.checkpoints.close()

@@ -1,5 +1,5 @@
-"""Evaluations of the model in training: at the end of each epoch, and with --evaluate-every within
-epochs."""
+"""Evaluates the model during training: after each epoch, and with --evaluate-every between
+steps."""
 
 import numpy as np
 
@@ -11,16 +11,16 @@ from nnmpi.run.training import Training
 
 
 def evaluate(trainer: Training) -> Event:
-    """The loss and metrics on the test split; every rank calls it. Raises DivergedError if the loss
-    is not finite."""
+    """Evaluates the model on the test split, and returns the loss and metrics; every rank calls it.
+    Raises DivergedError if the loss is not finite."""
     setup, test = trainer.setup, trainer.session.evaluate()
     end.check_finite(trainer.session, "test loss", test.mean_loss, trainer.run.state.step)
     return tested(setup.dataset, setup.loss, test)
 
 
 def evaluate_step(trainer: Training) -> None:
-    """Evaluates the model after a step and reports the result, unless an epoch ends here and is
-    evaluated next; a callback that stops the run then ends it on all ranks."""
+    """Evaluates the model after a step and reports the result, unless the epoch ends here, since it
+    is evaluated next. If a callback stops the run meanwhile, it ends on all ranks."""
     run = trainer.run
     if run.state.batch == 0 or not run.has_more:
         return
@@ -35,7 +35,7 @@ def evaluate_step(trainer: Training) -> None:
 
 
 def evaluation_event(trainer: Training) -> Event:
-    """The event of the evaluation after the last step."""
+    """Returns the event of the evaluation that followed the last step."""
     run = trainer.run
     at = {"step": run.state.step, "steps": run.total_steps, "epoch": run.position}
     measured = {key: value for key, value in run.measured.items() if key != "loss"}
@@ -43,8 +43,8 @@ def evaluation_event(trainer: Training) -> Event:
 
 
 def requests(trainer: Training) -> list[bool]:
-    """Three flags: some rank wants to stop the run, to suspend it, to write a checkpoint. While
-    steps are made again, no rank stops a run that is not stopped already."""
+    """Returns three flags: some rank wants to stop the run, to suspend it, to write a checkpoint.
+    While steps are repeated after a loss, ranks cannot ask for a stop."""
     run, is_due = trainer.run, trainer.checkpoints.is_due()
     # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
     may_stop = run.is_stopped or not run.is_behind

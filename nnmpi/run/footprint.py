@@ -1,4 +1,5 @@
-"""Footprint: how much the process of a rank has grown, for comparison with what was predicted."""
+"""Footprint: how much the memory of a rank's process has grown, for comparison with the
+prediction."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ PROCESS = Path("/proc/self")
 
 
 class Footprint:
-    """Measures how much a rank's process grows, from before its model is made."""
+    """Measures how much a rank's process grows, starting before its model is made."""
 
     def __init__(self) -> None:
         with suppress(OSError):
@@ -18,7 +19,8 @@ class Footprint:
         self._resident = memory("VmRSS")
 
     def event(self, sent: AxisTraffic | None) -> Event:
-        """The fields of the last event on the memory and the messages of this rank, where known."""
+        """Returns the fields of the last event about the memory of this rank and the messages that
+        it has sent."""
         # Linux updates its counters in batches, so the peak may lag behind
         grown = max(memory("VmHWM") - self._resident, 0)
         known = {"memory_bytes": grown} if self._resident else {}
@@ -26,7 +28,7 @@ class Footprint:
 
 
 def memory(name: str) -> int:
-    """Resident bytes of this process, now (`VmRSS`) or at most (`VmHWM`); 0 where there is no
+    """Returns the resident bytes of this process, now (`VmRSS`) or at most (`VmHWM`); 0 without
     Linux."""
     with suppress(OSError):
         for line in (PROCESS / "status").read_text().splitlines():

@@ -1,8 +1,8 @@
 """The training loop: epochs, their steps and evaluation, and the end of a run.
 
-    epoch ─► step ─► what follows it (`after_step.py`) ─► step ... ─► evaluation ─► epoch ... ─► end
+    epoch ─► step ─► hooks (`after_step.py`) ─► step ... ─► evaluation ─► epoch ... ─► end
 
-It reads `trainer.session` each time, because a callback may end the session and open another.
+The loop reads `trainer.session` each time, because a callback may end the session and open another.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def train(trainer: Training) -> Event:
 
 
 def _epochs(trainer: Training) -> None:
-    """Runs all remaining epochs, or suspends the run."""
+    """Runs the remaining epochs, and suspends the run if a rank has asked for that."""
     run = trainer.run
     while not run.is_evaluated:
         _epoch(trainer)
@@ -90,7 +90,7 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
 
 
 def _follow(trainer: Training, following: Iterable[StepHook], result: StepResult) -> None:
-    """Counts a step that was made, and does the work that follows it."""
+    """Counts a completed step, and calls the hooks that follow it."""
     run, loss = trainer.run, mean(result.loss, result.divisor)
     end.check_finite(trainer.session, "loss", loss, result.state.step)
     if result is not run.unfollowed:  # otherwise it is counted already
@@ -132,8 +132,8 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 
 def _suspends(trainer: Training) -> bool:
-    """True if a run that is stopped is to be suspended: a rank has asked for it, or none that is
-    left has asked for anything, and one that was lost may have."""
+    """True if a run that has stopped is to be suspended: if a rank has asked for that, or if no
+    remaining rank has asked for a stop, since then a lost rank may have asked to suspend."""
     stops, suspends, _ = requests(trainer)
     suspends = suspends or (not stops and bool(trainer.config.checkpoint_dir))
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost

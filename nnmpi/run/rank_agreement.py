@@ -29,13 +29,13 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
 
 MAX_BYTES = 16 << 20
-"""The bytes of an array, or of a file, that are compared: of a larger array every k-th row, of a
-larger file blocks at equal distances."""
+"""The most bytes of an array or file that ranks compare. Of a larger array they compare every k-th
+row, of a larger file blocks at equal distances."""
 
 STRETCH = 1 << 16  # bytes
 
 MAY_DIFFER = ("data_dir", "save", "log", "json", "quiet")
-"""Options that may differ between ranks: paths, and where output goes."""
+"""Options that may differ between ranks: paths, and where output is written."""
 
 OPTIONS = "start all ranks with the same options"
 FILES = "let all ranks read the same files, or copies of them"
@@ -44,12 +44,12 @@ MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
 Compared: TypeAlias = tuple[str, Any, str]
-"""A thing that must be equal on all ranks: its name, its value, which is compared by its repr, and
-the remedy."""
+"""An item that must be equal on all ranks: its name, its value (compared by `repr`), and the remedy
+for an error message."""
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
-    """Raises on all ranks if options or data differ.
+    """Raises an error on all ranks if their options or data differ.
 
     Every rank calls it before anything else that communicates depends on them.
     """
@@ -66,15 +66,16 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
 
 def digest_of(dataset: Dataset) -> str:
-    """A digest of a data set, of the samples and labels that ranks compare."""
+    """Returns a hash of a data set: of the rows of samples and labels that ranks compare."""
     splits = (dataset.train, dataset.test)
     described = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
     return f"{_digest(repr(described).encode()):016x}"
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
-    """Raises on all ranks if their options differ, if their snapshots are of different steps, or if
-    only some ranks know figures that the others would measure again.
+    """Raises an error on all ranks if ranks that open a session on snapshots have different options
+    or snapshots of different steps, or if some of them lack figures that would have to be measured
+    again.
 
     Every rank calls it before anything else that communicates depends on them.
     """
@@ -84,25 +85,27 @@ def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[
 
 
 def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
-    """Raises on all ranks if one of the named values differs between ranks. Every rank calls it."""
+    """Raises an error on all ranks if one of the named values differs between ranks. Every rank
+    calls it."""
     check_same(comm, _given(given, remedy))
 
 
 def check_weights(comm: Comm, path: str) -> None:
-    """Raises on all ranks if the weights of --load differ between ranks. Every rank calls it."""
+    """Raises an error on all ranks if the weights of --load differ between ranks. Every rank calls
+    it."""
     remedy = "name a safetensors file, one of torch.save, or a folder of GPT-2 or Llama"
     check_files(comm, f"--load {shown(path)}", lambda: files_of(model_file(path).source), remedy)
 
 
 def check_files(comm: Comm, label: str, files: Callable[[], list[Path]], remedy: str) -> None:
-    """Raises on all ranks if files differ between ranks, or cannot be read on one of them: the
-    error then ends with `remedy`. Every rank calls it."""
+    """Raises an error on all ranks if files differ between ranks, or cannot be read on one of them;
+    the second error ends with `remedy`. Every rank calls it."""
     digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in files()])
     check_same(comm, [(label, digests, FILES)])
 
 
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
-    """The size of a file, and a digest of the blocks that are compared."""
+    """Returns the size of a file, and a hash of the blocks that are compared."""
     digest = hashlib.blake2b(digest_size=8)
     with reading(path, remedy):
         check_regular(path)
@@ -115,19 +118,22 @@ def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
 
 
 def check_samples(comm: Comm, x: Inputs) -> None:
-    """Raises on all ranks if their samples differ. Every rank calls it."""
+    """Raises an error on all ranks if the samples that they were given differ. Every rank calls
+    it."""
     inputs = [(part, _described(array)) for part, array in parts(x)]
     check_same(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
 
 
 def check_model(comm: Comm, model: Module) -> None:
-    """Raises on all ranks if the names and shapes of the model differ. Every rank calls it."""
+    """Raises an error on all ranks if the names and shapes in their models differ. Every rank calls
+    it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
     check_same(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
-    """Raises on all ranks if their models compute in a different order. Every rank calls it."""
+    """Raises an error on all ranks if their models compute in different orders. Every rank calls
+    it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     trained = [(v.path, v.is_trained) for v in graph.variables if v.is_parameter]
@@ -140,7 +146,7 @@ def check_graph(comm: Comm, graph: Graph) -> None:
 
 
 def check_same(comm: Comm, items: Sequence[Compared]) -> None:
-    """Raises on all ranks if an item differs between ranks. Every rank calls it."""
+    """Raises an error on all ranks if an item differs between ranks. Every rank calls it."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)
@@ -153,8 +159,8 @@ def check_same(comm: Comm, items: Sequence[Compared]) -> None:
 
 
 def check_values(comm: Comm, part: ModelPart) -> None:
-    """Raises on all ranks if initial values differ between ranks that have the same part of a
-    tensor. Every rank calls it."""
+    """Raises an error on all ranks if initial values differ between ranks that have the same part
+    of a tensor. Every rank calls it."""
     error: ValueError | None = None
     difference = first_difference(part, comm)
     if difference is not None:
@@ -166,11 +172,8 @@ def check_values(comm: Comm, part: ModelPart) -> None:
 
 
 def check_copies(part: ModelPart, comm: Comm, step: int, buffers: bool) -> None:
-    """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
-    ranks.
-
-    Every rank calls it.
-    """
+    """Raises AgreedError, on all ranks, if copies of a parameter (or, with `buffers`, of a buffer)
+    differ between ranks. Every rank calls it."""
     of_ranks = gather_objects(comm, first_difference(part, comm, buffers))
     for rank, difference in enumerate(of_ranks):
         if difference is not None:
@@ -197,7 +200,8 @@ def _options_of(config: Config) -> dict[str, Any]:
 
 
 def _described(array: Any) -> tuple[Any, ...]:
-    """The shape, the type and a digest of an array; of a large one, of every k-th row."""
+    """Returns the shape, the type and a hash of an array; of a large one, a hash of every k-th
+    row."""
     k = -(-array.size * array.dtype.itemsize // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
     return array.shape, str(array.dtype), _digest(rows.tobytes())

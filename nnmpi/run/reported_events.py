@@ -1,4 +1,4 @@
-"""ReportedEvents: the events that a rank has reported, so that repeated steps report none twice.
+"""ReportedEvents: which events a rank has reported, so that repeated steps report none twice.
 
 step 5   start progress step sample on_step 0 on_step 1 evaluation epoch ...     in one order, so
 step 6         progress ...                                               the last place says all
@@ -12,28 +12,29 @@ REPORT_KINDS = (
     *("start", "progress", "step", "on_log", "sample", "on_step", "evaluation", "on_evaluate"),
     *("epoch", "on_epoch", "result", "on_end", "all"),
 )
-"""Kinds of events, and of calls of callbacks, after a step, in their order."""
+"""Kinds of events and calls of callbacks after a step, in the order in which they occur."""
 
 EventPosition: TypeAlias = tuple[int, int, int]
-"""The position of an event: the step, the number of its kind, and the number of the callback."""
+"""The position of an event in their order: the step, the index of its kind in REPORT_KINDS, and the
+index of the callback."""
 
 
 def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
-    """The position of an event or a call in the order of all of them."""
+    """Returns the position of an event, or of a call of a callback, in the order of all of them."""
     return step, REPORT_KINDS.index(kind), callback
 
 
 BEFORE_ALL = event_position(-1, "all")
-"""A position before all others."""
+"""A position before every event."""
 
 
 class ReportedEvents:
-    """The last event and the last call of a callback that this rank has completed.
+    """How far this rank has reported events and called callbacks.
 
-    events     the position of the last event
-    calls      the position of the last call of a callback
-    calling    the call that runs now: a loss raised in it came from an operation of the callback
-    to_repeat  calls that a loss has interrupted on some rank
+    events     the position of the last reported event
+    calls      the position of the last completed call of a callback
+    calling    the position of the call that runs now, if any: a RankLost raised in it interrupts it
+    to_repeat  positions of calls that a loss has interrupted on some rank
     """
 
     def __init__(self) -> None:
@@ -42,15 +43,15 @@ class ReportedEvents:
         self.to_repeat = frozenset[EventPosition]()
 
     def claim(self, step: int, kind: str) -> bool:
-        """True if an event has not been reported yet; records it as reported."""
+        """Records an event as reported; returns True if it was not reported before."""
         position, last = event_position(step, kind), self.events
         self.events = max(position, last)
         return position > last
 
     @contextmanager
     def call(self, position: EventPosition) -> Iterator[None]:
-        """A context around a call of a callback; the call counts as completed when it has
-        returned."""
+        """A context around a call of a callback, which counts as completed at the end of the
+        block."""
         self.calling = position
         yield
         self.calling, self.to_repeat = None, self.to_repeat - {position}
@@ -61,6 +62,6 @@ class ReportedEvents:
         return position <= self.calls and position not in self.to_repeat
 
     def go_back(self, step: int) -> None:
-        """Goes back to a step: events of later steps are reported again."""
+        """Goes back to a step: events of later steps will be reported again."""
         end = event_position(step, "all")
         self.events, self.calls = min(self.events, end), min(self.calls, end)

@@ -1,4 +1,5 @@
-"""ResumePoint: the checkpoint that a run goes on from, compared with the run."""
+"""ResumePoint: the checkpoint from which a run continues, after checks that it belongs to the
+run."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,19 +23,19 @@ from nnmpi.run.setup.setup import Setup
 
 
 class ResumePoint(NamedTuple):
-    """A checkpoint that a run goes on from.
+    """A checkpoint from which a run continues.
 
-    path         of the checkpoint
-    lines        notes for the user: steps made again, newer checkpoints that are damaged, and what
-                 has changed
-    passed_over  those of these notes that are on damaged checkpoints
+    path         the path of the checkpoint
+    lines        notes for the user: steps that are repeated, newer checkpoints that are damaged,
+                 and what has changed
+    passed_over  the notes, among `lines`, on damaged checkpoints
     snapshot     this rank's part of the checkpoint
     is_over      True if the run was complete, and has no more steps now
-    total_steps  of the run that wrote it
-    mark         the length and the end of its log
+    total_steps  the number of steps of the run that wrote it
+    mark         the length of that run's log, and its end
     pace         the time that the run has taken so far
     callbacks    names and states of the callbacks
-    restored     the steps that `restore` had taken the run to, in order
+    restored     the steps to which `restore` had taken the run, in order
     """
 
     path: str
@@ -50,7 +51,8 @@ class ResumePoint(NamedTuple):
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
-    """Facts besides options that are compared when a run is resumed; equal on all ranks."""
+    """Returns facts about a run, besides options, that are compared when it is resumed; equal on
+    all ranks."""
     return {
         "the data set": rank_agreement.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
@@ -62,10 +64,10 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 def try_resume(
     config: Config, directory: str | None, comm: Comm, use: Callable[[StoredCheckpoint], object]
 ) -> bool:
-    """Calls `use` with the newest checkpoint of a directory, if the config asks to go on from one;
-    returns True if it did. Every rank calls it.
+    """Calls `use` with the newest checkpoint of a directory, if the config asks to continue from
+    one; returns True if it did. Every rank calls it.
 
-    Raises ValueError, on all ranks, if there is no checkpoint to go on from, or if the run would
+    Raises ValueError, on all ranks, if there is no checkpoint to continue from, or if the run would
     write into a directory with the checkpoints of another run.
     """
     checkpoint, directory_of_run = None, config.checkpoint_dir
@@ -88,7 +90,8 @@ def try_resume(
 
 
 def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
-    """The state in a checkpoint; raises ValueError if this run cannot go on from it."""
+    """Returns the content of a checkpoint; raises ValueError if this run cannot continue from
+    it."""
     about, snapshot = checkpoint.about(), checkpoint.snapshot()
     old = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
@@ -113,7 +116,7 @@ def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
-    """A line on the versions and kernels that have changed, if there are any."""
+    """Yields a line on changed versions and kernels, if there are any."""
     old, new = checkpoint.manifest.versions, versions_and_kernels()
     others = [
         f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v

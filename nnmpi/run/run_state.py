@@ -1,7 +1,7 @@
-"""RunState: how far a run is, the schedule of its learning rate, and what is requested of it.
+"""RunState: how far a run is, its learning rate schedule, and requests to stop, suspend or save it.
 
-It knows neither the Trainer nor a session nor the data: the steps that call it may outlive them
-until garbage is collected.
+It refers neither to the Trainer nor to a session or the data: a strategy's steps refer to it, and
+may live on until garbage is collected.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +22,11 @@ from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
 
 STEP_EVENTS = 200
-"""About this many events of steps has a run, unless --log-every says otherwise."""
+"""The approximate number of step events in a run, unless --log-every gives their interval."""
 
 
 class StepPhase(Enum):
-    """The phase of this rank in a step; an error while UPDATING may leave the model half
+    """The phase of this rank in a step. An error while UPDATING may leave the parameters partly
     updated."""
 
     BETWEEN_STEPS = auto()
@@ -35,11 +35,11 @@ class StepPhase(Enum):
 
 
 class RunPlan(NamedTuple):
-    """The plan that a run was started with.
+    """The plan with which a run was started.
 
-    options  those that it has chosen
-    started  fields of the start event of a run
-    outcome  (seconds): fields of the last event, with the measured seconds of a step, or None
+    options  the options that the plan has chosen
+    started  fields for the start event of a run
+    outcome  a function of the measured seconds of a step, or None: fields for the last event
     """
 
     options: Mapping[str, Any]
@@ -50,31 +50,32 @@ class RunPlan(NamedTuple):
 class RunState:
     """The counters of a run, and the requests and reports of this rank.
 
-    step_range  the first step and the end of a run by fit(epochs=N); None: the options say them
-    state       how far training is: step, epoch and batch
-    skipped     the number of steps whose update was left out because a value was not finite
-    sums        of losses, over the steps of the epoch so far
-    first_step  the step that `fit` begins with
-    fit_calls   how often `fit` was called
-    restored    the steps that `restore` has taken the run to, in order
-    stop_at     the step after which all ranks have agreed to stop, if they have
-    metrics     of the last epoch of the run that was evaluated, or how the run was suspended
+    step_range  the first step and the end of a run by fit(epochs=N); None: the options determine
+                them
+    state       step, epoch and batch
+    skipped     the number of steps without an update, because a value was not finite
+    sums        sums of losses over the steps of the epoch so far
+    first_step  the step at which `fit` began
+    fit_calls   the number of calls of `fit`
+    restored    the steps to which `restore` has taken the run, in order
+    stop_at     the step after which all ranks have agreed to stop; None: they have not
+    metrics     those of the last epoch that was evaluated, or how the run was suspended
     measured    losses and metrics of the evaluation after the last step, if there was one
     changed     settings that callbacks have changed, by step and occasion
-    unfollowed  the last step, until the work that follows it is done; only where ranks may be lost
+    unfollowed  the result of the last step, until its hooks are done; only if ranks may be lost
     is_running  True from the beginning of a run to its end
-    sessions    how many sessions the run has had
+    sessions    the number of sessions that the run has had
     reached     the newest step before the last loss, which may take the run back; 0: none, or a
                 `restore` has undone it
-    loaded      what was loaded from the file of --load
-    resumed     the checkpoint that the run goes on from, if it does
+    loaded      the content of the file of --load
+    resumed     the checkpoint from which the run continues, if any
     plan        the layout that --plan has found, if one fits
     reported    the events that this rank has reported
-    read_every  intervals in steps at which something reads the model, or the result of a step
-    log_every   the interval of events of steps, in steps; 0: there are none
-    report      where events of the run go
+    read_every  intervals, in steps, at which the model or the result of a step is read
+    log_every   the interval of step events, in steps; 0: there are none
+    report      the destination of the run's events
     opened      the same report, on ranks that write it
-    pace        times and rates; `fit` begins another one
+    pace        times and rates; `fit` starts new ones
     """
 
     step_range: tuple[int, int] | None
@@ -106,8 +107,8 @@ class RunState:
         self.end()
 
     def set_step_range(self, step_range: tuple[int, int] | None) -> None:
-        """Sets the first step and the end of the run, over which the schedule of the learning rate
-        extends."""
+        """Sets the first step and the end of the run; the learning rate schedule extends over these
+        steps."""
         self.step_range, (start, self.total_steps) = step_range, step_range or (0, self._steps)
         given, steps = self._log_every, self.total_steps - start
         self.log_every = max(1, steps // STEP_EVENTS) if given is None else given
@@ -115,7 +116,8 @@ class RunState:
         self.lr_factor = (lambda step: factor(max(step - start, 0))) if start else factor
 
     def begin(self, epochs: int | None) -> None:
-        """Begins a run: of `epochs` more epochs, or of the steps that are left by the options."""
+        """Begins a run of `epochs` more epochs or, for None, of the steps that the options
+        leave."""
         self.fit_calls, self.first_step, self.is_running = self.fit_calls + 1, self.state.step, True
         self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
         self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
@@ -127,7 +129,7 @@ class RunState:
             self.sums = Sums()
 
     def count_step(self, result: StepResult) -> None:
-        """Counts a step that was made."""
+        """Updates the counters by the result of a step."""
         self.state = result.state
         if result.request >= STOPS:
             self.stop_here()
@@ -137,7 +139,8 @@ class RunState:
         self.measured = {}
 
     def stop_here(self) -> None:
-        """Notes that all ranks have agreed to stop after this step, unless they had before."""
+        """Records that all ranks have agreed to stop after this step, unless they had agreed
+        before."""
         if self.stop_at is None:
             self.stop_at = self.state.step
 
@@ -156,7 +159,7 @@ class RunState:
     # ---- what other ranks, or another session, go on from
 
     def go_on_from(self, snapshot: Snapshot) -> None:
-        """Sets the counters to those of a snapshot."""
+        """Sets the counters to those of a snapshot, from which the run continues."""
         if snapshot.state != self.state:
             self.unfollowed, self.measured = None, {}
             self.pace.go_back(snapshot.norms)
@@ -169,7 +172,7 @@ class RunState:
         self.reported.go_back(self.state.step)
 
     def resume(self, resumed: ResumePoint) -> None:
-        """Sets the counters to those of a checkpoint that the run goes on from."""
+        """Sets the counters to those of a checkpoint, from which the run continues."""
         self.go_on_from(resumed.snapshot)
         self.restored = resumed.restored
         self.pace = self.pace.again(resumed.pace)
@@ -186,16 +189,16 @@ class RunState:
 
     @property
     def position(self) -> float:
-        """The number of epochs that were made, with the part of the current one."""
+        """The number of completed epochs, plus the completed part of the current one."""
         return self.state.epoch + self.state.batch / self._batches
 
     @property
     def logs_step(self) -> bool:
-        """True if an event of a step is due after the last one."""
+        """True if a step event is due."""
         return self.pace.window.is_over(self.log_every)
 
     def factors_of_epoch(self) -> list[float]:
-        """The factors that the schedule returns for the steps up to the end of the epoch."""
+        """Returns the learning rate factors of the steps up to the end of the epoch."""
         left = min(self._batches - self.state.batch, self.total_steps - self.state.step)
         return [self.lr_factor(self.state.step + i) for i in range(left)]
 
@@ -206,18 +209,18 @@ class RunState:
 
     @property
     def is_stopped(self) -> bool:
-        """True if the step has come after which ranks have agreed to stop; a loss may take the run
-        back to an earlier one."""
+        """True if the run has reached the step after which ranks have agreed to stop. A loss may
+        take the run back to an earlier step."""
         return self.stop_at is not None and self.state.step >= self.stop_at
 
     @property
     def is_behind(self) -> bool:
-        """True if the next step is made again, because a loss has taken the run back."""
+        """True if the next step is a repetition, because a loss has taken the run back."""
         return self.state.step < self.reached
 
     @property
     def is_over(self) -> bool:
-        """True if the run makes no further step: none is left, or it is stopped."""
+        """True if the run makes no further step: it has none left, or it is stopped."""
         return not self.has_more or self.is_stopped
 
     @property
@@ -227,14 +230,14 @@ class RunState:
 
     @property
     def epoch_is_over(self) -> bool:
-        """True if the steps of an epoch are made, and it has not been evaluated yet."""
+        """True if the steps of an epoch are completed, but the epoch has not been evaluated yet."""
         return self.sums.samples > 0 and (self.state.batch == 0 or self.is_over)
 
     # ---- called by strategies
 
     def _request(self) -> float:
-        """The request of this rank after the current step; in steps that are made again only a stop
-        that was agreed on."""
+        """Returns this rank's request after the current step: to stop, to save, or none. In
+        repeated steps it is only a stop on which ranks have agreed before."""
         if self.stop_at is not None and self.state.step + 1 >= self.stop_at:
             return STOPS  # a worker leaves its loop here: servers have to hear of it
         if self.is_behind:
@@ -244,8 +247,8 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """The functions by which a strategy asks this run for the learning rate, requests and the
-        last step, and reports events."""
+        """The functions by which a strategy asks this run for the learning rate factor, requests
+        and the last step, and by which it reports events."""
         return StepControl(
             self._begin_update,
             self._request,
@@ -256,16 +259,15 @@ class RunState:
         )
 
     def _is_read(self, step: int) -> bool:
-        """True if after this step something reads the model, or takes the time of the first
-        step."""
+        """True if the model is read after this step, or if the time of the step is needed."""
         known = self.first_step + 1, self.total_steps
         return step in known or any(step % n == 0 for n in self.read_every)
 
     def _end_update(self) -> None:
-        """Ends the phase UPDATING: the update is launched, and the device completes it."""
+        """Ends the phase UPDATING: the update has been launched on the device."""
         self.phase = StepPhase.COMPUTING
 
     def _begin_update(self, step: int) -> float:
-        """The factor of the learning rates; strategies call it just before they update."""
+        """Begins the phase UPDATING, and returns the factor of the learning rates."""
         self.phase = StepPhase.UPDATING
         return self.lr_factor(step)

@@ -1,8 +1,9 @@
-"""Session: what ranks have while they are arranged in one way; a run may have several sessions.
+"""Session: the ranks of a run in one arrangement, with model, stores and strategy. A run may have
+several sessions, one after the other.
 
     Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy ◄─► Snapshot
 
-All ranks make and close a session together. What fails on one rank fails on all.
+All ranks make and close a session together. An error on one rank becomes an error on all.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -59,15 +60,16 @@ from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
 
 
 class Session:
-    """Ranks arranged as the config says, with their model, strategy and optimizer; with a snapshot
-    on each rank, training continues from there.
+    """Ranks arranged as the config says, with their model, strategy and optimizer. With a snapshot
+    on each rank, training continues from the snapshot.
 
     `known` is the graph of the model, if this rank has had another session of the run. A session
-    reads how far training is from the RunState, which does not know the session.
+    reads how far training is from the RunState, which has no reference to the session.
 
-    footprint  measures how this process grows while the session lives
-    kept       what the Supervisor of the run keeps of this session
-    shared     closes what `kept` shares with other ranks, before the strategy
+    footprint  measures how much this process grows while the session lives
+    kept       data that the Supervisor of the run keeps for this session
+    shared     closes resources that `kept` shares with other ranks; runs before the strategy is
+               closed
     """
 
     kept: Any = None
@@ -161,15 +163,16 @@ class Session:
         blas.release_memory()
 
     def _restore(self, arrays: Sequence[StateArray], replicas: int) -> None:
-        """Copies the state of the optimizer, and what else is state besides values, from a snapshot
-        of so many replicas; what the snapshot lacks is as in a new run."""
+        """Copies the state of the optimizer and all other state except parameter values from a
+        snapshot that `replicas` replicas have made. State that the snapshot lacks is as in a new
+        run."""
         new = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
         target = [*self._other_state()]
         move(arrays, target, self.comm, partial(terms_of, old=replicas, new=new))
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
-        """The TrainSpec of a model: which of its parameters this rank trains, with which
-        objective."""
+        """Returns the TrainSpec of a model: the parameters that this rank trains, the objective,
+        the optimizer."""
         setup, named = self.setup, dict(part.model.named_parameters())
         objective = objectives.objective(
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
@@ -186,7 +189,8 @@ class Session:
         )
 
     def _twin(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
-        """The spec of a second model, which is trained beside this one; the two share nothing."""
+        """Returns the TrainSpec of a second model (--verify), which is trained beside this one and
+        shares nothing with it."""
 
         def another() -> ModelPart:
             other = self._build_model()
@@ -205,19 +209,21 @@ class Session:
     # ---- between two steps
 
     def steps(self) -> Generator[StepResult, None, None]:
-        """The steps of an epoch from the run's position on; the generator ends with the session."""
+        """Returns a generator that makes the steps of the epoch, starting at the run's position. It
+        ends with the session."""
         steps = self.strategy.steps(self.setup.train, self.run.state)
         self._steps = _following(self.part, steps) if len(self.part.boundaries) else steps
         return self._steps
 
     def evaluate(self) -> Sums:
-        """The loss and metrics on the test split."""
+        """Returns the loss and metrics on the test split."""
         measured = LossAndMetrics(self.task.objective)
         self._evaluate(self.setup.test, measured)
         return measured.sums
 
     def predict(self, x: Any) -> np.ndarray:
-        """The scores of samples like those of training, whole and on every rank."""
+        """Returns the scores of all samples x, whole and on every rank; x is like the training
+        samples."""
         given = all_or_none(self.comm, lambda: samples_like(x, self.setup.dataset.train))
         rank_agreement.check_samples(self.comm, given)
         graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
@@ -230,14 +236,15 @@ class Session:
         return scores.array
 
     def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
-        """Passes the outputs for all samples of a loader to `outputs`, in evaluation mode."""
+        """Runs the model in evaluation mode on all samples of a loader, and passes its outputs to
+        `outputs`."""
         with self.evaluating():
             self.strategy.evaluate(loader, self.run.state.step, outputs)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Puts the model into evaluation mode within the block, whose passes are not recorded as a
-        step's."""
+        """A context in which the model is in evaluation mode, and a trace does not record passes as
+        part of a step."""
         self.model.eval()
         self.part.follow()
         with self._recorder.evaluation():
@@ -252,19 +259,19 @@ class Session:
 
     @property
     def scale(self) -> dict[str, float]:
-        """The loss scale as a field of events; empty if there is none."""
+        """The loss scale as a field of events; empty without loss scaling."""
         scaler = self.task.scaler
         return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
     @property
     def first_has_all(self) -> bool:
-        """True if rank 0 has the whole model, so that it can write it without a message."""
+        """True if rank 0 has the whole model, and can write it without messages."""
         has_all = self.arrangement.store.is_readable or self.is_unsharded
         return has_all and self.strategy.full_state.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata that a file of the model gets."""
+        """The metadata for a file of the model."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
         return {
             "model": self.config.model,
@@ -275,7 +282,8 @@ class Session:
         }
 
     def write(self, path: str | None) -> None:
-        """Writes the model to a file, on rank 0."""
+        """Writes the model to a file on rank 0; all ranks call it, unless rank 0 has the whole
+        model."""
         where = path if self.comm.rank == 0 else None
         sizes, model = models.facts_of(self.model).sizes(), type(self.model).__name__
         saving.write_whole(where, self.strategy.full_state, self.metadata, sizes, model)
@@ -288,16 +296,16 @@ class Session:
             rank_agreement.check_copies(self.part, self.comm, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
-        """All that this rank needs to go on from this step; no message is sent. With `copies=False`
-        the arrays are those in use, which the next step changes."""
+        """Returns the state that this rank needs to continue from this step; sends no message. With
+        `copies=False` the snapshot has the arrays in use, which the next step changes."""
         arrays = self.state(untrained=not self.strategy.layout.serves)
         return self.head()._replace(
             arrays=tuple(x.copied() for x in arrays) if copies else (*arrays,)
         )
 
     def state(self, untrained: bool = True) -> Iterator[StateArray]:
-        """Yields everything that this rank owns and that a step depends on and changes, as views;
-        with `untrained=False` only what its optimizer updates."""
+        """Yields views of the arrays that this rank owns and that a step reads and changes; with
+        `untrained=False` only those that its optimizer updates."""
         yield from value_arrays(self.part, self.optimizer, untrained)
         yield from self._other_state()
 
@@ -306,7 +314,7 @@ class Session:
         return other_state(self.part, self.optimizer, *others)
 
     def head(self) -> Snapshot:
-        """A snapshot of this step without arrays."""
+        """Returns a snapshot of this step without arrays."""
         run, position = self.run, self.strategy.position
         pace = run.pace.counts
         return Snapshot(
@@ -326,19 +334,20 @@ class Session:
     # ---- between two runs, and the end
 
     def unshard(self) -> None:
-        """Gathers all values of this rank's part of the model, until the next run begins."""
+        """Gathers all values of this rank's stages, where ZeRO divides them, until the next run
+        begins."""
         for store in stores_of(self.part.parameters):
             self._unsharded.enter_context(store.between_runs())
         self.is_unsharded = True
 
     def reshard(self) -> None:
-        """Frees the values that `unshard` has gathered, because a run begins."""
+        """Frees the values that `unshard` has gathered, since a run begins."""
         self._unsharded.close()
         self.is_unsharded = False
 
     def close(self) -> None:
-        """Frees what ranks share; the model keeps this rank's part of its values. Every rank calls
-        it; further calls do nothing."""
+        """Frees resources that ranks share; the model keeps this rank's part of its values. Every
+        rank calls it; further calls do nothing."""
         if not self.is_closed:
             self.comm.meet("close")
             self.is_closed, self.is_unsharded = True, False
@@ -346,14 +355,14 @@ class Session:
             self._release()
 
     def leave(self) -> None:
-        """Abandons what this rank shares with others after one of them was lost; nothing is
-        freed."""
+        """Abandons the resources that this rank shares with others, after one of them was lost.
+        Nothing is freed, since that would take all ranks."""
         self.is_closed = True
         self._unwatch()
         self.strategy.leave()
 
     def end(self) -> None:
-        """Ends the steps that are under way and closes the session; every rank calls it."""
+        """Ends the generator of steps and closes the session; every rank calls it."""
         if self._steps is not None:
             self._steps.close()
         self.close()
@@ -362,8 +371,8 @@ class Session:
 def _following(
     part: ModelPart, steps: Generator[StepResult, None, None]
 ) -> Generator[StepResult, None, None]:
-    """Yields the results of steps, before each of which the part of the model follows what
-    callbacks have set."""
+    """Yields the results of steps. Before each step it applies to the model's part what callbacks
+    have set, such as `requires_grad`."""
     with closing(steps):
         part.follow()
         for result in steps:

@@ -1,4 +1,4 @@
-"""The start of a run: checks before it, and its reports, with the first event."""
+"""The start of a run: checks that it can begin, and opens its reports."""
 
 from contextlib import ExitStack
 
@@ -13,12 +13,12 @@ from nnmpi.run.training import Training
 
 
 class NotReadyError(AgreedError, ValueError):
-    """`fit` was called when there is no run to make."""
+    """`fit` was called, but the run has no steps left or the Trainer is closed."""
 
 
 def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
-    """Raises NotReadyError unless there are steps to make, with the parameters that the optimizer
-    has."""
+    """Raises NotReadyError unless there are steps to make, and the parameters that require
+    gradients are those of the optimizer."""
     made, total, model = run.state.step, run.total_steps, session.model
     if session.is_closed:
         raise NotReadyError(
@@ -52,8 +52,8 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 def open_reports(
     trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
-    """Opens the reports of this rank, and reports the start of the run and the losses since
-    then."""
+    """Opens the reports of this rank, and reports the start of the run and then the losses in
+    `lost`."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.fit_calls == 1 else None
     is_reported = trainer.supervisor.is_start_reported(trainer)

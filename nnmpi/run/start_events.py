@@ -1,4 +1,4 @@
-"""Events that describe the start of a run, and the environment that it runs in."""
+"""Events that describe the start of a run, and the environment in which it runs."""
 
 import copy
 import math
@@ -22,12 +22,12 @@ from nnmpi.run.setup.setup import Setup
 
 
 def devices(a: Arrangement) -> Event:
-    """The GPU of each rank, by its number on the node; empty on the CPU."""
+    """Returns the GPU of each rank, by its index on the node; empty on the CPU."""
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
 def start_event(session: Session, run: RunState) -> Event:
-    """The first event of a run: model, data, layout and options."""
+    """Returns the first event of a run: model, data, layout and options."""
     setup, config, d = session.setup, session.config, session.setup.dataset
     a = session.arrangement
     left = run.total_steps - run.state.step + run.state.batch
@@ -64,7 +64,7 @@ def start_event(session: Session, run: RunState) -> Event:
 
 
 def resumed_event(session: Session, run: RunState) -> Event:
-    """The first event of a run that goes on from a checkpoint."""
+    """Returns the first event of a run that continues from a checkpoint."""
     assert run.resumed is not None
     resumed = run.resumed
     facts = {"step": run.state.step, "checkpoint": resumed.path, "notes": resumed.lines}
@@ -73,16 +73,16 @@ def resumed_event(session: Session, run: RunState) -> Event:
 
 
 def complete_event(resumed: ResumePoint, digest: str) -> Event:
-    """The only event of a run that had no steps left when it was resumed; `digest` is of its
-    parameters."""
+    """Returns the only event of a run that had no steps left when it was resumed; `digest` is the
+    hash of its parameters."""
     steps = resumed.snapshot.state.step
     facts = {"checkpoint": resumed.path, "notes": resumed.passed_over}
     return {"event": "complete", "steps": steps, **facts, "parameters_sha256": digest}
 
 
 def _padding(setup: Setup) -> Event:
-    """The share of padding in batches of similar length in the first epoch, and in batches in
-    random order; empty without --bucket-by-length."""
+    """Returns the share of padding in the batches of the first epoch, and in batches in random
+    order; empty without --bucket-by-length."""
     loader = setup.train
     if loader.lengths is None:
         return {}
@@ -93,8 +93,8 @@ def _padding(setup: Setup) -> Event:
 
 
 def environment(session: Session) -> Event:
-    """Everything a run depends on besides data and model: options, versions, the BLAS of rank 0,
-    and hosts; with advice on what would make it right or faster. Every rank calls it."""
+    """Returns everything a run depends on besides data and model: options, versions, the BLAS of
+    rank 0, and hosts; and advice on how to make it right or faster. Every rank calls it."""
     comm, a = session.comm, session.arrangement
     useful, number = threads.agreed_threads(a, comm), blas.cores(len(comm.node()))
     of_threads = threads.advice(a, useful)
@@ -119,7 +119,7 @@ def environment(session: Session) -> Event:
 
 
 def hosts(ranks: Sequence[RankCores]) -> dict[str, list[int]]:
-    """The ranks on each host, by its name."""
+    """Returns the ranks on each host, by the host's name."""
     ranks_of: dict[str, list[int]] = {}
     for rank, of_rank in enumerate(ranks):
         ranks_of.setdefault(of_rank.host, []).append(rank)

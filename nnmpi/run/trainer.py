@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def read(get: Callable[[Training], T], doc: str) -> T:
-    """A read-only property of Trainer with this docstring; type checkers see the type of its
+    """Makes a read-only property of Trainer with this docstring; type checkers see the type of its
     value."""
     return cast(T, property(get, doc=doc))
 
@@ -153,7 +153,7 @@ class Trainer:
     def _go_on(
         self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
     ) -> Event:
-        """Runs training from where it is: from its start, or from where a Supervisor has set it."""
+        """Runs training from its start, or from the point to which a Supervisor has set it."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -182,18 +182,18 @@ class Trainer:
             self.stop()
 
     def lr_factor(self, step: int) -> float:
-        """The factor by which the schedule multiplies the learning rates in a step."""
+        """Returns the factor by which the schedule multiplies the learning rates in a step."""
         return self.run.lr_factor(step)
 
     def describe(self) -> Event:
-        """The start event, with the model, data and layout of the run."""
+        """Returns the start event, with the model, data and layout of the run."""
         return start_event(self.session, self.run)
 
     # ---- between two steps, and after the last one
 
     def evaluate(self) -> Sums:
-        """The loss and metrics on the test split; every rank calls it, after the same step or
-        epoch.
+        """Returns the loss and metrics on the test split. Every rank calls it, after the same step
+        or epoch.
 
         It leaves the model in evaluation mode; within an epoch it restores training mode.
         """
@@ -201,7 +201,8 @@ class Trainer:
         return self.session.evaluate()
 
     def predict(self, x: Any) -> Any:
-        """The scores of any number of samples, whole and on every rank; every rank calls it.
+        """Returns the scores of any number of samples, whole and on every rank. Every rank calls
+        it.
 
         x is an array, or a tuple or dict of arrays, like the training samples, and is standardised
         like them. For an iterator of such batches it returns an iterator of scores.
@@ -221,9 +222,9 @@ class Trainer:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> np.ndarray:
-        """Generates text as `nnmpi.generate` does, with the model in training; returns the tokens
-        on every rank. Every rank calls it, after the same step or epoch. It changes nothing in
-        training."""
+        """Generates text with the model in training, as `nnmpi.generate` does; returns the
+        tokens on every rank. Every rank calls it, after the same step or epoch. Training is not
+        affected."""
         generate = addons.needed("methods", "generate")
         self._meet("generate")
         how = temperature, top_k, top_p, seed
@@ -231,10 +232,10 @@ class Trainer:
         return tokens_of_all
 
     def save(self, path: str | None) -> None:
-        """Writes the model to a file; every rank calls it, after the same step or epoch, and rank 0
+        """Writes the model to a file. Every rank calls it, after the same step or epoch, and rank 0
         writes.
 
-        Where rank 0 has all of the model, rank 0 may call it alone.
+        If rank 0 has all of the model, rank 0 may call it alone.
         """
         self._check_together("save", self.session.is_closed and self.comm.size > 1)
         if not self.session.first_has_all:
@@ -245,13 +246,13 @@ class Trainer:
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:
-        """Gives every rank, within the block, all values of its parameters to read, write and run
+        """A context in which every rank has all values of its parameters, to read, write and run
         with.
 
-        With ZeRO ranks along dp have parts of the parameters between steps. Within the block each
+        With ZeRO, ranks along dp have parts of the parameters between steps. Within the block each
         has all of them, in memory of its own, as in PyTorch's `FSDP.summon_full_params`. So every
         rank enters the block, leaves it before the next step, and writes the same values as the
-        others. Without ZeRO the parameters are there at all times, and it does nothing.
+        others. Without ZeRO the parameters are complete at all times, and the context does nothing.
         """
         with ExitStack() as stack:
             for store in stores_of(self.part.parameters):
@@ -259,15 +260,15 @@ class Trainer:
             yield
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
-        """The whole optimizer state of all ranks, as `Optimizer.named_state` returns it, on rank 0;
-        every rank calls it."""
+        """Returns the optimizer state of all ranks, as `Optimizer.named_state` does, on rank 0.
+        Every rank calls it."""
         self._check_together("optimizer_state_dict")
         self.comm.meet("optimizer_state_dict")
         return dict(whole_optimizer(self.optimizer, self.model, self.comm))
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads this rank's part of a whole optimizer state; every rank calls it, with all of the
-        state."""
+        """Loads this rank's part of the optimizer state of all ranks. Every rank calls it, with the
+        whole state."""
         load_state(self.optimizer, self.model, state, self.comm)
 
     def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
@@ -279,20 +280,22 @@ class Trainer:
     # ---- other layouts, and the end
 
     def snapshot(self) -> Snapshot:
-        """A copy of all that this rank needs to go on from this step; every rank calls it, after
-        the same step or epoch. No message is sent."""
+        """Returns a copy of all data that this rank needs to continue from this step. Every rank
+        calls it, after the same step or epoch. No message is sent."""
         self._check_together("snapshot", self.session.is_closed)
         return self.session.snapshot()
 
     def restore(self, snapshot: Snapshot, **changes: Any) -> None:
-        """Goes on from a snapshot, with ranks arranged by these options; every rank calls it.
+        """Continues from a snapshot, with ranks arranged by the options `changes`. Every rank calls
+        it.
 
         All ranks give snapshots of one step, of this Trainer or of another one with the same model,
-        data, seed and optimizer. What the ranks had before is freed first. With the same options
-        and ranks training continues with the same bits; in another layout it equals one rank within
-        rounding. Another number of ranks can continue if together they have the snapshots of all
-        old ranks, which `nnmpi.io.checkpoints.snapshot.joined` combines. Measurements of a layout
-        start again, and so do attributes of modules that are neither parameters nor buffers.
+        data, seed and optimizer. The ranks' current model and state are freed first. With the same
+        options and ranks, training continues with the same bits; in another layout it equals one
+        rank within rounding. Another number of ranks can continue if together they have the
+        snapshots of all old ranks, which `nnmpi.io.checkpoints.snapshot.joined` combines.
+        Measurements of a layout start again, and so do attributes of modules that are neither
+        parameters nor buffers.
         """
         if not self.session.is_closed:
             self._check_together("restore")
@@ -311,10 +314,10 @@ class Trainer:
             self.checkpoints.go_back(snapshot.state.step)
 
     def rearrange(self, **changes: Any) -> None:
-        """Goes on from this step with other options of the layout; every rank calls it, after the
+        """Continues from this step with other options of the layout. Every rank calls it, after the
         same step or epoch.
 
-        If no such layout is possible, the ranks keep the one they have.
+        If no such layout is possible, the ranks keep their layout.
         """
         snapshot = self.snapshot()
         try:
@@ -328,8 +331,8 @@ class Trainer:
             raise
 
     def close(self) -> None:
-        """Frees what ranks share; every rank calls it. The end of a `with` block calls it, and so
-        does `fit` if it fails on all ranks before its last step."""
+        """Frees resources that ranks share; every rank calls it. The end of a `with` block calls
+        it, and so does `fit` if it fails on all ranks before its last step."""
         self.session.close()
 
     def __enter__(self) -> Self:
@@ -340,7 +343,7 @@ class Trainer:
             self.close()
 
     def _meet(self, call: str) -> None:
-        """Waits for all ranks to make this call; raises ValueError unless all can make it now
+        """Waits until all ranks make this call; raises ValueError unless all can make it now
         (`roll_call`)."""
         self._check_together(call, self.session.is_closed and self.comm.size > 1)
         self.comm.meet(call)

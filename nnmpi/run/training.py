@@ -37,32 +37,33 @@ from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
 
 StepHook: TypeAlias = Callable[[StepResult, float], None]
-"""A function that follows a completed step; its second argument is the mean loss of a sample."""
+"""A function that is called after a completed step; its second argument is the mean loss per
+sample."""
 
 GC_LOCK = RLock()
-"""Held by the rank that calls `gc.collect`, because ranks may be threads: a second one that calls
-it meanwhile would return at once without having collected anything."""
+"""A lock around `gc.collect`: if ranks are threads, a second call at the same time would return at
+once, without collecting anything."""
 
 
 class Sampler(Protocol):
-    """Writes text with a model in training, every so many steps."""
+    """Generates text with a model in training, at intervals of `every` steps."""
 
     every: int
 
     def text(self, session: Session) -> str:
-        """A text that the model writes now; every rank calls it."""
+        """Returns a text that the model generates now; every rank calls it."""
 
 
 class Tracer(Protocol):
-    """Records a run, and summarizes at its end what was recorded."""
+    """Records the steps of a run (--trace), and summarizes them at its end."""
 
     recorder: Recorder
 
     def of_run(self) -> AbstractContextManager[None]:
-        """A context for all steps of a run."""
+        """Returns a context for all steps of a run."""
 
     def outcome(self, mesh: Mesh) -> Event:
-        """Fields of the last event; every rank calls it."""
+        """Returns fields for the last event; every rank calls it."""
 
 
 class Untraced:
@@ -71,19 +72,20 @@ class Untraced:
     recorder = NO_RECORDER
 
     def of_run(self) -> AbstractContextManager[None]:
-        """A context that does nothing."""
+        """Returns a context that does nothing."""
         return nullcontext()
 
     def outcome(self, mesh: Mesh) -> Event:
-        """No fields."""
+        """Returns no fields."""
         return {}
 
 
 class Supervisor(Protocol):
-    """Sets up a Trainer and runs its `fit`; after a loss of ranks it may do so again.
+    """Sets up a Trainer and runs its `fit`; may do both again after a loss of ranks.
 
     is_spare  True on a rank that waits, because the layout has no place for it
-    fitted    the layout for the ranks of the job, and why; empty if it is the requested one
+    fitted    if the layout is not the requested one: a text that says which it is, and why; else
+              empty
     """
 
     @property
@@ -96,33 +98,35 @@ class Supervisor(Protocol):
         """Prepares the run and opens its first session; every rank calls it."""
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Returns what the body of `fit` returns, perhaps after several calls, each of which goes
-        on from where the run is; the body reports the given events, on losses, and clears them."""
+        """Calls the body of `fit`, and returns its result. After a loss it may call the body again,
+        to continue the run. The body gets events about losses, which it reports and clears."""
 
     def is_start_reported(self, trainer: "Training") -> bool:
         """True if the start of this run was reported before a loss."""
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Takes note of reports that are open; `is_new` if this rank has begun to write them."""
+        """Is called when reports are open; `is_new` is True if this rank has begun to write
+        them."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
-        """Takes note of a call of the callbacks, which may have changed settings."""
+        """Is called after callbacks were called for an occasion such as "on_step"; they may have
+        changed settings."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """A context in which a session ends, and another one is made from a snapshot."""
+        """Returns a context in which a session ends and another one is made from a snapshot."""
 
     def opened(self, session: Session) -> None:
-        """Takes note of a session before the Trainer has it; every rank calls it."""
+        """Is called with a new session before the Trainer has it, on every rank."""
 
     def begin_steps(self, session: Session) -> None:
-        """Prepares for the next steps of an epoch in a session; every rank calls it."""
+        """Is called before the next steps of an epoch, on every rank."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
-        """The functions that follow each step, with those of the Supervisor."""
+        """Returns the hooks that follow each step: the given ones and the Supervisor's."""
 
 
 class Unsupervised:
-    """The Supervisor of a run that ends when a rank is lost, and in which all ranks work."""
+    """The Supervisor of a run that ends if a rank is lost, and that has no spare ranks."""
 
     is_spare, fitted = False, ""
 
@@ -135,11 +139,11 @@ class Unsupervised:
         load_callbacks(trainer, comm)
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Returns what the body of `fit` returns."""
+        """Returns the result of `body`, which is called once."""
         return body([])
 
     def is_start_reported(self, trainer: "Training") -> bool:
-        """False: a run begins once."""
+        """Returns False: a run begins only once."""
         return False
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
@@ -149,7 +153,7 @@ class Unsupervised:
         """Does nothing."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """A context that does nothing."""
+        """Returns a context that does nothing."""
         return nullcontext()
 
     def opened(self, session: Session) -> None:
@@ -159,25 +163,25 @@ class Unsupervised:
         """Does nothing."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
-        """The functions that follow each step, alone."""
+        """Returns the given hooks."""
         return hooks
 
 
 class Training(Protocol):
-    """A Trainer on one rank, as the loop and the Supervisor of its run see it.
+    """A Trainer on one rank, as its loop and its Supervisor see it.
 
-    given       the arguments of users, besides a config and a Comm
-    began       when it was made, by the clock of its Comm
-    requested   the config that was requested, before any rank was lost
-    config      the config that ranks are arranged by
-    comm        of the ranks that work, or of all remaining ranks on a spare rank
-    setup       data, model and loss, which no arrangement changes
-    run         how far the run is
-    session     of these ranks; after a restore that failed, and on a spare rank, a NoSession
-    supervisor  sets it up, and runs `fit`
-    hears_steps True if a callback of some rank has on_step
-    sampler     of --sample-every
-    graph       of the model, once this rank has had a session
+    given       the user's arguments, besides a config and a Comm
+    began       the time at which it was made, by the clock of its Comm
+    requested   the config that the user requested; ranks may be arranged otherwise after a loss
+    config      the config by which ranks are arranged
+    comm        the Comm of the ranks that work; on a spare rank, of all remaining ranks
+    setup       data, model and loss, which do not depend on the arrangement
+    run         the counters of the run
+    session     the session of these ranks; a NoSession after a failed restore, and on a spare rank
+    supervisor  sets up the Trainer, and runs `fit`
+    hears_steps True if a callback of some rank has the method on_step
+    sampler     generates samples of text (--sample-every); None without the option
+    graph       the graph of the model, once this rank has had a session
     """
 
     given: TrainerArguments
@@ -198,11 +202,12 @@ class Training(Protocol):
 
 
 class NoModelError(AttributeError, ValueError):
-    """This Trainer has no model: it lacks attributes, and its methods refuse to do anything."""
+    """This Trainer has no model, because it has no session."""
 
 
 class NoSession:
-    """A stand-in for the session, after a restore that failed and on a spare rank."""
+    """Takes the place of the session after a failed restore, and on a spare rank. Its attributes
+    raise NoModelError."""
 
     is_closed = True
 
@@ -210,7 +215,7 @@ class NoSession:
         self._why = why
 
     def close(self) -> None:
-        """Does nothing: a NoSession holds nothing to free."""
+        """Does nothing, since a NoSession has nothing to free."""
 
     end = close
 
@@ -222,7 +227,7 @@ NO_SESSION = cast(Session, NoSession("because its last restore failed: restore a
 
 
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
-    """Loads the data and makes everything that does not depend on the arrangement of ranks; every
+    """Loads the data and makes all objects that do not depend on the arrangement of ranks. Every
     rank calls it."""
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
@@ -246,7 +251,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
 
 
 def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator[int]:
-    """Intervals in steps at which something reads the model, or the result of the last step."""
+    """Yields intervals, in steps, at which the model or the result of the last step is read."""
     if hears_steps:
         yield 1
     of_add_ons = (every(config) for every in addons.given("read_every", config))
@@ -254,13 +259,14 @@ def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator
 
 
 def tracer_of(config: Config, comm: Comm) -> Tracer:
-    """The Tracer of a run."""
+    """Returns the Tracer of a run."""
     traced = addons.chosen("tracers", config)
     return traced(config, comm) if traced else Untraced()
 
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
-    """The Supervisor of a run: another one where ranks may be lost, or wait."""
+    """Returns the Supervisor of a run: `Unsupervised`, or that of an add-on if ranks may be lost or
+    spare."""
     of_losses = comm.fault_tolerant
     supervisors = addons.rows("supervisors") if of_losses else addons.given("supervisors", config)
     supervise = next(supervisors, None)
@@ -271,8 +277,8 @@ def supervisor_of(config: Config, comm: Comm) -> Supervisor:
 
 
 def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session of these ranks, on a snapshot; without one it opens the first session of the
-    run, on a checkpoint if the run goes on from one. Every rank of the Comm calls it."""
+    """Opens a session of these ranks: on a snapshot or, without one, the first session of the run,
+    on a checkpoint if the run continues from one. Every rank of the Comm calls it."""
     if snapshot is None:
         given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)
@@ -286,7 +292,7 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
 
 
 def load_callbacks(trainer: Training, comm: Comm) -> None:
-    """Restores the states of callbacks if the run goes on from a checkpoint; every rank calls
+    """Restores the states of callbacks if the run continues from a checkpoint. Every rank calls
     it."""
     if (resumed := trainer.run.resumed) is not None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
@@ -295,14 +301,14 @@ def load_callbacks(trainer: Training, comm: Comm) -> None:
 def open_on(
     trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
 ) -> ResumePoint:
-    """Opens a session on a checkpoint, and returns the state read from it."""
+    """Opens a session on a checkpoint, and returns the checkpoint's content."""
     resumed = all_or_none(comm, lambda: resume_point(checkpoint, trainer.setup))
     _open(trainer, config, comm, resumed.snapshot)
     return resumed
 
 
 def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session with ranks arranged as the config says; each of them calls it."""
+    """Opens a session with ranks arranged as the config says; every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     for planned in addons.given("plans", config):
         trainer.run.plan = plan = planned(trainer.setup, config, comm)

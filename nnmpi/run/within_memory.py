@@ -1,5 +1,5 @@
-"""Fits a step into --memory: measures units and the disk, and chooses where activations are
-kept."""
+"""Fits a step into --memory: measures units and the disk, and chooses which activations are kept in
+memory, recomputed, or swapped to disk."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -36,16 +36,17 @@ from nnmpi.planning.paper.activations import activations, kept_by_units, pass_by
 from nnmpi.planning.paper.rank import memory
 
 PART = 4
-"""Units are measured on one of this many samples, which takes less memory than a step."""
+"""The divisor of the samples on which units are measured: fewer samples take less memory than a
+step."""
 
 
 class StepBytes(NamedTuple):
     """The bytes that a rank needs in a step.
 
     held     between steps
-    input    the samples of a micro-batch
-    state    of what is held, optimizer state that may be on disk
-    units    for each unit, what it keeps and of it its input
+    input    for the samples of a micro-batch
+    state    for optimizer state, the part of `held` that may be on disk
+    units    for each unit: (bytes that it keeps, bytes of its input among them)
     """
 
     held: float
@@ -57,11 +58,10 @@ class StepBytes(NamedTuple):
 def within_memory(
     a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
-    """The arrangement with activations placed so that a step fits into --memory; every rank calls
-    it.
+    """Returns the arrangement, with activations placed so that a step fits into --memory. Every
+    rank calls it.
 
-    `gather(n)` returns n samples. If all ranks have enough memory, the given arrangement is
-    returned.
+    `gather(n)` returns n samples. If all ranks have enough memory, the arrangement is unchanged.
     """
     assert a.config.memory is not None
     limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
@@ -98,9 +98,8 @@ def within_memory(
 
 
 def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) -> None:
-    """Raises ValueError if a step does not fit into `limit` even with as much as possible on disk,
-    or if this machine cannot swap. Smaller micro-batches make activations smaller, and nothing
-    else."""
+    """Raises ValueError if a step does not fit into `limit` bytes even with as much as possible on
+    disk, or if this machine cannot swap."""
     longest = max(nbytes for nbytes, _ in needs.units)
     least = needs.held + needs.input + max(longest - needs.state, 0.0)
     if least > limit:
@@ -116,8 +115,8 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 def _choices(
     units: Sequence[Unit], loads: tuple[UnitDemand, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Placements]:
-    """Yields the best placements of activations: with the optimizer state in memory, and with it on
-    disk between updates."""
+    """Yields the best placement of activations with the optimizer state in memory, and the best one
+    with that state on disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -149,7 +148,7 @@ def _measured(
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitDemand, ...], Disk]:
-    """The loads of units and the speed of the disk, measured on all ranks at the same time; the
+    """Measures the seconds of units and the speed of the disk, on all ranks at the same time; the
     slowest rank counts."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
@@ -170,8 +169,8 @@ def _measured(
 
 
 def _longest_file(a: Arrangement) -> float:
-    """The bytes that the disk has free for each rank of a node; infinite for ranks on paper, whose
-    disk cannot be asked."""
+    """Returns the free bytes of the disk per rank of a node; infinite for ranks that do not run,
+    since their disk is unknown."""
     return math.inf if a.config.ranks is not None else arena.free_disk() / _ranks_of_node(a)
 
 
@@ -180,7 +179,8 @@ def _ranks_of_node(a: Arrangement) -> int:
 
 
 def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
-    """Raises ValueError if a swap file of `nbytes` would be longer than the disk has room for."""
+    """Raises ValueError if a swap file of `nbytes` would be longer than `longest`, the room on the
+    disk."""
     if nbytes > longest:
         ranks = _ranks_of_node(a)
         raise ValueError(

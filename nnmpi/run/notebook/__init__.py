@@ -1,4 +1,5 @@
-"""Notebooks: values draw themselves as the last line of a cell; `%%ranks 4` runs a cell on ranks.
+"""Notebooks: plans, layouts and logs are drawn if they are the last line of a cell; `%%ranks 4`
+runs a cell on 4 ranks.
 
 >>> %load_ext nnmpi
 """
@@ -21,7 +22,7 @@ from nnmpi.sim.commands.trace import TraceFile
 
 
 class RunLogs(NamedTuple):
-    """The epochs of several runs, drawn side by side in a notebook."""
+    """The logs of several runs, whose epochs a notebook draws in one picture."""
 
     logs: tuple[RunLog, ...]
 
@@ -30,17 +31,17 @@ class RunLogs(NamedTuple):
 
 
 def log(*files: File) -> RunLogs:
-    """The runs in files that --log has written, for drawing."""
+    """Reads files that --log has written, for drawing."""
     return RunLogs(tuple(read_logs(files)))
 
 
 def trace(file: str | os.PathLike[str]) -> TraceFile:
-    """The steps in a file that --trace has written, for drawing."""
+    """Reads a file that --trace has written, for drawing."""
     return TraceFile.read(Path(file))
 
 
 def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
-    """The arrangement of so many ranks for a config, on paper."""
+    """Returns the arrangement of `ranks` ranks for a config, without running any."""
     strategies.check(config, ranks)
     return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
 

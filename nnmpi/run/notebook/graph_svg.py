@@ -1,5 +1,5 @@
-"""A graph as a picture: each row is a node with its parameters and the shape of its output; lines
-beside the rows are tensors that skip rows."""
+"""Draws a graph: each row is a node with its parameters and the shape of its output; lines beside
+the rows are tensors that skip rows, such as residual connections."""
 
 from nnmpi.nn.graph import Graph
 from nnmpi.sim.drawing.svg import INK, QUIET, box, page, text
@@ -9,7 +9,7 @@ LAYER, OP, LINE = "#e6eefb", "#eef0f3", "#c2447f"
 
 
 def graph(g: Graph) -> str:
-    """The SVG of a graph; of a long one, its first nodes."""
+    """Returns the picture of a graph as SVG; a long graph is cut after its first nodes."""
     nodes, skips = g.nodes[:MOST], _skips(g)
     lanes, ends = list[int](), list[int]()  # the row at which each lane is free again
     for start, end in skips:
@@ -40,8 +40,8 @@ def graph(g: Graph) -> str:
 
 
 def _skips(g: Graph) -> list[tuple[int, int]]:
-    """(from, to) rows of tensors that skip rows in between; -1 is the input, above the first
-    row."""
+    """Returns (from row, to row) of tensors that skip the rows between; row -1 is the input of the
+    model."""
     users, skips = g.users(), list[tuple[int, int]]()
     made = {e: k for k, node in enumerate(g.nodes) for e in node.outputs}
     for e, rows in users.items():
@@ -55,7 +55,7 @@ def _middle(row: int) -> float:
 
 
 def _shape(g: Graph, e: int) -> str:
-    """The shape of a tensor as text, such as `(N, 16, 8)` for N samples."""
+    """Returns the shape of tensor `e` as text, such as `(N, 16, 8)` for N samples."""
     sizes = [f"{a.size}" for a in g.edges[e].axes]
     if g.edges[e].of_samples:
         sizes[0] = f"{sizes[0]} N".removeprefix("1 ")

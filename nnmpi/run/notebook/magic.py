@@ -1,7 +1,9 @@
-"""`%%ranks 4`: runs a cell on 4 processes that mpirun starts, with `comm`, their world.
+"""`%%ranks 4`: runs a cell on 4 processes that mpirun starts. In them, `comm` is the Comm of all
+four.
 
-The processes do not know other cells. The output of each rank is printed after its number, and if
-one fails, its traceback is printed once (`nnmpi/comm/debug/exit_hooks.py`).
+The variables of other cells are not defined in the processes. The output of each rank is printed
+after its number, and if one fails, its traceback is printed once
+(`nnmpi/comm/debug/exit_hooks.py`).
 """
 
 import os
@@ -59,7 +61,7 @@ def ranks(line: str, cell: str) -> None:
 
 
 def run_cell(folder: str) -> None:
-    """Runs the cell of this folder on this rank, with its output in a file."""
+    """Runs the cell in a folder on this rank, and writes its output to a file."""
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}

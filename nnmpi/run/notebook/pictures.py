@@ -1,7 +1,7 @@
-"""Pictures of values in notebooks, as the commands draw them.
+"""Pictures of objects in notebooks, the same as those of the commands.
 
-The values lie on floors below and know nothing of drawing; each class of the table PICTURES gets
-its `_repr_svg_` here, when nnmpi is imported in IPython.
+The classes are in packages that may not import drawing. So when nnmpi is imported in IPython, each
+class in the table PICTURES gets its `_repr_svg_` from here.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,17 @@ from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
-"""The defaults of pictures; `STAGES` is per rank, in schedules where a rank may have several."""
+"""The defaults of pictures; STAGES is the number of stages per rank for schedules that allow
+several."""
 
 CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
-"""Operations that an algorithm may be; a `reduce` of one chunk is also its `reduce-scatter`."""
+"""Collectives that an algorithm is checked to be; a `reduce` of one chunk is also a
+`reduce-scatter`."""
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """The SVG of the rounds of an algorithm; if it is no collective, the reason why it is no
-    all-reduce."""
+    """Returns the rounds of an algorithm as SVG; if it is no collective, text that says why it is
+    no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -47,15 +49,15 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
 
 
 def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
-    """The SVG of a step: backward passes take twice as long as forward passes, and messages no
-    time."""
+    """Returns the passes of one pipeline step as SVG, if backward passes take twice as long as
+    forward passes and messages take no time."""
     stages = s.stages_a_rank(STAGES)
     simulated = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
     return simulation(simulated, f"{s.about}; ")
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """The SVG of the passes of each rank, titled with the bubble."""
+    """Returns the passes of each rank as SVG, with the bubble in the title."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 
@@ -66,7 +68,8 @@ COLOURS = ("#e6eefb", "#fbeedd", "#e3f3e8", "#f0e6f6")
 
 
 def mesh(m: Mesh) -> str:
-    """The SVG of a mesh as a grid of ranks; colours show neighbours along the axis of rows.
+    """Returns a mesh as SVG: a grid of ranks, in which colours show neighbours along the axis of
+    rows.
 
             tp 0   tp 1                  an axis of one rank is not drawn; axes beyond the last two
     dp 0  [  0  ] [  1  ]                are drawn as rows too

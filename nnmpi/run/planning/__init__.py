@@ -1,1 +1,1 @@
-"""Plans a run before it starts: finds a layout, and explains its time."""
+"""Plans a run before it starts: finds a layout, and explains the predicted time of its steps."""

@@ -1,4 +1,5 @@
-"""Deadline: the time until which ranks measure, which passes on all of them in the same call."""
+"""Deadline: a time limit for measurements by several ranks, which expires on all of them in the
+same call."""
 
 import time
 from collections.abc import Callable
@@ -10,19 +11,19 @@ from nnmpi.comm import Comm
 
 
 class OutOfTimeError(Exception):
-    """The deadline has passed on some rank; all ranks raise it in the same call."""
+    """The deadline has expired on some rank; all ranks raise this error in the same call."""
 
 
 class Deadline:
-    """A number of seconds from now on, by the clock of each rank."""
+    """A time limit: a number of seconds from now, by the clock of each rank."""
 
     def __init__(self, seconds: float = inf, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._end = clock() + seconds
 
     def check(self, comm: Comm) -> None:
-        """Waits for the ranks of a Comm, all of which call it; raises OutOfTimeError on all if the
-        time is up on one."""
+        """Synchronizes the ranks of a Comm, all of which call it; raises OutOfTimeError on all if
+        the time is up on one."""
         late = np.array([float(self._clock() > self._end)])
         comm.all_reduce(late, "doubling")
         if late[0]:

@@ -1,7 +1,5 @@
-"""The bytes that each kind of rank holds and sends, without training: --dry-run, `simulate layout`.
-
-The latter is a subcommand of `nnmpi.simulate`, with `add_options` and `run`.
-"""
+"""Computes the bytes that each kind of rank holds and sends, without training: for --dry-run and
+for `nnmpi.simulate layout`, whose options and function are `add_options` and `run`."""
 
 import argparse
 import shlex
@@ -48,8 +46,8 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 
 def print_dry_run(c: Config, comm: Comm) -> int:
-    """Prints what each rank would hold and send (--dry-run); returns the exit status. Every rank
-    calls it."""
+    """Prints the bytes that each rank would hold and send (--dry-run); returns the exit status.
+    Every rank calls it."""
     if layout_of := addons.chosen("layouts", c):
         fewer = layout_of(c, comm)
         if comm.rank == 0:
@@ -68,8 +66,8 @@ def print_dry_run(c: Config, comm: Comm) -> int:
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
-    """The dry-run event for the ranks of `comm`, or for `config.ranks` ranks on paper. Every rank
-    calls it."""
+    """Returns the dry-run event, for the ranks of `comm` or, if `config.ranks` is given, for that
+    many ranks that need not exist. Every rank calls it."""
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
     cluster = _surviving(config, paper or discover(comm, setup.on))
@@ -138,7 +136,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> Any:
-    """The output of `simulate layout`, as text or as an event."""
+    """Returns the output of `simulate layout`, as text or as an event."""
     if given.vocabulary is not None and hasattr(given, "data"):
         raise ValueError(BOTH)
     config, cluster, machine = _requested(given)
@@ -163,8 +161,9 @@ def run(given: argparse.Namespace) -> Any:
 def _arranged(
     uncut: UncutModel, cluster: Cluster, machine: Machine | None
 ) -> tuple[Arrangement, Event]:
-    """The arrangement of a layout; on a machine, with the cut and the all-reduce that a plan for it
-    would have, and with the predicted seconds of a step."""
+    """Returns the arrangement of a layout and fields of its event. With a machine it has the cut
+    and the all-reduce that a plan would choose, and the event has the predicted seconds of a
+    step."""
     if machine is None:
         return on_paper(uncut, cluster), {}
     arranger, costs = cost_models(uncut, cluster, machine)
@@ -177,7 +176,7 @@ def _arranged(
 
 
 def _drawn(a: Arrangement, uncut: UncutModel, cluster: Cluster, machine: Machine | None) -> str:
-    """The step of a layout on lanes, as SVG."""
+    """Returns the timeline of a layout's step as SVG."""
     machine = machine or TYPICAL
     _, costs = cost_models(uncut, cluster, machine)
     title = f"{a.config.model} on {plural(a.ranks, 'rank')}: a step, as predicted ({machine.cpu})"
@@ -185,8 +184,8 @@ def _drawn(a: Arrangement, uncut: UncutModel, cluster: Cluster, machine: Machine
 
 
 def _old_options(given: argparse.Namespace) -> argparse.Namespace:
-    """The options of the old layout: those of --from, and all options that do not concern a
-    layout."""
+    """Returns the options of the layout before a change (--from): the layout options in --from, and
+    all other options unchanged."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     add_ranks(p)
     cli.add_flags(p, LAYOUT_GROUPS)
@@ -202,7 +201,8 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
 
 
 def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | None]:
-    """The config, the cluster and the machine, if one is named, that these options describe."""
+    """Returns the config, the cluster and the machine (None if none is named) that these options
+    describe."""
     known = {*addons.table("backups"), *(option.name for option in options(GROUPS))}
     requested = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(requested))
@@ -213,5 +213,6 @@ def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | No
 
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
-    """The cluster, as one whose job survives the loss of ranks if backups are asked for."""
+    """Returns the cluster, marked as one whose job survives the loss of ranks if backups are asked
+    for."""
     return cluster._replace(survives=cluster.survives or bool(addons.chosen("backups", config)))

@@ -1,6 +1,6 @@
-"""--explain: the parts of the time of one layout, beside those of a step that was traced.
+"""--explain: the predicted time of one layout in parts, and beside it the times of a traced step.
 
-The parts of a term add up to it. A predicted step and a traced one are lists of the same spans.
+The parts of a term add up to the term. A predicted step is a list of spans, as a traced one is.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from nnmpi.sim.drawing.timeline import GAPS, Span
 
 
 def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
-    """The event of --explain: the time of a step of a layout, term by term; raises ValueError if
-    the layout is impossible."""
+    """Returns the event of --explain: the time of a step of a layout, term by term. Raises
+    ValueError if the layout is impossible."""
     a = arranged(models, layout)
     step, parts = parts_of_step(a, models.costs)
     return {
@@ -50,7 +50,8 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
 
 
 def arranged(models: PlanModels, layout: str) -> Arrangement:
-    """The arrangement of a layout, given as options; raises ValueError if it is impossible."""
+    """Returns the arrangement of a layout that is given as command-line options; raises ValueError
+    if it is impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
@@ -79,10 +80,10 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
 class StepPart(NamedTuple):
     """A part of the time of a step.
 
-    term     of a StepTime
-    what     in words
-    times    how often it occurs
-    seconds  in all
+    term     the term of StepTime that it belongs to
+    what     a description
+    times    how often it occurs in a step
+    seconds  its seconds in a step, for all these times together
     """
 
     term: str
@@ -94,11 +95,13 @@ class StepPart(NamedTuple):
 HIDDEN = "hidden behind passes"
 
 SHOWN = 12
-"""Digits of seconds: sums of the same values in a different order differ in later digits."""
+"""The number of decimals of seconds that are compared: sums of the same values in another order
+differ only in later ones."""
 
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
-    """The time of a step, and its parts, the longest of each term first."""
+    """Returns the time of a step, and its parts, sorted by term and the longest of each term
+    first."""
     step = step_model(a, costs)
     last, averaged = step.last.exchanges, step.averaged
     summed = (*last["gathers"], *last["sums"], *averaged.exchanges["averages"])
@@ -124,8 +127,8 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
 
 
 def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
-    """The parts of a term from rows (text, times, seconds); rows with the same text are added
-    up."""
+    """Yields the parts of a term from rows (text, times, seconds); rows with the same text are
+    added up."""
     totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for text, times, seconds in rows:
         count, so_far = totals[text]
@@ -135,8 +138,8 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """The compute parts: units of the rank that computes longest; those of one kind are added
-    up."""
+    """Yields the parts of the term `compute`: the units of the rank that computes longest, those of
+    one kind added up."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.program if op.micro >= 0)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
@@ -152,7 +155,7 @@ def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[S
 def _exchange_parts(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
-    """The parts of a term that are exchanges; exchanges with the same text are one part."""
+    """Yields the parts of a term that are exchanges; exchanges with the same text are added up."""
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:
@@ -185,12 +188,12 @@ LABELS = {
     **dict.fromkeys(GAPS, "exchanges and waiting"),
     "APPLY": "update",
 }
-"""The part of a step that each kind of span belongs to."""
+"""By kind of span, the part of a step to which it belongs."""
 
 
 def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Span]:
-    """The predicted step of the rank that computes longest, as the spans of a trace; all waits are
-    one span."""
+    """Yields the predicted step of the rank that computes longest, as the spans of a trace. All
+    waits are one span."""
     rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.program:
@@ -204,7 +207,7 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
 
 
 def by_part(spans: Iterable[Span]) -> dict[str, float]:
-    """The time of each part of a step that has spans, predicted or measured."""
+    """Returns the time of each part of a step: the sum of its spans, predicted or traced."""
     parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:
@@ -213,7 +216,8 @@ def by_part(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
-    """The parts of a step, predicted and measured, with the largest difference first."""
+    """Returns the predicted and the traced time of each part of a step, the largest difference
+    first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
     predicted = by_part(spans_of_step(a, costs, step))
     predicted["other"] = step.time.packing + step.time.other
@@ -226,7 +230,8 @@ def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) ->
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
-    """The seconds of each part of a rank's step, in the traced step of median time."""
+    """Returns the seconds of each part of a rank's step in a trace, for the step of median
+    length."""
     trace = TraceFile.read(path)
     if trace.ranks != ranks:
         raise ValueError(
@@ -243,7 +248,8 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
 
 
 def as_text(e: Event) -> str:
-    """The parts as a table, and the comparison with a trace as another one."""
+    """Returns the parts as a table and, if there is a trace, the comparison with it as a second
+    table."""
     rows = [["part", "term", "times", "ms"]]
     for part in e["parts"]:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])

@@ -1,5 +1,5 @@
-"""Events that describe a layout: what its ranks hold and send, and what moves between two
-layouts."""
+"""Events that describe a layout: the bytes that its ranks hold and send, and those that move when
+ranks change to another layout."""
 
 from collections import Counter
 from itertools import pairwise
@@ -19,8 +19,8 @@ from nnmpi.run.start_events import devices
 
 
 def layout_event(a: Arrangement) -> Event:
-    """The layout event of an arrangement: its options, bytes and messages; a step is over a whole
-    batch."""
+    """Returns the layout event of an arrangement: its options, and the bytes and messages in a step
+    over a whole batch."""
     config, graph = a.config, a.graph
     return {
         "event": "layout",
@@ -60,7 +60,8 @@ def layout_event(a: Arrangement) -> Event:
 
 
 def rank_fields(a: Arrangement) -> Event:
-    """The bytes that ranks hold and send, and which ranks have which layers."""
+    """Returns the fields of an event on the bytes that ranks hold and send, and on the layers of
+    each rank."""
     return {
         "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
         "blocks": [
@@ -71,8 +72,8 @@ def rank_fields(a: Arrangement) -> Event:
 
 
 def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePlan]:
-    """The moves from one arrangement of ranks to another, on the nodes of the larger of the two: of
-    values, then of what else is state."""
+    """Returns the moves from one arrangement of ranks to another, on the nodes of the larger one:
+    first of parameters, then of other state."""
     axes = {p.place.path: p.memory_axes for p in model.parameters()}
     values = {variable.path for variable in old.graph.variables}
     have = [(r, x) for r in range(old.ranks) for x in state_on_paper(old, r, axes)]
@@ -86,8 +87,8 @@ def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePl
 
 
 def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
-    """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
-    optimizer state and buffers."""
+    """Returns the bytes that each rank keeps, sends and receives when ranks change to another
+    arrangement: parameters, optimizer state and buffers."""
     ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
@@ -115,7 +116,7 @@ def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
 
 
 def _figures(kind: RankKind) -> Event:
-    """The bytes that ranks of one kind hold and send."""
+    """Returns the fields of an event on the bytes that ranks of one kind hold and send."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
         "ranks": list(kind.ranks),

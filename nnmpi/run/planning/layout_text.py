@@ -1,5 +1,5 @@
-"""Events of a layout as text: what each kind of rank holds and sends, for --dry-run and `simulate
-layout`."""
+"""Formats the events of a layout as text, for --dry-run and `simulate layout`: what each kind of
+rank holds and sends."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,12 @@ from nnmpi.planning.layout_lines import merge_blocks
 from nnmpi.planning.paper.rank_kinds import HELD, MANY
 
 MOST_HOLDERS = 8
-"""A table of moves shows what others get from at most this many ranks."""
+"""The largest number of ranks that a table of moves between layouts has as senders."""
 
 
 def arranged(e: Event) -> str:
-    """The text of a layout event: what ranks hold and send, which stages they have, and who gets
-    what when ranks are rearranged."""
+    """Returns a layout event as text: what ranks hold and send, which stages they have and, for a
+    change of layout, how many bytes each rank receives from which rank."""
     return "\n\n".join(filter(None, _parts(e)))
 
 
@@ -58,7 +58,7 @@ def _parts(e: Event) -> Iterator[str]:
 
 
 def _moves(e: Event) -> str:
-    """The text on how many bytes each rank receives from which rank when ranks are rearranged."""
+    """Returns text on the bytes that each rank receives from other ranks in a change of layout."""
     axes = " x ".join(f"{axis} {n}" for axis, n in e["before"].items() if n > 1) or "one rank"
     zero = f", ZeRO {e['before_zero']}" * bool(e["before_zero"])
     holders = range(min(e["before_ranks"], MOST_HOLDERS))

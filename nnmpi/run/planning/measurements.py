@@ -1,9 +1,10 @@
-"""Measurements of a machine: messages and sums of its ranks, the update, and the rest of a step.
+"""Measurements of a machine: messages and sums of its ranks, the update, and the overheads of a
+step.
 
-All ranks measure at the same time, because they share caches, memory and clock rates. For units and
-steps the least of several times counts, or a low quantile: the time on a machine that nobody else
-uses at the moment. Sums and updates are timed after other work, as in a step. Each adds fields of a
-Machine, or raises OutOfTimeError on all ranks.
+All ranks measure at the same time, because they share caches, memory and clock rates. Of the times
+of units and steps the least one counts, or a low quantile: the time on a machine without other
+programs. Sums and updates are timed after other work, as in a step. Each measurement adds fields of
+a Machine to a dict, or raises OutOfTimeError on all ranks.
 """
 
 import platform
@@ -36,56 +37,56 @@ from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup
 
 SUM_BYTES = tuple(1 << k for k in range(8, 25, 2))
-"""Bytes of the sums that are timed."""
+"""The lengths, in bytes, of the sums that are timed."""
 
 FLUSHED = 1 << 22
-"""Elements that are written between two timed calls: more than the caches of a core hold, because
-in a step the passes also write between two sums or updates."""
+"""Elements that are written between two timed calls, to fill the caches of a core with other data:
+in a step too the passes write between two sums or updates."""
 
 MOST_SECONDS = 0.1
-"""Seconds: if a sum takes longer, larger ones are not timed."""
+"""If a sum takes more seconds than this, larger ones are not timed."""
 
 MANY_MICRO_BATCHES = 8
-"""Micro-batches of the second of two measured steps, which separates the cost of a micro-batch from
-that of a step."""
+"""The number of micro-batches of the second of two measured steps. Their difference separates the
+cost of a micro-batch from that of a step."""
 
 ROUNDS = 2
-"""How often each measurement times units and steps; the least time counts."""
+"""The number of times that each measurement times units and steps; the least time counts."""
 
 STEPS = 10
-"""Steps of one rank that are timed in a round."""
+"""The number of steps on one rank that are timed in a round."""
 
 CALLS = 20
-"""How often each measurement times a sum or an update."""
+"""The number of times that a sum or an update is timed."""
 
 QUANTILE = 0.1
-"""The quantile of the seconds of steps that counts."""
+"""The quantile of the times of steps that counts as the time of a step."""
 
 
 Fields: TypeAlias = dict[str, Any]
-"""Measured fields of a Machine, by name, to which measurements add theirs."""
+"""Fields of a Machine, by name, to which measurements add."""
 
 
 def processor() -> str:
-    """The name of the processor."""
+    """Returns the name of the processor."""
     return blas.cpu().get("model name") or platform.processor() or platform.machine()
 
 
 class Node(NamedTuple):
-    """The ranks of a node, which measure together until a deadline; `quantile` of the times of sums
-    and updates counts."""
+    """The ranks of one node, which measure together until a deadline. Of the times of a sum or
+    update, the `quantile` counts."""
 
     comm: Comm
     deadline: Deadline
     quantile: float
 
     def check(self) -> None:
-        """Waits for all ranks; raises OutOfTimeError on all of them after the deadline."""
+        """Synchronizes the ranks; raises OutOfTimeError on all of them after the deadline."""
         self.deadline.check(self.comm)
 
     def cold_seconds(self, call: Callable[[], object]) -> float:
-        """A quantile of the seconds of a call with cold caches, as after other work in a step; the
-        mean over ranks."""
+        """Returns the seconds of a call with cold caches, as after other work in a step: the node's
+        quantile of several calls, and the mean over ranks."""
         flushed, times = np.zeros(FLUSHED, np.float32), list[float]()
         for _ in range(CALLS):
             flushed += 1.0
@@ -97,7 +98,8 @@ class Node(NamedTuple):
 
 
 def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
-    """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
+    """Opens a session of the ranks of `comm`, arranged by these options, apart from the run's own
+    session."""
     plain = {option.name: option.default for option in fields_of(("sync", "equality"))}
     plain |= {"plan": None, "check_copies": 0, **dict.fromkeys(addons.table("codecs"))}
     config: Config = replace(setup.config, **{**plain, **options})
@@ -105,20 +107,20 @@ def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
 
 
 def group_sizes(comm: Comm) -> list[int]:
-    """The sizes of groups to measure: 2, 4, 8, ... as far as they divide the ranks, and all
-    ranks."""
+    """Returns the sizes of the groups to measure: the powers of 2 that divide the number of ranks,
+    and all ranks."""
     powers = {1 << k for k in range(1, comm.size.bit_length())}
     return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
 
 def samples(setup: Setup) -> int:
-    """The number of samples of a whole batch."""
+    """Returns the number of samples in a whole batch."""
     return min(setup.config.batch_size, len(setup.train.split.y))
 
 
 def micro_batches(n: int) -> list[int]:
-    """The numbers of samples in a rank's micro-batch that are measured: three, the largest a whole
-    batch. None is 1 if avoidable: BatchNorm1d needs a variance."""
+    """Returns up to three numbers of samples in a micro-batch, for which units are measured; the
+    largest is the whole batch. 1 is avoided if possible, since BatchNorm1d needs a variance."""
     return sorted({max(n // MANY_MICRO_BATCHES, min(n, 2)), max(n // 2, min(n, 2)), n})
 
 
@@ -126,7 +128,7 @@ def micro_batches(n: int) -> list[int]:
 
 
 def messages(node: Node, fields: Fields) -> None:
-    """Measures a message within the node, and an addition."""
+    """Measures the cost of a message within the node, and of an addition."""
     network = fitted_network(node.comm, node.deadline)
     fields |= {
         "near": network.link if node.comm.size > 1 else TYPICAL.near,
@@ -136,7 +138,7 @@ def messages(node: Node, fields: Fields) -> None:
 
 def sums(node: Node, p: int, fields: Fields) -> None:
     """Measures collectives in groups of p ranks, all groups at once: a curve of seconds by bytes
-    for each. Sums in shared memory are measured if all groups have room for it."""
+    for each. Sums in shared memory are measured only if it has room for those of all groups."""
     group, curves = node.comm.split(node.comm.rank // p), fields.setdefault("sums", {})
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -167,7 +169,7 @@ def sums(node: Node, p: int, fields: Fields) -> None:
 
 
 def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[float, float]]:
-    """Yields the bytes and the seconds of a collective."""
+    """Yields (bytes, seconds) of a collective, for ascending lengths."""
     for nbytes in SUM_BYTES:
         node.check()
         of_zeros = partial(call, np.zeros(nbytes // 4, np.float32))
@@ -203,15 +205,16 @@ def moving(node: Node, session: Session, fields: Fields) -> None:
 def coding(
     node: Node, codec: str, call_of: Callable[..., Any], session: Session, fields: Fields
 ) -> None:
-    """Measures the seconds per element that a codec takes besides reading and writing."""
+    """Measures the seconds per element that a codec takes, in addition to reading and writing
+    memory."""
     call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
     fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}
 
 
 def overheads(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the seconds of a step, and of each of its micro-batches, that are not spent in units
-    or the update."""
+    """Measures the overheads of a step, and of each of its micro-batches: the seconds that are
+    spent neither in units nor in the update."""
     setup, (measured, *_) = session.setup, fields["models"]
     n, seconds_of_update = samples(setup), fields["updates"][session.config.optimizer]
     left, many = dict[int, float](), max(min(MANY_MICRO_BATCHES, n // 2), 1)
@@ -231,13 +234,13 @@ def overheads(node: Node, session: Session, fields: Fields) -> None:
 
 
 def _numbers(session: Session) -> int:
-    """How many elements all parameters have."""
+    """Returns the number of elements of all parameters."""
     return sum(p.size for p in session.optimizer.parameters)
 
 
 def _step(node: Node, session: Session) -> float:
-    """The seconds of one rank's step over a whole batch, of the slowest of ranks that begin it
-    together: in a layout, ranks wait for each other in every step."""
+    """Returns the seconds of a step over a whole batch, made by each rank alone; the slowest rank
+    counts, since in a layout ranks wait for each other in every step."""
     times, batch = list[float](), samples(session.setup)
     session.model.train()
     while len(times) < STEPS:

@@ -1,13 +1,13 @@
 """Measures a machine for a model on the ranks of its nodes, until a deadline.
 
     links between nodes      by the first ranks of all nodes
-    the first node, twice    links, units of the model, update, rest of a step; then sums, and units
-                             that ranks along tp divide
+    the first node, twice    links, units of the model, update, overheads of a step; then sums, and
+                             units that ranks along tp divide
 
-Everything is measured twice, at some distance in time, and averaged. For sums and updates, whose
-times vary most beside other programs, the first measurement takes the lower quartile, the second
-one the upper quartile. What there was no time for is as of a typical machine, and the Machine says
-what that is.
+All of it is measured twice, at some distance in time, and averaged. The times of sums and updates
+vary most beside other programs: the first measurement takes their lower quartile, the second one
+the upper quartile. Figures for which there was no time are those of a typical machine; the Machine
+lists them as `missing`.
 """
 
 import os
@@ -29,20 +29,22 @@ from nnmpi.run.planning.network_fit import fitted_network
 from nnmpi.run.setup.setup import Setup
 
 WITHIN = 120.0
-"""Seconds after which measuring ends, unless others are given."""
+"""The default time limit for measuring, in seconds."""
 
 POLL_SECONDS = 0.01
 """Seconds between two polls of a rank that waits for the first node."""
 
 QUARTILES = 0.25, 0.75
-"""The quantile of times of sums and updates that counts, in both measurements."""
+"""The quantile of the times of sums and updates that counts, in the first and second
+measurement."""
 
 
 def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """The Machine that the ranks of a Comm run on, with the units of a run's model, as far as it
-    can be measured before a deadline; every rank calls it.
+    """Returns the Machine that the ranks of a Comm run on, with the units of the run's model, as
+    far as there is time for measuring until the deadline. Every rank calls it.
 
-    Nodes are assumed to be alike. If there is only one, links between nodes are typical ones.
+    Nodes are assumed to be equal. If there is only one, links between nodes are those of a typical
+    machine.
     """
     here, load, missing = comm.node(), os.getloadavg()[0], dict[str, str]()
     far: Link | None = TYPICAL.far
@@ -66,7 +68,8 @@ def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
 
 
 def _links(comm: Comm, leader: int, deadline: Deadline) -> Link | None:
-    """The links between nodes, as their first ranks measure them; None after the deadline."""
+    """Returns the link between nodes, as measured by the first rank of each node; None after the
+    deadline."""
     first, link = comm.split(0 if comm.rank == leader else None), None
     if first is not None:
         with suppress(OutOfTimeError):  # of these ranks: the others do not know yet
@@ -76,14 +79,14 @@ def _links(comm: Comm, leader: int, deadline: Deadline) -> Link | None:
 
 
 def _wait(comm: Comm) -> None:
-    """Waits for all ranks, asleep most of the time: hosts may share cores, as containers do."""
+    """Waits for all ranks, mostly asleep: nodes may share cores, if they are containers."""
     met = comm.start(np.zeros(1), "doubling")
     while not met.poll():
         comm.system.sleep(POLL_SECONDS)
 
 
 def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Two measurements of a node, averaged as far as there was time for both."""
+    """Returns two measurements of a node, averaged where there was time for both."""
     (first, missing), (second, later) = (
         _measure_node(setup, m.Node(comm, deadline, quantile)) for quantile in QUARTILES
     )
@@ -98,7 +101,8 @@ def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
 
 
 def _measure_node(setup: Setup, node: m.Node) -> tuple[m.Fields, dict[str, str]]:
-    """The fields of a Machine that were measured, and in words, by name, what was not in time."""
+    """Returns the measured fields of a Machine, and by name a description of those for which there
+    was no time."""
     fields, missing = m.Fields(), dict[str, str]()
     for name, words, measurement in _measurements(setup, node):
         try:
@@ -112,8 +116,8 @@ def _measure_node(setup: Setup, node: m.Node) -> tuple[m.Fields, dict[str, str]]
 def _measurements(
     setup: Setup, node: m.Node
 ) -> Iterator[tuple[str, str, Callable[[m.Fields], None]]]:
-    """Yields the name of each measurement, what it measures, and the function that does so; later
-    ones use what earlier ones have measured, which is there as long as there is time."""
+    """Yields (name, description, function) of each measurement. Later ones use the results of
+    earlier ones."""
     config, tp_sizes = setup.config, m.group_sizes(node.comm)
     sizes, units = m.micro_batches(m.samples(setup)), f"units of {config.model}"
     yield "near", "messages within a node", partial(m.messages, node)

@@ -1,5 +1,5 @@
-"""Measures alpha, beta and gamma of the machine that a Comm runs on, from which times are
-predicted."""
+"""Measures alpha, beta and gamma (seconds of a message, of each byte sent, of each byte added) of
+the machine that a Comm runs on."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,8 +23,8 @@ MOST_SECONDS = 0.05  # seconds: where one call takes longer, larger sizes are no
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """Ranks 0 and 1, 2 and 3, ... each send a message to their partner and receive one at the same
-    time; a last odd rank does nothing."""
+    """The algorithm in which ranks 0 and 1, 2 and 3, ... each send a message to their partner and
+    receive one at the same time; a last odd rank does nothing."""
     partner = only((r ^ 1) < p, r ^ 1)
     return Step(partner, (0, 1), partner, (1, 2), False)
 
@@ -33,10 +33,10 @@ PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
 def ping_pong(comm: Comm, nbytes: int) -> float:
-    """The seconds of a message of `nbytes` bytes, while all ranks send and receive.
+    """Returns the seconds of a message of `nbytes` bytes, while all ranks send and receive.
 
-    Unmeasured messages go first: a link may pass a short burst faster than the rate that is
-    measured.
+    Some messages are sent before the clock starts: a link may pass a short burst faster than the
+    rate that is to be measured.
     """
     call = partial(comm.carry_out, PING_PONG, np.zeros(2 * nbytes, np.uint8))
     (once,) = medians(comm, [call])
@@ -57,7 +57,7 @@ def _mean(comm: Comm, seconds: float) -> float:
 
 
 def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
-    """The alpha and beta of the line alpha + beta n that fits the times best, by least squares.
+    """Returns alpha and beta of the line alpha + beta n that fits the times best, by least squares.
 
     An error is weighted by 1 / sqrt(time). With weight 1 / time, short messages would determine
     beta; with equal weights, long ones would determine alpha.
@@ -69,10 +69,10 @@ def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 
 def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
-    """The measured cost of messages and additions, while all ranks are busy; every rank calls it.
+    """Measures the cost of messages and additions while all ranks are busy; every rank calls it.
 
-    If the number of ranks is odd, the last one has no partner, and waits. Raises OutOfTimeError
-    unless all is measured before the deadline.
+    If the number of ranks is odd, the last one has no partner, and waits. Raises OutOfTimeError if
+    the deadline passes before the end.
     """
     deadline = deadline or Deadline()
     if comm.size > 1 and comm.size % 2:
@@ -89,7 +89,7 @@ def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
 
 
 def _of_pairs(comm: Comm, deadline: Deadline) -> Network:
-    """The cost as all ranks but the last one measure it."""
+    """Returns the cost of messages and additions as an even number of ranks measures it."""
     pairs, network = comm.split(int(comm.rank == comm.size - 1)), None
     assert pairs is not None
     with suppress(OutOfTimeError):  # of these ranks; the last one does not know yet

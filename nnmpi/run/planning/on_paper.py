@@ -1,4 +1,4 @@
-"""The arrangement that a run would have, without one: for dry runs, pictures and decoders."""
+"""Makes the arrangement of a run without running it: for dry runs, pictures and decoders."""
 
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
@@ -12,8 +12,8 @@ from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
 def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
-    """The arrangement that a run on this cluster would have, with estimates of what a run
-    measures."""
+    """Returns the arrangement that a run on this cluster would have; estimates replace figures that
+    the run would measure."""
 
     def divide(config: Config, graph: Graph) -> Division:
         return division_on_paper(ModelTimes(graph, TYPICAL, config.dtype), config)

@@ -1,4 +1,4 @@
-"""Clusters that exist on paper only, and the models of memory and time of layouts on them."""
+"""Clusters that need not exist, and models of the memory and time of layouts on them."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ MOST_RANKS = 1 << 20
 
 
 def add_ranks(group: Any) -> None:
-    """Adds --ranks and --nodes to the options of a cluster."""
+    """Adds the options --ranks and --nodes to a group of a parser."""
     group.add_argument("--ranks", type=int, required=True, metavar="N")
     group.add_argument(
         "--nodes", type=int, default=None, metavar="K",
@@ -29,7 +29,7 @@ def add_ranks(group: Any) -> None:
 
 
 def add_vocabulary(group: Any) -> None:
-    """Adds --vocabulary to the options of a cluster."""
+    """Adds the option --vocabulary to a group of a parser."""
     group.add_argument(
         "--vocabulary", type=int, default=None, metavar="N",
         help="instead of --data: windows of --context tokens, of a vocabulary of N",
@@ -37,7 +37,7 @@ def add_vocabulary(group: Any) -> None:
 
 
 class MachineRequest(NamedTuple):
-    """The machine of a cluster on paper, its nodes, and the device that its ranks compute on."""
+    """The machine that a command assumes, the number of its nodes, and the device of its ranks."""
 
     machine: Machine
     nodes: int
@@ -47,8 +47,9 @@ class MachineRequest(NamedTuple):
 def machine_on_paper(
     name: str | None, ranks: int, nodes: int | None, config: Config
 ) -> MachineRequest:
-    """The machine that --machine names; a described one says how many nodes the ranks take, and
-    which device they have. Raises ValueError unless so many nodes can have so many ranks."""
+    """Returns the machine that --machine names. If it is described, its description also gives the
+    number of nodes that the ranks need, and their device. Raises ValueError if the nodes cannot
+    have that many ranks."""
     machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
     if nodes is None:
         nodes = 1 if machine.sheet is None else -(-ranks // machine.ranks)
@@ -63,8 +64,8 @@ def machine_on_paper(
 def cost_models(
     uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> tuple[Arranger, CostModel]:
-    """The models of memory and of time for a model on a cluster of such machines. An optimizer that
-    a machine does not have counts as its slowest one."""
+    """Returns the models of memory (Arranger) and of time (CostModel) for a model on a cluster. For
+    an optimizer that was not measured, the time of the slowest one is used."""
     config = uncut.config
     times = model_times(uncut.graph, machine, config.dtype)
     if config.optimizer not in machine.updates:

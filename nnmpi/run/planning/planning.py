@@ -1,5 +1,5 @@
-"""Searches layouts for a model, a cluster and a machine; for --plan, when the ranks of a run are
-there."""
+"""Searches layouts for a model, a cluster and a machine: for nnmpi.plan, and for --plan at the
+start of a run."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -37,38 +37,46 @@ from nnmpi.run.setup.setup import Setup, build_model
 
 TAKEN = "reduce_dtype", *addons.table("codecs")
 SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
-"""The options of sums that a plan takes as given, because they change results."""
+"""The options of gradient sums that a plan does not change, because they change results."""
 
 _MEETINGS = {"sync", *(name for part in addons.rows("options") for name in part.meetings)}
 MEETINGS = tuple(o for o in options(("sync",)) if o.name in _MEETINGS)
-"""The options that say when ranks exchange what; a plan takes them as given, likewise."""
+"""The options that say when ranks exchange gradients or parameters; a plan does not change them
+either."""
 
 SENDING_LESS = tuple(o for o in (*SUMS, *MEETINGS) if o.name != "reduce_dtype")
-"""The options with which ranks send something else than whole gradients in each step."""
+"""The options by which ranks send less than whole gradients in each step."""
 
 
 SEARCH_WITHIN = 45.0
-"""The processor time in which a search ends unless --within says otherwise."""
+"""The default limit of a search's processor time, in seconds (--within)."""
 
 AUTO = "auto"
-"""The value of --plan that measures."""
+"""The value of --plan that asks for a measurement of this machine."""
 
 DATA = "DATA"
-"""The word that a command has in the place of data, of which a plan was given the vocabulary."""
+"""A placeholder for the data set in a printed command, if the plan was given a vocabulary
+instead."""
 
 
 class NoLayoutFitsError(ValueError):
-    """No layout fits into the memory of a rank."""
+    """No layout fits in the memory of a rank."""
 
 
 def asked(config: Config) -> list[Field[Any]]:
-    """The options of SENDING_LESS that are not at their defaults."""
+    """Returns the options of SENDING_LESS that differ from their defaults."""
     return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
 
 
 class PlanRequest(NamedTuple):
-    """The request for a plan, besides the options of a run; `memory` is in bytes per rank, a
-    `vocabulary` takes the place of data, and `within` is the processor time of a search."""
+    """A request for a plan, in addition to the options of a run.
+
+    ranks, nodes  of the cluster
+    memory        bytes per rank
+    machine       the value of --machine
+    vocabulary    the number of tokens, in place of a data set
+    within        the processor time of a search, in seconds
+    """
 
     ranks: int
     nodes: int
@@ -84,9 +92,9 @@ class PlanRequest(NamedTuple):
 
 
 class FoundLayouts(NamedTuple):
-    """The result of a search for layouts.
+    """The result of a search for layouts, with the config and the request that it answers.
 
-    notes        remarks on how far the figures can be trusted, a line each
+    notes        remarks on how far to trust the figures, a line each
     is_measured  True if the units of the model were measured
     """
 
@@ -98,7 +106,7 @@ class FoundLayouts(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The model, the ranks and the nodes of the plan, as text."""
+        """Returns a title: the model, the ranks and the nodes of the plan."""
         nodes = f" on {plural(self.request.nodes, 'node')}" if self.request.nodes > 1 else ""
         words = [self.config.model, "on", plural(self.request.ranks, "rank") + nodes]
         for o in asked(self.config):
@@ -107,7 +115,10 @@ class FoundLayouts(NamedTuple):
 
 
 class PlanModels(NamedTuple):
-    """The models of memory (`arranger`) and of time (`costs`) with which layouts are predicted."""
+    """The models by which layouts are predicted: of memory (`arranger`) and of time (`costs`).
+
+    notes  remarks on how far to trust the predictions, a line each
+    """
 
     arranger: Arranger
     costs: CostModel
@@ -115,7 +126,7 @@ class PlanModels(NamedTuple):
 
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
-    """The models of memory and time for a config on a cluster that exists on paper only."""
+    """Returns the models of memory and time for a config, on a cluster that need not exist."""
     planned: Any = {"plan": AUTO}
     strategies.check(replace(config, **planned), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
@@ -126,13 +137,14 @@ def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> P
 def plan_models(
     request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> PlanModels:
-    """The models of memory and time for an uncut model on a cluster of such machines."""
+    """Returns the models of memory and time for a model on a cluster of such machines."""
     arranger, costs = cost_models(uncut, cluster, machine)
     return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
 
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
-    """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
+    """Finds the fastest layouts; raises ValueError if no layout is possible, or if none fits in
+    memory."""
     arranger, costs, limit = models.arranger, models.costs, request.limit
     result = Searcher(arranger, costs, limit, within=request.within).search()
     _check_found(arranger.plain, request, result)
@@ -154,7 +166,8 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
 
 
 class NetworkNeed(NamedTuple):
-    """The Gbit/s between nodes at which a layout computes for each share of the time."""
+    """By share of the time, the bandwidth between nodes, in Gbit/s, at which a layout computes for
+    that share; with the layout's predicted seconds of a step."""
 
     layout: str
     seconds: float
@@ -162,8 +175,9 @@ class NetworkNeed(NamedTuple):
 
 
 def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[NetworkNeed]:
-    """Yields how fast the network has to be for the fastest layout, for the fastest one along dp
-    alone, and, if ranks exchange less than gradients in each step, for plain data parallelism."""
+    """Yields the network speed that layouts need: the fastest layout, the fastest one along dp
+    alone, and plain data parallelism if options make ranks send less than gradients in each
+    step."""
     arranger, plain = models.arranger, layouts.config
     along_dp = layouts.search.pure.get("dp")
     for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):
@@ -183,8 +197,8 @@ def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
 def _prefer_dp(
     result: SearchResult, memory: float, spread: float
 ) -> tuple[SearchResult, list[str]]:
-    """Puts plain data parallelism first if the fastest layout leads by less than measurements
-    differ; returns the search, and a note if it did so."""
+    """Puts plain data parallelism first if the fastest layout's lead is smaller than the spread
+    between measurements. Returns the result, and then also a note on it."""
     best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > memory:
         return result, []
@@ -201,7 +215,7 @@ def _prefer_dp(
 
 
 def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> None:
-    """Raises ValueError if the search has found no layout."""
+    """Raises ValueError if the search has found no layout that fits."""
     if result.best:
         return
     if result.least and request.memory is not None:
@@ -225,7 +239,7 @@ def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> 
 def _notes(
     config: Config, request: PlanRequest, machine: Machine, times: ModelTimes
 ) -> Iterator[str]:
-    """Remarks on how far the predicted figures can be trusted."""
+    """Yields remarks on how far to trust the predicted figures."""
     a_node = -(-request.ranks // request.nodes)
     data = config.data if request.vocabulary is None else DATA
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {data}"
@@ -274,7 +288,7 @@ def _notes(
 
 
 def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
-    """Remarks on a machine that is described, with what it hides."""
+    """Yields remarks on a described machine and on the exchanges that it hides."""
     yield f"{machine.cpu} is described by data sheets and assumed shares of them, not measured"
     for what in sheet.hides:
         yield f"{HIDDEN[what]} are hidden behind computing, as its description says"
@@ -293,8 +307,8 @@ def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
 
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
-    """The fastest layout of a run on these ranks, or no layout if none fits into the memory that
-    they may have, so that ranks have to swap. Every rank calls it.
+    """Returns the fastest layout for a run on these ranks. If none fits in the memory limit, the
+    plan has no layout, and ranks have to swap. Every rank calls it.
 
     Rank 0 searches while the others wait; all get the result.
     """
@@ -340,8 +354,8 @@ def _no_outcome(measured: float | None) -> Event:
 
 
 def _outcome(predicted: float, measured: float | None) -> Event:
-    """The predicted seconds of a step, and the measured ones if the run made a second step, as a
-    field of the last event."""
+    """Returns the predicted seconds of a step, and the measured ones if the run made a second step,
+    as a field of the last event."""
     known = {"predicted_seconds": predicted}
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}

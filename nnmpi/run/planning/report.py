@@ -1,4 +1,4 @@
-"""The output of nnmpi.plan: a JSON object, and a table made from it."""
+"""The output of nnmpi.plan: a JSON object, and the same as a table."""
 
 from collections.abc import Iterable, Iterator
 from shlex import quote
@@ -21,8 +21,8 @@ TERMS = StepTime._fields
 
 
 def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | None = None) -> Event:
-    """The plan as an event, its best layouts first; `file` is the file of the first one, if it was
-    written."""
+    """Returns a plan as an event, the best layouts first; `file` is the path of the best layout's
+    file, if it was written."""
     best, request = layouts.search.best[0], layouts.request
     return {
         "event": "plan",
@@ -42,7 +42,7 @@ def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | No
 
 
 def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
-    """The event of one layout, with the reason why it is not the best one."""
+    """Returns the event of one layout, with the reason why it is not the best one."""
     return {
         "layout": planned.options,
         "flags": planned.flags,
@@ -58,8 +58,8 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
 
 
 def why(planned: PricedLayout, best: PricedLayout, memory: float) -> str:
-    """The reason why a layout loses: its memory, or the term by which it is slowest. A layout may
-    also be faster, by less than measurements differ."""
+    """Returns the reason why a layout is not the best: it needs too much memory, or the term in
+    which it is slowest. A layout may even be faster, by less than measurements differ."""
     if planned.nbytes > memory:
         return f"memory: {amount(planned.nbytes - memory)} too much"
     if planned.time.seconds < best.time.seconds:
@@ -70,12 +70,13 @@ def why(planned: PricedLayout, best: PricedLayout, memory: float) -> str:
 
 
 GIVEN = (*options(TRAINED), *SUMS, *MEETINGS)
-"""The options of a plan that a run gets unchanged."""
+"""Options that a plan does not change, and that the printed command of a run repeats."""
 
 
 def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
-    """The words of the command that runs a layout, from its file if there is one. It includes the
-    predicted cut only if units were measured; otherwise the run measures and cuts by itself."""
+    """Yields the words of the command that runs a layout, from its file if there is one. The
+    predicted cut is among them only if units were measured; otherwise the run measures units and
+    cuts by itself."""
     yield f"mpirun -n {layouts.request.ranks} python -m nnmpi.train"
     config, plain = layouts.config, Config()
     for option in GIVEN:
@@ -97,7 +98,7 @@ def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = Non
 
 
 def as_toml(layouts: FoundLayouts, planned: PricedLayout) -> str:
-    """A layout as a file for --layout."""
+    """Returns a layout as the text of a file for --layout."""
     cut = planned.cut if layouts.is_measured else None
     ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}
     return layout_file(Config(**{**planned.options, "cut": cut, "layout": None}), ways)
@@ -113,7 +114,7 @@ HEAD = ["layout", "ms a step", "samples/s", "memory", "sent", "messages", *TERMS
 
 
 def as_text(e: Event) -> str:
-    """The plan as a table."""
+    """Returns a plan as a table."""
     counts, pure = e["counts"], e["pure"]
     memory = f", {amount(e['memory'])} a rank" if e["memory"] else ""
     best = {row["flags"] for row in e["best"]}
@@ -136,7 +137,7 @@ def as_text(e: Event) -> str:
 
 
 def _network(needs: list[dict[str, Any]]) -> Iterator[str]:
-    """The lines on how fast the network has to be; none on a single node."""
+    """Yields lines on the network speed that layouts need; none on a single node."""
     if not needs:
         return
     shares = [f"{share:.0%}" for share in SHARES]
@@ -149,7 +150,7 @@ def _network(needs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _number(x: float) -> str:
-    """A number with four digits, or with all digits before the point."""
+    """Returns a number with four digits, or with all digits before the decimal point."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" if x >= SMALL else "0"
 
 

@@ -1,12 +1,12 @@
-"""Texts on runs with --plan: the layout that was chosen, and how long its steps have taken."""
+"""Text about a run with --plan: the layout that was chosen, and the measured time of its steps."""
 
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import amount, plural
 
 
 def chosen(e: Event) -> str:
-    """Lines of the start on the layout that --plan has chosen, and on its predicted time and
-    memory."""
+    """Returns lines for the start of a run: the layout that --plan has chosen, and its predicted
+    time and memory."""
     plan = e["plan"]
     notes = "".join(f"note: {note}\n" for note in plan["notes"])
     return (
@@ -17,8 +17,8 @@ def chosen(e: Event) -> str:
 
 
 def outcome(e: Event) -> str:
-    """A line of the result on the seconds of a step, measured and predicted; "" if no second step
-    was made."""
+    """Returns a line for the end of a run: the seconds of a step, measured and predicted; "" if the
+    run made no second step."""
     plan = e["plan"]
     if "error" not in plan:
         return ""

@@ -1,4 +1,4 @@
-"""Measurements of the units of a model: on each rank alone, and divided among ranks along tp."""
+"""Measures the units of a model: computed whole on each rank, and divided among ranks along tp."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -20,7 +20,7 @@ from nnmpi.run.setup.setup import Setup
 
 
 class ComputeClock(Recorder):
-    """A clock that stands still while a rank exchanges activations with others."""
+    """A clock that stops while a rank exchanges activations with others."""
 
     waited = 0.0
 
@@ -28,12 +28,12 @@ class ComputeClock(Recorder):
         self.waited += self.now() - began
 
     def __call__(self) -> float:
-        """The seconds of computing so far."""
+        """Returns the seconds of computing so far."""
         return self.now() - self.waited
 
 
 def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model on each rank, and its multiply-adds per second."""
+    """Measures the units of a model, undivided, on each rank; and the multiply-adds per second."""
     try:
         _units(node, session, sizes, fields)
     finally:
@@ -42,7 +42,7 @@ def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fiel
 
 
 def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model as `tp` ranks divide them, if it can be divided so."""
+    """Measures the units of a model divided among `tp` ranks, if it can be divided so."""
     try:
         session = session_of(setup, node.comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks
@@ -52,9 +52,10 @@ def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fi
 
 
 def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model, or of a rank's part of them along tp; means over the ranks.
+    """Measures the units of a model, or a rank's part of them, and takes the mean over ranks.
 
-    Without two sizes, from which others follow, there are none.
+    Raises OutOfTimeError if there was no time for some sizes. The measured sizes count
+    nevertheless, if there are two from which others can be interpolated.
     """
     graph, config = session.arrangement.graph, session.config
     ends_first = [*dict.fromkeys((sizes[-1], sizes[0], *sizes))]
@@ -78,8 +79,8 @@ def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -
 
 
 def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]:
-    """The seconds of each unit's three passes (forward, input gradient, weight gradient), the mean
-    over ranks."""
+    """Returns the seconds of each unit's three passes (forward, input gradient, weight gradient):
+    the mean over ranks."""
     graph, setup = session.arrangement.graph, session.setup
     x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     node.check()
@@ -99,7 +100,7 @@ def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]
 
 
 def _speed(session: Session, measured: MeasuredModel) -> float:
-    """Multiply-adds per second, in the forward passes of all units."""
+    """Returns the multiply-adds per second, over the forward passes of all units."""
     graph, n = session.arrangement.graph, max(measured.units)
     seconds = sum(unit.forward for unit in measured.units[n])
     multiplied = n * sum(work(graph, node) for node in graph.nodes)

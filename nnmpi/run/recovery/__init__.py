@@ -1,5 +1,5 @@
-"""Recovery of a run after the loss of a rank, under `mpirun --with-ft ulfm`; also of layouts that
-have no place for some of the remaining ranks.
+"""Recovery of a run after the loss of a rank, under `mpirun --with-ft ulfm`; also layouts with
+fewer places than there are ranks, so that some ranks are spare and wait.
 
     fit ── RankLost ─► shrink ─► what each has: the newest ─► arrange_fewer ─► split ─► spare ranks
      ▲                   ▲       whole copy                                       │      wait
@@ -11,11 +11,12 @@ Rules:
 - An era is the time between two losses; it has one Comm of all remaining ranks. A run is over, or
   has failed with an AgreedError, only when all of them have confirmed it (`Comm.confirm`): no rank
   leaves a run of which another rank has to repeat a part.
-- What a rank does between two losses is a function of what all ranks have exchanged since the last
-  one. Nothing is decided from what only one rank knows.
-- The work after the last step of the copy is done again, and so are later steps. Events that were
-  reported are not reported again: `ReportedEvents` has the position of the last one.
+- What a rank does in an era is a function of data that all ranks have exchanged in that era. No
+  decision depends on data that only one rank has.
+- Ranks continue from a copy of the model. The work that followed the copy's last step is repeated,
+  and so are later steps. Events that were reported are not reported again: `ReportedEvents` has the
+  position of the last one.
 - A rank keeps its snapshot until all ranks have the session that was made from it.
-- Between a new session of a Trainer and the counters that belong to it nothing is sent: after a
-  loss there, a rank would tell the others of the values of one step with the number of another.
+- No message is sent between the new session of a Trainer and the update of its step counters: after
+  a loss at that point, a rank would send the values of one step with the number of another.
 """

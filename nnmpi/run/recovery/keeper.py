@@ -1,4 +1,4 @@
-"""Keeper: what a rank keeps of one session, so that the ranks can go on after a loss."""
+"""Keeper: keeps a rank's copies of the training state, from which ranks continue after a loss."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,12 @@ from nnmpi.run.session import Session
 
 
 class Keeper:
-    """The versions of the state that a rank has in a session; the session has it as `kept`.
+    """Keeps the versions (copies at certain steps) of the state that a rank has in a session; the
+    session has it as `kept`.
 
     Every rank makes one. Its methods get the session as an argument.
 
-    number   of the session; equal on all ranks
+    number   the number of the session, equal on all ranks
     """
 
     def __init__(self, session: Session, number: int) -> None:
@@ -31,20 +32,21 @@ class Keeper:
         self._epoch_start: Version | None = None
 
     def begin_steps(self, session: Session) -> None:
-        """Keeps what the steps of an epoch may change; every rank calls it before them."""
+        """Copies the state that the steps of an epoch may change; every rank calls it before these
+        steps."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
             self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)
 
     def back_up(self, session: Session) -> None:
-        """Makes a backup, if one is due; every rank calls it before the first step and after
-        each."""
+        """Makes a backup if one is due; every rank calls it before the first step and after each
+        step."""
         if self._backups is not None:
             self._backups.after_step(session.run.state.step, facts_of(session), session.state())
 
     def keep_epoch_start(self, session: Session) -> None:
-        """Keeps what servers go back to if they lose a worker, whose epoch then begins again here;
-        every rank calls it."""
+        """With parameter servers, copies the state at the start of an epoch: if a worker is lost,
+        its epoch begins again here. Every rank calls it."""
         if session.comm.fault_tolerant and session.strategy.layout.servers:
             _share_untrained(session)
             copies = tuple(x.copied() for x in session.state())
@@ -52,14 +54,14 @@ class Keeper:
             self._epoch_start = Version(step, copies, facts, session=self.number)
 
     def backups(self) -> list[Version]:
-        """The versions of which there are backups."""
+        """Returns the versions that backups contain."""
         held = self._backups.held() if self._backups is not None else []
         return [version._replace(session=self.number) for version in held]
 
     def versions(self, session: Session, copies: bool = False) -> Iterator[Version]:
-        """The versions that this rank has arrays of: the current one, backups, and the one at the
-        start of the epoch. With `copies=False` the current one is in the arrays that the next step
-        changes."""
+        """Yields the versions of the state of which this rank has arrays: the current one, backups,
+        and the one at the start of the epoch. With `copies=False` the current one consists of the
+        arrays in use, which the next step changes."""
         start, last = self._epoch_start, session.strategy.last
         # otherwise an epoch with servers is under way, and some values are of later steps
         if start is None or start.version < session.run.state.step:
@@ -73,13 +75,13 @@ class Keeper:
 
 
 def facts_of(session: Session) -> VersionFacts:
-    """The facts about the model's current version, besides its arrays."""
+    """Returns the facts about the current version of the state, without its arrays."""
     return VersionFacts(session.head(), counters_now(session.run))
 
 
 def _share_untrained(session: Session) -> None:
-    """Gives servers the buffers and frozen parameters of the first worker, so that these are left
-    if all workers are lost."""
+    """Sends the buffers and frozen parameters of the first worker to the servers, so that they
+    survive the loss of all workers."""
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
     for place, tensor in session.model.tensors():
         if place.path not in trained:

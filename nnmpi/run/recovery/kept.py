@@ -1,4 +1,4 @@
-"""KeptVersions: the versions of the state that a rank keeps while sessions end and others begin."""
+"""KeptVersions: the versions of the state that a rank keeps from one session to the next."""
 
 from collections.abc import Iterable
 
@@ -15,13 +15,14 @@ from nnmpi.run.session import Session
 
 
 class KeptVersions:
-    """Versions of earlier sessions, and snapshots that the next session is made from."""
+    """Versions of the state from earlier sessions, and snapshots from which the next session is
+    made."""
 
     def __init__(self) -> None:
         self._by_key = dict[tuple[int, int, int], Version]()
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Keeps versions, each with all arrays of it that were given."""
+        """Adds versions. Arrays of a version that is kept already are added to it."""
         for version in versions:
             known = self._by_key.setdefault(version.key, version)
             if known is not version:  # a backup of the same version also has parts of other ranks
@@ -29,7 +30,7 @@ class KeptVersions:
                 self._by_key[version.key] = known._replace(arrays=[*more.values()])
 
     def keep_snapshot(self, run: RunState, snapshot: Snapshot, number: int) -> None:
-        """Keeps a snapshot that the session of this number is made from."""
+        """Adds a snapshot, from which the session with this number is made."""
         step, counters = snapshot.state.step, counters_of(run, snapshot)
         counters = counters._replace(first_step=step, restored=(*counters.restored, step))
         facts = VersionFacts(snapshot._replace(arrays=()), counters)
@@ -37,21 +38,21 @@ class KeptVersions:
         self._by_key[kept.key] = kept
 
     def all(self) -> Iterable[Version]:
-        """All versions that are kept."""
+        """Returns all kept versions."""
         return self._by_key.values()
 
     def arrays_of(self, version: Version) -> tuple[StateArray, ...]:
-        """The arrays of a version that are kept."""
+        """Returns the kept arrays of a version."""
         kept = self._by_key.get(version.key)
         return tuple(kept.arrays) if kept else ()
 
     def clear(self) -> None:
-        """Drops all versions."""
+        """Deletes all versions."""
         self._by_key.clear()
 
     def check_initial(self, session: Session) -> None:
-        """Raises ValueError if a run that begins again had other initial values the first time;
-        every rank calls it."""
+        """Raises ValueError if a run that begins again has other initial values than the first
+        time. Every rank calls it."""
         initial = {x.range: x for x in session.state()}
 
         def check() -> None:

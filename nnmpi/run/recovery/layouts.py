@@ -1,4 +1,5 @@
-"""The layouts of runs that fit themselves to their ranks, and what such a run says."""
+"""Layouts that are fitted to the number of ranks (--elastic, and after a loss), and a note on
+them."""
 
 from collections.abc import Callable
 
@@ -17,15 +18,16 @@ from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
 def layout_of_job(config: Config, comm: Comm) -> FittedLayout:
-    """The layout that is nearest to the options, for the ranks of the job; every rank calls it."""
+    """Returns the layout for the ranks of the job that is nearest to the options; every rank calls
+    it."""
     return all_or_none(comm, lambda: fit_layout(config, comm.size, strategies.check))
 
 
 def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
-    """The layout nearest to a config's that so many ranks can have and that the model can be
-    divided for.
+    """Returns the layout nearest to a config's that `ranks` ranks can have and whose division the
+    model allows.
 
-    It calls `uncut` for the model only if the ranks are fewer than one copy of the model takes.
+    It calls `uncut`, to make the model, only if the ranks are fewer than one replica needs.
     """
 
     def divide(fewer: Config, working: int) -> None:
@@ -35,12 +37,13 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
 
 
 def even_division(config: Config, graph: Graph) -> Division:
-    """The stages of a model if all units cost the same, where only the arrangement of ranks
-    counts."""
+    """Divides a model into stages as if all units cost the same, where only the arrangement of
+    ranks matters."""
     units, _ = given_units(None, graph, 1)
     return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 
 
 def no_checkpoint(log: str) -> str:
-    """A note on a run of --elastic that follows, in its log, one that left no checkpoint."""
+    """Returns a note for a run of --elastic whose log contains an earlier run that left no
+    checkpoint."""
     return f"no checkpoint of the run in {shown(log)}: another run follows it there"

@@ -1,10 +1,10 @@
-"""RankStatus: how far each remaining rank is; RecoveryPlan: what all of them do next.
+"""RankStatus: how far each remaining rank is; RecoveryPlan: how all of them continue.
 
     rank 0   step 7 made, reported         version 7   w 0..5 b 0..1   ─┐
     rank 2   step 7 made, partly reported  version 7   w 5..9          ─┴─► step 7, and the work
     rank 3   in step 7                     version 6   w 0..9 b 0..1        after it is repeated
 
-The plan is a pure function of the statuses of all ranks, so all ranks find the same plan.
+The plan is a pure function of the statuses of all ranks, so all ranks compute the same plan.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from nnmpi.run.recovery.versions import newest
 from nnmpi.run.reported_events import EventPosition, ReportedEvents
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
-"""The number of a step, and what all ranks have agreed on at its end."""
+"""The number of a step, and the values on which all ranks have agreed at its end."""
 
 
 class RunStage(IntEnum):
-    """How far a rank is with its Trainer."""
+    """How far a rank is with its Trainer: setting it up, ready, or running `fit`."""
 
     SETTING_UP = 0
     READY = 1
@@ -37,17 +37,17 @@ class RankStatus(NamedTuple):
 
     stage            how far it is with its Trainer
     session          the number of its session
-    counters         how far its run is
+    counters         the counters of its run: step, epoch and others
     reported         the events that it has reported
-    runs_before      how many runs the log had before this one, as it knows
-    holds            the versions of the state of which it has a part, on paper; empty on a spare
-                     rank
+    runs_before      how many runs the log had before this one, as far as it knows
+    holds            the versions of the state of which it has a part, without data; empty on a
+                     spare rank
     tensors          the parameters and buffers of the model and the state of its modules, whole
-    pending_version  the step whose sums this rank knows, without the decision: it can make the
-                     update of that step to the first of `holds`
-    decision         the last one that it knows
-    checkpoint       the newest one known to be written, of steps that were made; -1: none
-    callbacks        names and states of the callbacks, where ranks are spare
+    pending_version  the step whose summed gradients this rank has, without the decision on the
+                     update: it can still make that update to the first of `holds`
+    decision         the newest decision that it knows
+    checkpoint       the step of the newest checkpoint known to be written; -1: none
+    callbacks        names and states of the callbacks, if some ranks are spare
     """
 
     stage: RunStage
@@ -64,13 +64,13 @@ class RankStatus(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that this rank has made, less those that it has undone by going
+        """The number of steps that this rank has made, without steps that it has undone by going
         back."""
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[Version, ...]:
-        """The versions of which this rank has a part, or will have one after the update that was
-        decided."""
+        """Returns the versions of which this rank has a part, or will have one after the update
+        that `decision` allows."""
         if decision is None or self.pending_version != decision[0]:
             return self.holds
         return (*self.holds, self.holds[0]._replace(version=decision[0], renewal=0))
@@ -79,19 +79,19 @@ class RankStatus(NamedTuple):
 class RecoveryPlan(NamedTuple):
     """How all remaining ranks continue.
 
-    stage           the RunStage that all ranks continue from
-    source          the version that the next session is made of; None: the initial values, or a
+    stage           the RunStage from which all ranks continue
+    source          the version from which the next session is made; None: the initial values, or a
                     checkpoint if something is `missing`
-    counters        how far the run is; None: no remaining rank knows
-    decision        what ranks have agreed on in the last step, if a remaining rank knows it
-    makes_step      True if ranks that hold the summed gradients of the interrupted step apply that
-                    update first: without it no complete copy of `source` exists
+    counters        the counters of the run at that point; None: no remaining rank knows them
+    decision        the decision of all ranks on the last step, if a remaining rank knows it
+    makes_step      True if ranks that have the summed gradients of the interrupted step make its
+                    update first: without it there is no complete copy of `source`
     reported        the events that formerly spare ranks treat as reported
     runs_before     how many runs the log had before this one
     callbacks       the states that callbacks of formerly spare ranks load
     repeated_calls  calls of callbacks that are repeated, because one was interrupted
-    missing         the state that no remaining rank has, for a message; a checkpoint may have it
-    checkpoint      the newest step known to be in a checkpoint; -1: none
+    missing         for a message: the state that no remaining rank has; a checkpoint may have it
+    checkpoint      the step of the newest checkpoint known to be written; -1: none
     """
 
     stage: RunStage
@@ -108,8 +108,8 @@ class RecoveryPlan(NamedTuple):
 
 
 def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
-    """The plan of all ranks: they go on from the newest version of which they have, or can make, a
-    whole copy."""
+    """Returns the plan of all ranks: they continue from the newest version of which they have a
+    complete copy, or can make one by completing a step."""
     stages = [status.stage for status in statuses]
     workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:
@@ -152,7 +152,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
 
 
 def _progress(status: RankStatus) -> tuple[int, EventPosition, EventPosition]:
-    """A sort key: ranks in the newest run come first, of these the ones that have reported
+    """A sort key: ranks in the newest run come first, and among them the rank that has reported
     least."""
     assert status.counters is not None
     return -status.counters.fit_calls, status.reported.events, status.reported.calls

@@ -1,8 +1,8 @@
-"""Recovery: the remaining ranks arrange themselves anew, and go on with the run.
+"""Recovery: after a loss, arranges the remaining ranks in a new layout and continues the run.
 
-A rank meets the others in a new Comm, where all find the same plan (`rank_status.py`): to go on
-from the newest version of the model that they have whole. It keeps its part of that version, drops
-its session, and the ranks that work make a new one.
+All remaining ranks meet in a new Comm and compute the same plan (`rank_status.py`): to continue
+from the newest version of the model of which they have a complete copy. Each keeps its part of that
+version and drops its session; then the ranks that have a place in the new layout open a new one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,8 @@ from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prep
 
 
 class NothingLeftError(AgreedError):
-    """Ranks are lost, and the others cannot go on: part of the model is gone, or no layout fits."""
+    """Ranks are lost, and the others cannot continue: part of the model is lost, or no layout
+    fits."""
 
     def __init__(self, why: Exception, directory: str | None) -> None:
         self.checkpoint = newest_path(directory)
@@ -49,8 +50,8 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """The Supervisor of a run that goes on after a loss, on one rank; it does not keep the Trainer,
-    which its methods get as an argument."""
+    """The Supervisor, on one rank, of a run that continues after a loss. It does not store the
+    Trainer; its methods get that as an argument."""
 
     def __init__(self, comm: Comm) -> None:
         self.survivors, self.fitted = Survivors(comm), ""
@@ -64,11 +65,11 @@ class Recovery:
 
     @property
     def is_spare(self) -> bool:
-        """True if this rank waits."""
+        """True if this rank is spare: it has no place in the layout, and waits."""
         return self.survivors.work is None
 
     def set_up(self, trainer: Training) -> None:
-        """Sets up a Trainer on every rank; if a rank is lost meanwhile, the remaining ranks do it
+        """Sets up a Trainer on every rank. If a rank is lost meanwhile, the remaining ranks do it
         again."""
         comm = self.survivors.all
         layout = FittedLayout(trainer.requested, comm.size, 0, "")
@@ -85,8 +86,8 @@ class Recovery:
         self._recover(trainer)
 
     def run(self, trainer: Training, body: Callable[[list[Event]], Event]) -> Event:
-        """Returns what `body` returns on the ranks that work; after a loss these call it again, and
-        it goes on from where the run is."""
+        """Calls `body` on the ranks that are not spare, and returns its result on all ranks. After
+        a loss `body` is called again, and continues the run."""
         if trainer.comm.fault_tolerant and not self.is_spare:
             self._runs_before = len(runs_in(trainer.config.log))
         while True:
@@ -97,7 +98,7 @@ class Recovery:
             self._recover(trainer)  # outside the block: the traceback keeps the old session alive
 
     def is_start_reported(self, trainer: Training) -> bool:
-        """True if the start of the run was reported before a loss, by this rank or by the former
+        """True if the start of the run was reported before a loss: by this rank, or by the former
         rank 0."""
         run, log = trainer.run, trainer.config.log
         start, runs = event_position(run.first_step, "start"), self._runs_before
@@ -106,7 +107,8 @@ class Recovery:
         return run.reported.events >= start
 
     def opened_reports(self, trainer: Training, is_new: bool) -> None:
-        """Counts the runs in the log, or reads there what the former rank 0 had reported."""
+        """Counts the runs in the log. After a loss, reads from the log which events the former rank
+        0 had reported."""
         run, log = trainer.run, trainer.config.log
         is_reported = run.reported.events >= event_position(run.first_step, "start")
         if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
@@ -115,21 +117,22 @@ class Recovery:
             read_log(run.reported, log, self._runs_before)
 
     def called(self, trainer: Training, occasion: str) -> None:
-        """Keeps the changes of settings, to make them again in steps that are made again."""
+        """Records settings that a callback has changed, so that repeated steps have the same
+        changes."""
         if trainer.comm.fault_tolerant and not trainer.session.is_closed:
             keep_changes(trainer.run, trainer.session.settings, occasion)
 
     @contextmanager
     def restoring(self, trainer: Training, snapshot: Snapshot) -> Iterator[None]:
         """Keeps a snapshot while the session ends and the next one is made from it, until all ranks
-        have that session and its first backup: if a rank is lost meanwhile, the others go on from
-        the snapshot."""
+        have that session and its first backup. If a rank is lost meanwhile, the others continue
+        from the snapshot."""
         self._keep_snapshot(trainer, snapshot)
         yield
         self._restored(trainer.session)
 
     def _keep_snapshot(self, trainer: Training, snapshot: Snapshot) -> None:
-        """Keeps a snapshot, and what this rank keeps for others."""
+        """Keeps a snapshot, and the backups of other ranks that this rank has."""
         if not trainer.session.is_closed:
             self._tensors = whole_state(trainer.session.model)
             self._kept.keep(trainer.session.kept.backups())
@@ -137,8 +140,8 @@ class Recovery:
         self._kept.keep_snapshot(trainer.run, snapshot, self._number)
 
     def _restored(self, session: Session) -> None:
-        """Drops the kept snapshots, once all ranks have the session that was made from them, and
-        its first backup."""
+        """Makes the first backup of the new session. When all ranks have done so, drops the kept
+        snapshots."""
         session.kept.back_up(session)
         if session.comm.fault_tolerant:
             session.comm.barrier()
@@ -149,18 +152,19 @@ class Recovery:
         session.kept = Keeper(session, self._number)
 
     def begin_steps(self, session: Session) -> None:
-        """Keeps what the steps of an epoch may change."""
+        """Copies the state that the steps of an epoch may change."""
         session.kept.begin_steps(session)
 
     def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:
-        """The functions that follow each step, between those that record how far they are."""
+        """Returns the hooks that follow each step, between two more: they record that this work has
+        begun, and that it is done."""
         return [partial(_begun, trainer), *hooks, partial(_done, trainer)]
 
     # ---- after a loss
 
     def _recover(self, trainer: Training) -> None:
-        """Arranges the remaining ranks, and returns when all of them have a new session, or
-        wait."""
+        """Makes the remaining ranks agree and arrange themselves; returns when each has a new
+        session or is spare. If another rank is lost meanwhile, starts again."""
         began = trainer.comm.system.clock()
         while True:
             self.survivors.shrink()
@@ -174,7 +178,7 @@ class Recovery:
                 raise NothingLeftError(error, trainer.requested.checkpoint_dir) from error
 
     def _go_on(self, trainer: Training, began: float) -> None:
-        """Agrees with all remaining ranks on a plan, and arranges them."""
+        """Agrees with all remaining ranks on a plan, and carries it out."""
         if self._is_set_up:
             trainer.checkpoints.abandon()
         statuses = gather_objects(self.survivors.all, self._status(trainer))
@@ -205,8 +209,8 @@ class Recovery:
             self._recoveries.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
-        """Keeps this rank's versions of the model, the last step included if the plan makes it, and
-        drops the session."""
+        """Keeps this rank's versions of the model and drops the session. If the plan says so, the
+        update of the interrupted step is made first."""
         source, last = plan.source, session.strategy.last
         if last is not None:
             if (
@@ -227,7 +231,8 @@ class Recovery:
         layout: FittedLayout,
         statuses: Sequence[RankStatus] = (),
     ) -> None:
-        """Lets as many ranks work as the layout has places for; the others wait."""
+        """Opens a session on as many ranks as the layout has places for; the other ranks are
+        spare."""
         survivors = self.survivors
         survivors.divide(layout.ranks)
         if plan.stage == RunStage.SETTING_UP:
@@ -248,7 +253,7 @@ class Recovery:
         self._is_set_up, trainer.run.is_running = True, plan.stage == RunStage.RUNNING
 
     def _tell_spare(self, trainer: Training) -> None:
-        """Tells spare ranks of the checkpoint that the run goes on from, which they have not
+        """Sends spare ranks the checkpoint from which the run was resumed, which they have not
         read."""
         first = gather_objects(self.survivors.all, trainer.run.resumed)[0]
         if first is not None and self.is_spare:
@@ -262,7 +267,8 @@ class Recovery:
         work: Comm,
         snapshot: Snapshot | None,
     ) -> None:
-        """Opens a session on the ranks that work."""
+        """Opens a session on the ranks that are not spare: on a snapshot, or on a checkpoint if
+        memory lacks a part of the model."""
         trainer.tracer = tracer_of(config, work)
         if plan.missing:
             go_back(trainer, config, work, plan.missing, were_spare=plan.counters is None)
@@ -276,7 +282,7 @@ class Recovery:
             session.kept.keep_epoch_start(session)
 
     def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
-        """Sets the run of this rank to where the plan goes on."""
+        """Sets this rank's counters of the run to those from which the plan continues."""
         run, source, decision = trainer.run, plan.source, plan.decision
         if plan.counters is None:
             return
@@ -295,8 +301,8 @@ class Recovery:
     def _snapshot(
         self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
     ) -> Snapshot | None:
-        """The snapshot that the next session is made from: this rank's part of the source, with
-        parts that only spare ranks have; None if the plan has no source."""
+        """Returns the snapshot from which the next session is made: this rank's part of the plan's
+        source, and parts that only spare ranks have. None if the plan has no source."""
         if (source := plan.source) is None:
             return None
         owned = self._kept.arrays_of(source)
@@ -335,8 +341,8 @@ class Recovery:
 
 
 def _begun(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that work after a step begins: if a rank is lost, all of that work is done again,
-    except for events that were already reported."""
+    """Records that the work after a step has begun. If a rank is lost before it is done, all of it
+    is repeated, except for events that were already reported."""
     trainer.run.unfollowed = result
 
 
@@ -347,8 +353,8 @@ def _done(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
-    """The result of the step, or the round of steps, that follows `state`, from the decision of all
-    ranks."""
+    """Returns the result of the step, or the round of steps, that follows `state`, computed from
+    the decision of all ranks."""
     end, sums = decision
     samples, divisor = 0, 0.0
     for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):

@@ -1,4 +1,4 @@
-"""Functions for a Trainer after a loss: its rank waits, chooses a layout, or goes back to a
+"""Operations on a Trainer after a loss: make its rank spare, choose a layout, go back to a
 checkpoint."""
 
 from contextlib import suppress
@@ -35,16 +35,16 @@ def wait(trainer: Training, comm: Comm) -> None:
 
 
 def nearest_layout(trainer: Training, comm: Comm) -> FittedLayout:
-    """The nearest possible layout for these ranks, as found by the first one that knows the model;
-    every rank calls it."""
+    """Returns the layout nearest to the requested one that is possible for these ranks. The first
+    rank that knows the model chooses it; every rank calls it."""
     nearest = all_or_none(comm, lambda: _nearest(trainer, comm.size))
     known = filter(None, gather_objects(comm, nearest))
     return next(known, None) or layout_of_job(trainer.requested, comm)
 
 
 def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
-    """The nearest possible layout for a number of ranks; None if this rank does not know the
-    model."""
+    """Returns the nearest possible layout for a number of ranks; None if this rank does not know
+    the model."""
     if trainer.graph is None:
         return None
     setup, requested = trainer.setup, trainer.requested
@@ -53,10 +53,11 @@ def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
 
 
 def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
-    """Opens a session on the newest checkpoint of this run whose steps no `restore` has undone. If
-    all ranks were spare, their callbacks load the states in the checkpoint.
+    """Opens a session on the run's newest checkpoint, except for checkpoints of steps that
+    `restore` has undone. If all ranks were spare, their callbacks load the states in the
+    checkpoint.
 
-    Raises ValueError if there is none; it names what is `missing` in memory.
+    Raises ValueError if there is none; the message says what is `missing` in memory.
     """
 
     def use(checkpoint: StoredCheckpoint) -> None:
@@ -82,7 +83,8 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
 
 
 def newest_path(directory: str | None) -> str | None:
-    """The path of the newest checkpoint whose manifest verifies, or None; called on one rank."""
+    """Returns the path of the newest checkpoint with a valid manifest, or None; called on one
+    rank."""
     checkpoint = None
     with suppress(ValueError):  # no checkpoint can be used
         checkpoint = newest_of(Path(directory)) if directory else None

@@ -1,4 +1,4 @@
-"""Events that were reported before a loss, as the remaining ranks know them, or read in the log."""
+"""Finds out which events were reported before a loss: from the remaining ranks, or from the log."""
 
 import json
 import os
@@ -15,14 +15,14 @@ KIND_OF_EVENT = {
     "stopped": "result",
     "suspended": "result",
 }
-"""The kind that each event of the log belongs to."""
+"""By event of the log, its kind in REPORT_KINDS."""
 
 RUN_STARTS = ('{"event": "start"', '{"event": "resumed"')
-"""The beginnings of the first line of a run in a log."""
+"""How the first line of a run in a log may begin."""
 
 
 def runs_in(log: str | None) -> list[list[str]]:
-    """The complete lines of each run in a log, whose last line may be cut off; empty if there is no
+    """Returns the lines of each run in a log, without an incomplete last line; empty if there is no
     file."""
     runs = list[list[str]]()
     if log and os.path.isfile(log):
@@ -36,8 +36,8 @@ def runs_in(log: str | None) -> list[list[str]]:
 
 
 def read_log(reported: ReportedEvents, log: str, runs_before: int) -> None:
-    """Takes from the log what the former rank 0, which is lost, had reported; its last event may be
-    missing from the log, which had so many runs before this one."""
+    """Reads from the log which events the lost rank 0 had reported, and sets `reported`. Its last
+    event may be missing; `runs_before` is the number of earlier runs in the log."""
     runs = runs_in(log)
     if len(runs) <= runs_before:  # rank 0 was lost before it reported the start
         reported.events = BEFORE_ALL
@@ -54,7 +54,8 @@ def _positions_of(lines: Iterable[str]) -> Iterator[EventPosition]:
 
 
 def interrupted(reported: ReportedEvents) -> frozenset[EventPosition]:
-    """Calls that a loss has interrupted on some rank, and that have not been repeated since."""
+    """Returns the calls of callbacks that a loss has interrupted on some rank and that were not
+    repeated yet."""
     calling = reported.calling
     return reported.to_repeat if calling is None else reported.to_repeat | {calling}
 
@@ -62,8 +63,9 @@ def interrupted(reported: ReportedEvents) -> frozenset[EventPosition]:
 def adopt_reported(
     reported: ReportedEvents, others: ReportedEvents | None, again: frozenset[EventPosition]
 ) -> None:
-    """Takes over what another rank has reported, if this rank was spare and has not reported more
-    before; calls that were interrupted on some rank are repeated on all."""
+    """Sets `reported` to the newer of its own and another rank's positions; `others` is given
+    only on formerly spare ranks. Calls that were interrupted on some rank (`again`) are repeated
+    on all."""
     if others is not None:
         reported.events = max(reported.events, others.events)
         reported.calls = max(reported.calls, others.calls)

@@ -1,4 +1,4 @@
-"""The counters of a run where ranks go on after a loss: those that all of them take over."""
+"""Counters: how far a run is, in a form that ranks send to each other after a loss."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from nnmpi.run.run_state import RunState, StepPhase
 
 
 class Counters(NamedTuple):
-    """How far a run is after a step, as RunState has it; equal on all remaining ranks.
+    """How far a run is after a step; the fields of RunState with these names. Equal on all
+    remaining ranks.
 
     pace  the time of the run so far
     """
@@ -36,7 +37,7 @@ class Counters(NamedTuple):
 
 
 def counters_now(run: RunState) -> Counters:
-    """The counters that other ranks need to go on from this step."""
+    """Returns the counters of this rank's run after the current step."""
     sums = run.sums._replace(metrics={})  # steps measure none, and they would be sent
     progress = (
         run.step_range,
@@ -52,7 +53,7 @@ def counters_now(run: RunState) -> Counters:
 
 
 def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
-    """The counters that belong to a snapshot of this run."""
+    """Returns the counters that belong to a snapshot of this run."""
     counters, is_now = counters_now(run), snapshot.state == run.state
     return counters._replace(
         step_range=snapshot.run,
@@ -66,7 +67,7 @@ def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
 
 
 def adopt(run: RunState, counters: Counters) -> None:
-    """Takes over the counters that all remaining ranks go on from."""
+    """Sets the counters of this rank's run to those from which all remaining ranks continue."""
     if counters.fit_calls != run.fit_calls:  # this rank has not begun the run of the others
         run.reported, run.reached = ReportedEvents(), 0
     elif len(counters.restored) > len(run.restored):  # this rank has not completed one
@@ -82,7 +83,8 @@ def adopt(run: RunState, counters: Counters) -> None:
 
 
 def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
-    """Takes over the counters of a checkpoint of this run; its later steps are made again."""
+    """Sets the counters of this rank's run to those of a checkpoint; steps after it are
+    repeated."""
     run.restored = resumed.restored
     counters = counters_of(run, resumed.snapshot)
     adopt(run, counters._replace(pace=resumed.pace, unfollowed=None))
@@ -90,8 +92,8 @@ def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
 
 
 def keep_changes(run: RunState, settings: Settings, occasion: str) -> None:
-    """Records which settings callbacks have changed; in a step that is made again, restores the
-    recorded changes."""
+    """Records which settings callbacks have changed; in a repeated step, restores the recorded
+    changes."""
     key, changes = (run.state.step, occasion), settings.changes
     if key in run.changed:
         settings.change(run.changed[key])

@@ -1,4 +1,5 @@
-"""Survivors: the remaining ranks of a job, the ranks that work, and the spare ranks that wait."""
+"""Survivors: the remaining ranks of a job. Some work; spare ranks, for which the layout has no
+place, wait."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,9 +20,9 @@ POLL_SECONDS = 0.02  # seconds between two looks of a spare rank
 class Survivors:
     """The remaining ranks of a job.
 
-    all      the Comm of all of them in this era
+    all      the Comm of all of them, until the next loss
     work     the Comm of the ranks that work; None on a spare rank
-    spare    how many ranks wait: the last ones
+    spare    the number of spare ranks, which are the last ones
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -30,22 +31,22 @@ class Survivors:
         self.spare = 0
 
     def shrink(self) -> None:
-        """Replaces the Comm by one of the remaining ranks: a new era begins."""
+        """Replaces the Comm `all` by one without the lost ranks."""
         while True:
             with suppress(RankLost):  # another rank was lost meanwhile: shrink again
                 self.all = self.all.shrink()
                 return
 
     def divide(self, ranks: int) -> None:
-        """Lets the first `ranks` ranks work; the others are spare."""
+        """Makes the first `ranks` ranks work, and the others spare."""
         self.spare = self.all.size - ranks
         self.work = self.all
         if self.spare:
             self.work = self.all.split(0 if self.all.rank < ranks else None)
 
     def arrange(self, f: Callable[[Comm], object]) -> None:
-        """Calls f on the ranks that work; if it fails on one rank, it fails on all, spare ones
-        too."""
+        """Calls f on the ranks that work; if it fails on one rank, it fails on all, also on spare
+        ones."""
         work = self.work
         if self.spare or self.all.fault_tolerant:
             all_or_none(self.all, lambda: None if work is None else f(work))
@@ -55,8 +56,8 @@ class Survivors:
     def exchange(
         self, transfers: Iterable[RangeTransfer], owned: Sequence[StateArray]
     ) -> list[StateArray]:
-        """Sends the ranges of this rank's transfers, and returns those that it receives; every rank
-        calls it."""
+        """Sends the ranges of arrays that this rank has to send, and returns those that it
+        receives. Every rank calls it."""
         received = list[StateArray]()
         for transfer in transfers:
             if transfer.source == self.all.rank:
@@ -69,9 +70,9 @@ class Survivors:
     # ---- the end of a run
 
     def end(self, f: Callable[[], Event]) -> Event:
-        """Returns on all ranks what f returns on those that work, or raises its AgreedError on all,
-        or RankLost on all: the run is over on no rank while another rank has to repeat a part of
-        it."""
+        """Calls f on the ranks that work, and returns its result on all ranks; or raises its
+        AgreedError on all, or RankLost on all. So no rank has ended the run while another has to
+        repeat a part of it."""
         result, error = cast(Event | None, None), cast(AgreedError | None, None)
         if self.work is None:
             self.wait()
@@ -93,7 +94,7 @@ class Survivors:
         return result
 
     def wait(self) -> None:
-        """Waits, on a spare rank, until the others have ended their run, or have all failed."""
+        """Waits, on a spare rank, until the others have ended their run, or all have failed."""
         over = self.all.irecv(np.zeros(1), 0)
         # not `over.poll()`: the watchdog counts it as a wait, which may outlast NNMPI_TIMEOUT
         while not over.done:
@@ -101,7 +102,7 @@ class Survivors:
             self.all.system.sleep(POLL_SECONDS)
 
     def wake(self) -> None:
-        """Ends the wait of spare ranks; rank 0 sends the messages."""
+        """Ends the wait of spare ranks, by messages from rank 0."""
         if self.all.rank == 0:
             waiting = range(self.all.size - self.spare, self.all.size)
             works = [self.all.isend(np.zeros(1), rank) for rank in waiting]

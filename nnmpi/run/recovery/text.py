@@ -1,4 +1,4 @@
-"""Texts of recovery: on a loss, and on the cost of backups in a layout."""
+"""Text about recovery: about a loss, and about the cost of backups in a layout."""
 
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import in_column, plural
@@ -7,7 +7,7 @@ from nnmpi.parallel.arrangement.rank_names import ranks_text
 
 
 def recovered(e: Event) -> str:
-    """The text on which ranks were lost, and how the others continue."""
+    """Returns text that says which ranks were lost, and how the others continue."""
     lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
     steps = f"step {e['step']:,}"
     if e["steps_again"]:
@@ -16,7 +16,7 @@ def recovered(e: Event) -> str:
 
 
 def backups(e: Event) -> str:
-    """The text on the bytes that would be lost with a rank, and on the cost of backups."""
+    """Returns text that says how many bytes would be lost with a rank, and what backups cost."""
     if not any(kind["backups_bytes"] for kind in e["kinds"]):
         return "no backups: everything that a rank has is on another rank too"
     often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"

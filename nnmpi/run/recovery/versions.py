@@ -1,4 +1,5 @@
-"""The versions of the training state that ranks have; a search for the newest one that is whole."""
+"""Versions: copies of the training state at certain steps. Finds the newest one of which the
+remaining ranks together have all parts."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,30 +15,31 @@ from nnmpi.run.recovery.run_counters import Counters
 
 
 class VersionFacts(NamedTuple):
-    """The facts about a version of the model besides its arrays; equal on all ranks."""
+    """The facts about a version of the state, without its arrays; equal on all ranks."""
 
     head: Snapshot
     counters: Counters
 
 
 def progress(version: Version) -> tuple[int, bool, bool]:
-    """A sort key: versions of the newest run come first, of these the ones with the least progress;
-    the end of an epoch clears its sums."""
+    """A sort key: versions of the newest run come first, and among them the one with the least
+    progress. The end of an epoch, which clears the epoch's sums, counts as progress."""
     counters = version.about.counters
     is_complete = counters.unfollowed is None and counters.state.step == version.version
     return -counters.fit_calls, is_complete, counters.sums.samples == 0
 
 
 def whole_state(model: Module) -> tuple[StateArray, ...]:
-    """The tensors of a model and the state of its modules, whole and on paper."""
+    """Returns the tensors of a model and the state of its modules, whole and without data."""
     return (*model_tensors(model), *(x.as_whole() for _, x in module_state(model)))
 
 
 def newest(
     versions: Iterable[Version], tensors: Sequence[StateArray]
 ) -> tuple[Version | None, str]:
-    """The newest version that is whole when the arrays of all ranks are put together, the one with
-    the least progress if there are several; or None, and what the newest one lacks.
+    """Returns the newest version that is complete when the arrays of all ranks are put together (if
+    there are several, the one with the least progress). If none is, returns None and the parts that
+    the newest one lacks.
 
     tensors   the parameters and buffers of the model, whole
     """
@@ -54,15 +56,15 @@ def newest(
 
 
 def _check(arrays: Sequence[StateArray], tensors: Sequence[StateArray]) -> None:
-    """Raises ValueError unless these arrays contain each element of the tensors, and of what else
-    they have parts of, at least once; what belongs to one replica may be lost."""
+    """Raises ValueError unless the arrays contain each element of the tensors at least once, and of
+    all other state of which they have a part. State of a single replica may be lost."""
     needed = {x.name: x for x in tensors}
     needed |= {x.name: x.as_whole() for x in arrays if unnumbered(x.name)[1] is None}
     Mover([(0, x) for x in arrays], [(0, x) for x in needed.values()], [0])
 
 
 class RangeTransfer(NamedTuple):
-    """Ranges that a spare rank sends to a working rank."""
+    """Ranges of arrays that a spare rank sends to a working rank."""
 
     source: int
     to: int
@@ -72,8 +74,8 @@ class RangeTransfer(NamedTuple):
 def spare_transfers(
     versions: Sequence[Sequence[Version]], source: Version, working: int
 ) -> list[RangeTransfer]:
-    """The transfers that spare ranks, the last ones, make: ranges of `source` that no working rank
-    has. `versions` are those of each rank."""
+    """Returns the transfers that spare ranks, the last ones, have to make: ranges of the version
+    `source` that no working rank has. `versions` has the versions of each rank."""
     owned = [
         frozenset(
             x.range for version in of_rank if version.key == source.key for x in version.arrays

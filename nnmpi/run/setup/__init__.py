@@ -1,1 +1,2 @@
-"""Sets up a run: data, model, loss and optimizer, checked and cut among ranks."""
+"""Sets up a run: makes and checks data, model, loss and optimizer, and cuts the model among
+ranks."""

@@ -1,8 +1,8 @@
-"""The cores of the ranks of a host, and what to change if ranks or threads share some.
+"""The cores on which the ranks of a host run, and advice if ranks or threads compete for cores.
 
-The launcher binds ranks to cores, or a job or container does. Three mistakes make runs slow and
-are not seen in their output: several ranks on one core, more threads than cores, and a rank on
-cores of two NUMA nodes, half of whose memory is then far from its cores.
+The launcher binds ranks to cores, or a job or container does. Three mistakes make runs slow without
+a message: several ranks on one core, more threads than cores, and a rank on cores of two NUMA
+nodes, half of whose memory is then far from its cores.
 """
 
 import math
@@ -22,13 +22,13 @@ Cpus = frozenset[int]
 class RankCores(NamedTuple):
     """The cores of one rank.
 
-    bound     the cores that the system may run it on; empty if the system does not tell
-    launcher  those that it may run the launcher on
+    bound     the cores on which the system may run it; empty if the system does not tell
+    launcher  the cores on which the system may run the launcher
     host      the name of the host
     machine   the number of cores of the host
-    quota     the cores that control groups allow in all
+    quota     the number of cores that control groups allow, in total
     nodes     the cores of each NUMA node of the host
-    threads   the threads of BLAS, if the user has set them; otherwise 1, since nnmpi sets them
+    threads   the number of BLAS threads, if the user has set it; otherwise 1, since nnmpi sets it
     """
 
     bound: Cpus
@@ -41,7 +41,7 @@ class RankCores(NamedTuple):
 
 
 def cores_here() -> RankCores:
-    """The cores of this rank."""
+    """Returns the cores of this rank."""
     return RankCores(
         Cpus(blas.affinity(0)),
         Cpus(blas.affinity(os.getppid())),
@@ -54,13 +54,14 @@ def cores_here() -> RankCores:
 
 
 def numa_nodes(root: Path = cgroup.ROOT) -> tuple[Cpus, ...]:
-    """The cores of each NUMA node of this host; empty if the system does not tell."""
+    """Returns the cores of each NUMA node of this host; empty if the system does not tell."""
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/cpulist"))
     return tuple(filter(None, (cgroup.cpu_list(file.read_text()) for file in files)))
 
 
 def advice(ranks: Sequence[RankCores]) -> list[str]:
-    """A line on each of the three mistakes that is made, with the first host that makes it."""
+    """Returns a line for each of the three mistakes that some host makes, about the first such
+    host."""
     hosts: dict[str, dict[int, RankCores]] = {}
     for rank, of_rank in enumerate(ranks):
         hosts.setdefault(of_rank.host, {})[rank] = of_rank
@@ -70,7 +71,7 @@ def advice(ranks: Sequence[RankCores]) -> list[str]:
 
 
 def _crowded(host: Mapping[int, RankCores]) -> str:
-    """A line on ranks that are bound to fewer cores than they are ranks."""
+    """Returns a line if several ranks share too few cores; otherwise ""."""
     first, sets = next(iter(host.values())), {of_rank.bound for of_rank in host.values()}
     may_use = len(first.launcher)
     for cores in sorted({*sets, _all(host)}, key=lambda cores: (len(cores), min(cores))):
@@ -88,7 +89,7 @@ def _crowded(host: Mapping[int, RankCores]) -> str:
 
 
 def _threads(host: Mapping[int, RankCores]) -> str:
-    """A line on more threads of BLAS than cores."""
+    """Returns a line if there are more BLAS threads than cores; otherwise ""."""
     first, cores = next(iter(host.values())), len(_all(host))
     most = max(of_rank.threads for of_rank in host.values())
     threads = sum(of_rank.threads for of_rank in host.values())
@@ -104,7 +105,8 @@ def _threads(host: Mapping[int, RankCores]) -> str:
 
 
 def _crossing(host: Mapping[int, RankCores]) -> str:
-    """A line on ranks that are bound across NUMA nodes, where each could have cores of one."""
+    """Returns a line if ranks are bound to cores of several NUMA nodes, although each could have
+    cores of one node; otherwise ""."""
     nodes = next(iter(host.values())).nodes
     largest = max(map(len, nodes), default=0)
     crossing = {

@@ -1,6 +1,7 @@
-"""Cuts the layers of a model among ranks, and makes the model of one rank.
+"""Cuts the layers of a model among ranks, and makes the part of one rank.
 
-On paper, where no rank runs, it only arranges: for dry runs, plans, and remaining ranks.
+It can also arrange a model without ranks: for dry runs, plans, and the remaining ranks after a
+loss.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,13 +37,14 @@ from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 
 Divide: TypeAlias = Callable[[Config, Graph], Division]
-"""divide(config, graph): the stages of a model."""
+"""A function (config, graph) that divides a model into stages."""
 
 
 class UncutModel(NamedTuple):
     """Everything about a run that determines how its model is cut.
 
-    price  of a way to cut a layer along tp, where the fastest ways are searched
+    price  returns the seconds of a way to cut a layer along tp; given if the fastest ways are
+           wanted
     """
 
     config: Config
@@ -54,7 +56,8 @@ class UncutModel(NamedTuple):
 
 
 def check_lengths(how: str, dataset: Dataset) -> None:
-    """Raises ValueError if test samples and training samples have different lengths."""
+    """Raises ValueError if sequences have different lengths in training and in test samples; `how`
+    is the option that cuts them."""
     both = [[*map(np.shape, (*arrays(s.x), s.y))] for s in (dataset.train, dataset.test)]
     for train, test in zip(*both, strict=True):
         if train[1:2] != test[1:2]:
@@ -66,11 +69,11 @@ def check_lengths(how: str, dataset: Dataset) -> None:
 
 
 EVERY_AXIS = frozenset({"batch", "channels", *addons.table("layout_axes")})
-"""The axes that may be cut where the fastest ways are searched."""
+"""The axes of activations that may be cut when the fastest ways are searched."""
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
-    """The constraints of --layout on ranks along tp; with a price, all ways of cutting are
+    """Returns the constraints that --layout puts on tp; with a price, all ways to cut a layer are
     allowed."""
     if price is not None:
         return Constraints(EVERY_AXIS, price=price)
@@ -85,8 +88,8 @@ _shard_once = cached(shard)
 
 
 def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Adds to a sharding how tp divides layers; it divides logits only if the loss can use parts of
-    them."""
+    """Adds to a sharding how tp divides layers. Logits stay whole unless the loss can be computed
+    from parts of them."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     options = uncut.graph, config.tp, not takes_parts, config.cuts_positions
     constraints = _constraints(config, uncut.price)
@@ -103,7 +106,7 @@ def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) ->
 
 
 class AxisSetUp(NamedTuple):
-    """How a model is cut for the ranks along an axis.
+    """Functions that cut a model for the ranks along an axis.
 
     plans      adds the cut to a sharding, or raises ValueError
     rewrites   replaces layers by this rank's parts of them; every rank calls it
@@ -114,17 +117,18 @@ class AxisSetUp(NamedTuple):
 
 
 SET_UPS = {"tp": AxisSetUp(_cut_layers, _rebuilt)}
-"""By axis; along other axes of core ranks have whole layers and samples."""
+"""How each axis cuts a model. Along other axes that are not of add-ons, ranks have whole layers and
+sequences."""
 
 
 def set_ups(config: Config) -> dict[str, AxisSetUp]:
-    """How a model is cut along each axis with several ranks; first along those of add-ons."""
+    """Returns how a model is cut along each axis with several ranks; axes of add-ons come first."""
     axes = (axis for axis in reversed(CUTS) if getattr(config, axis) > 1)
     return {axis: SET_UPS.get(axis) or addons.row("axis_set_ups", axis) for axis in axes}
 
 
 def sharding_of(uncut: UncutModel) -> Sharding:
-    """The sharding of a model: how its layers and sequences are divided among ranks."""
+    """Returns the sharding of a model: how its layers and sequences are divided among ranks."""
     config, sharding = uncut.config, UNSHARDED
     if config.cuts_positions:
         check_lengths("sequence_parallel", uncut.dataset)
@@ -136,7 +140,7 @@ def sharding_of(uncut: UncutModel) -> Sharding:
 def cut_model(
     config: Config, model: Module, graph: Graph, setup: Setup, layout: Layout
 ) -> Sharding:
-    """Replaces the layers of a model by this rank's parts of them, and returns the sharding; every
+    """Replaces the layers of a model by this rank's parts of them, and returns the sharding. Every
     rank calls it."""
     filled = replace(config, dp=layout.mesh.axes["dp"])
     uncut = UncutModel(filled, graph, setup.loss, setup.dataset, setup.metrics)
@@ -159,8 +163,8 @@ def cut_model(
 
 
 def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, UncutModel]:
-    """The model and the data set (without samples) that a config names, not cut yet; with a
-    vocabulary, the data are windows of so many tokens."""
+    """Returns the model and the data set that a config names, before they are cut; the data set has
+    no samples. With a vocabulary, it consists of windows of tokens of that vocabulary."""
     if vocabulary is not None and vocabulary < 1:
         raise ValueError(f"--vocabulary {vocabulary} must be 1 or more: give the number of tokens")
     options = data_options(config)
@@ -180,7 +184,8 @@ def uncut(
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
 ) -> UncutModel:
-    """A run whose model is not cut yet; raises ValueError unless model, data and loss fit."""
+    """Returns a run's model before it is cut, with all that the cut depends on; raises ValueError
+    unless model, data and loss fit."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, build)
@@ -188,7 +193,8 @@ def uncut(
 
 
 def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangement:
-    """The arrangement that a run on this cluster would have, with the stages of `divide`."""
+    """Returns the arrangement that a run on this cluster would have; `divide` divides the model
+    into stages."""
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))

@@ -1,4 +1,4 @@
-"""The data set of a run, and the standardiser of its samples."""
+"""Loads the data set of a run, and makes the standardiser (mean and deviation) of its samples."""
 
 from typing import Any
 
@@ -14,7 +14,8 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
-    """The data set that users gave, whole or as arrays; otherwise the one that the config names."""
+    """Returns the data set that the user gave, as a Dataset or as arrays; otherwise the one that
+    the config names."""
     ignored = loss.ignore_index if isinstance(loss, ClassLoss) else None
     if isinstance(given, Dataset):
         return given
@@ -40,15 +41,15 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """The arguments of `load` that add-ons have options for."""
+    """Returns the arguments of `nnmpi.data.load` that come from options of add-ons."""
     options = {k: v for f in addons.given("data_options", config) for k, v in f(config).items()}
     tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
     return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})
 
 
 def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """The standardiser that the config asks for. `auto` takes the one in the file of --load, if
-    there is one, otherwise that of the training samples."""
+    """Returns the standardiser that the config asks for. `auto` takes the one in the file of
+    --load, if there is one, otherwise that of the training samples."""
     if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
         loading.check_content(config.load)
     if config.standardise != "auto":
@@ -81,7 +82,7 @@ def guessed(config: Config, dataset: Dataset) -> str:
 
 
 def check_language(config: Config, dataset: Dataset) -> None:
-    """Raises ValueError if the data are text that does not go with the options."""
+    """Raises ValueError if the data are text and do not fit the options for text."""
     if dataset.language is not None:
         for check in addons.given("language_checks", config):
             check(config, dataset)

@@ -1,4 +1,4 @@
-"""Models of --model: a function by name, or a model by its sizes."""
+"""Makes the model that --model names: by a user's function, or a kind of model by its sizes."""
 
 import re
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from nnmpi.options.quoting import quoted
 
 
 class SizedModel(NamedTuple):
-    """A kind of model that is built by the sizes in its name, or by those of the data.
+    """A kind of model that is built from the sizes in its name, or from those of the data.
 
-    form: its name on the command line; the text before a colon is its key
-    build: makes the model that `config.model` names, for a data set
+    form   an example of its name on the command line; the text before the colon selects the kind
+    build  makes the model that `config.model` names, for a data set
     """
 
     form: str
@@ -27,20 +27,21 @@ class SizedModel(NamedTuple):
 
 
 class ModelFacts:
-    """The facts about a model that its tensors do not tell: by default none.
+    """Facts about a model that its tensors do not contain; this base class has none.
 
-    The rows of `model_facts` have the same methods for models of their classes.
+    Rows of the add-on table `model_facts` have subclasses for classes of models.
     """
 
     def __init__(self, model: Module) -> None:
         self.model: Any = model
 
     def metadata(self) -> dict[str, str]:
-        """The metadata of its file, besides the name that --model has."""
+        """Returns metadata for the file of the model, in addition to the value of --model."""
         return {}
 
     def sizes(self) -> tuple[Any, ...] | None:
-        """The numbers from which a model without values can be made."""
+        """Returns the sizes from which a model without values can be made; None if they are
+        unknown."""
         return None
 
     def check(self, dataset: Dataset) -> None:
@@ -48,7 +49,7 @@ class ModelFacts:
 
 
 def facts_of(model: Module) -> ModelFacts:
-    """The facts about a model, as the row of its class or of a base class has them."""
+    """Returns the facts about a model, from the row for its class or for a base class."""
     classes = (f"{c.__module__}:{c.__qualname__}" for c in type(model).__mro__)
     known = filter(None, (addons.row("model_facts", name) for name in classes))
     facts: ModelFacts = next(known, ModelFacts)(model)
@@ -56,8 +57,9 @@ def facts_of(model: Module) -> ModelFacts:
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """The config, and the function that makes its model or None. If --load has more than tensors,
-    the config names the model in it, and the function makes it."""
+    """Returns the config, and the function that makes its model or None. A file of --load that
+    contains more than tensors names its model: then the config has that name, and the function
+    makes that model."""
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and not is_own:
         is_named = config.model != Config().model
@@ -66,7 +68,7 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
 
 
 def builder(config: Config, dataset: Dataset) -> Build:
-    """The function that makes the model of `--model`, for a data set."""
+    """Returns the function that makes the model of `--model`, for a data set."""
     spec = config.model
     if spec in MODELS:
         return MODELS[spec]
@@ -82,14 +84,14 @@ def builder(config: Config, dataset: Dataset) -> Build:
 
 
 def _sized(spec: str) -> SizedModel | None:
-    """The kind of model whose name begins so; None if there is none."""
+    """Returns the kind of model that the text before the colon selects; None if there is none."""
     name = spec.partition(":")[0]
     sized: SizedModel | None = SIZED.get(name) or addons.row("models", name)
     return sized
 
 
 def _mlp(config: Config, _: Dataset) -> Module:
-    """The mlp of mlp:784-1024-10."""
+    """Makes a model such as mlp:784-1024-10, with the widths of its layers."""
     widths = config.model.partition(":")[2].split("-")
     if len(widths) < 2 or not all(re.fullmatch(SIZE, w) for w in widths):
         raise ValueError(
@@ -100,4 +102,4 @@ def _mlp(config: Config, _: Dataset) -> Module:
 
 
 SIZED = {"mlp": SizedModel("mlp:784-1024-10", _mlp)}
-"""By the name before the colon; add-ons have more, in the table `models`."""
+"""Kinds of models by the text before the colon; add-ons have more, in the table `models`."""

@@ -1,4 +1,4 @@
-"""The loss and the metrics of a Trainer, and checks that data and model fit them."""
+"""Makes the loss and the metrics of a Trainer, and checks that data and model fit them."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ LOOKED_AT = 1000  # labels, of which a message says what they look like
 
 
 class MisfitError(ValueError):
-    """The model does not return scores that the loss takes."""
+    """The model does not return scores that fit the loss and the labels."""
 
 
 def criterion(loss: Any) -> Criterion:
-    """The loss as a sum over samples; None stands for the cross-entropy."""
+    """Returns the loss as a sum over samples; None stands for the cross-entropy."""
     if loss is None:
         return CrossEntropyLoss(reduction="sum")
     if isinstance(loss, Loss):
@@ -54,8 +54,8 @@ def criterion(loss: Any) -> Criterion:
 
 
 def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
-    """The criterion of a loss; raises ValueError unless it is a loss, and the metrics are functions
-    by name."""
+    """Returns the criterion of a loss; raises ValueError if it is not a loss, or if the metrics are
+    not functions with names."""
     known = criterion(loss)
     if not isinstance(metrics, Mapping):
         raise ValueError(
@@ -72,7 +72,7 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
 
 
 def described(loss: Criterion) -> str:
-    """A loss with its options, as text that another run can compare with its own."""
+    """Returns a loss and its options as text, to be compared with that of another run."""
     if not isinstance(loss, Loss):
         return repr(loss)
     public = {
@@ -97,8 +97,8 @@ def check_labels(loss: Criterion, data: Dataset) -> None:
 def objective(
     loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, axis: Mapping[str, Comm]
 ) -> Objective:
-    """The loss and the metrics as functions of the scores on this rank, which may be a part of the
-    classes or positions."""
+    """Returns the loss and the metrics as functions of this rank's scores, which may be a part of
+    the classes or positions."""
     counts_samples = not any(axis[name].rank for name in sharding.positions)
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)
@@ -157,8 +157,8 @@ def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], label
 
 
 def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
-    """The end of an error message on scores that do not fit labels of positions, with the remedy if
-    it is known."""
+    """Returns the end of an error message about scores that do not fit labels with several
+    positions, with the remedy if it is known."""
     if y.ndim == 1:
         return ""
     first = y[:LOOKED_AT]
@@ -177,10 +177,10 @@ def model_graph(
     loss: Criterion,
     build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """The graph of the model; `build` makes the model again.
+    """Records the graph of the model; `build` makes another instance of it.
 
-    Raises ValueError if model, data and loss do not fit, and MemoryError if recording the graph
-    needs arrays that do not fit in memory.
+    Raises ValueError if model, data and loss do not fit, and MemoryError if recording needs arrays
+    that do not fit in memory.
     """
     label = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x = dataset.train.x
@@ -215,7 +215,8 @@ def model_graph(
 
 
 def _check_call(model: Module, x: Inputs) -> None:
-    """Raises ValueError unless the module that takes the samples takes that many arguments."""
+    """Raises ValueError unless the module that takes the samples has as many arguments as a sample
+    has inputs."""
     while only_runs_layers(model) and len(model):
         model = model[0]
     given = dict.fromkeys(x, "") if isinstance(x, dict) else {}
@@ -226,8 +227,8 @@ def _check_call(model: Module, x: Inputs) -> None:
 
 
 def _shapes(x: Inputs) -> str:
-    """The shape of a sample of each input, as text; of indices also the type, which explains most
-    errors."""
+    """Returns the shape of each input of a sample as text; for integer inputs also the type, which
+    explains most errors."""
     described = []
     for name, array in parts(x):
         shape = "x".join(map(str, array.shape[1:])) or "() (x[:, None] has one feature)"

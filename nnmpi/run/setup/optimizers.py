@@ -1,4 +1,5 @@
-"""The optimizer and the schedule of a run: those of the config, or a user's functions."""
+"""Makes the optimizer and the learning rate schedule of a run: by the config, or by a user's
+function."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +18,7 @@ MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 
 
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
-    """A function that makes this rank's optimizer from its parameters with their paths."""
+    """Returns a function that makes this rank's optimizer from a list of (path, parameter)."""
     if function is None:
         return partial(of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)
@@ -26,7 +27,7 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
 def schedule_of(
     config: Config, function: schedule.LRSchedule | None, steps: int
 ) -> schedule.LRSchedule:
-    """A function that returns the factor of the learning rates for a step."""
+    """Returns a function from a step to the factor of the learning rates."""
     if function is None:
         return schedule.parse(config.lr_schedule, steps)
     return partial(_factor, _checked("schedule", function))
@@ -39,8 +40,9 @@ def _checked(name: str, function: Any) -> Any:
 
 
 def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
-    """The optimizer that a user's function returns; raises ValueError, on all ranks, unless it has
-    all parameters of each rank, in groups with equal options. Every rank calls it."""
+    """Returns the optimizer that a user's function makes. Raises ValueError, on all ranks, unless
+    it has all parameters of each rank, in groups whose options are equal on all ranks. Every rank
+    calls it."""
     problem, groups, cause = "", [], None
     try:
         optimizer = function(list(named))

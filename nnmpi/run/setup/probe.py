@@ -1,10 +1,11 @@
-"""Probe: passes a few samples through the model, whole and in two parts, before it is trained.
+"""Probe: passes a few samples through the model before training, as one batch and as two parts, and
+compares the outputs.
 
 Ranks and micro-batches cut a batch. The layers and losses of nnmpi allow that; modules and losses
-of users may not. A model that would train differently when batches are cut is refused, or the user
-is warned where that may be intended:
+of users may not. A model that would train differently if batches are cut is refused or, where that
+may be intended, the user is warned:
 
-    a buffer that `forward` changes     refused unless it says how parts of a batch combine
+    a buffer that `forward` changes     refused, unless it says how parts of a batch combine
     a loss that is no mean              refused
     a sample that depends on others     a warning that names the module
 """
@@ -37,11 +38,11 @@ SAMPLES = 16
 
 
 class BufferChangeError(ValueError):
-    """`forward` changes a buffer, and it is unknown how the changes by parts of a batch combine."""
+    """`forward` changes a buffer, and no rule says how changes by parts of a batch combine."""
 
 
 class ModuleOutput(NamedTuple):
-    """The result of one pass of a user's module, or of a stage."""
+    """The output of one call of a user's module, or of a stage."""
 
     name: str
     arrays: list[np.ndarray]
@@ -50,7 +51,7 @@ class ModuleOutput(NamedTuple):
 def warning(
     part: ModelPart, task: Task, arrangement: Arrangement, train: Loader, layout: Layout
 ) -> str:
-    """The warning of the first rank that has one, or an empty text; every rank calls it.
+    """Returns the warning of the first rank that has one, or ""; every rank calls it.
 
     Raises ValueError, on all ranks, if the model cannot be trained with this arrangement.
     """
@@ -72,22 +73,23 @@ def _cuts(a: Arrangement) -> bool:
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
-    """True if ranks have parts of a micro-batch, or the strategy cuts batches in its own way."""
+    """True if micro-batches are divided among ranks, or if the strategy cuts batches in another
+    way."""
     return a.mesh.count(*BATCH) > 1 or a.strategy.micro_batches is not None
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """The modules of users, and those with hooks, by path."""
+    """Yields the modules of users, and modules with hooks, with their paths."""
     for path, m in model.named_modules():
         if m._hooks or type(m).__module__.partition(".")[0] != "nnmpi":
             yield path, m
 
 
 def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -> str:
-    """A warning, or an empty text; raises ValueError if the model cannot be trained with this
+    """Returns a warning, or ""; raises ValueError if the model cannot be trained with this
     arrangement.
 
-    Ranks along tp call it together. The model is left as it was.
+    Ranks along tp call it together. Afterwards the model is as before.
     """
     n, message = len(batch.y), ""
     for number, stage in part.stages.items() if n > 1 else ():
@@ -116,8 +118,8 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[ModuleOutput]]]:
-    """The outputs for all samples, for the first quarter and for the rest; in evaluation and in
-    training mode."""
+    """Returns the outputs in evaluation mode and in training mode; in each for all samples, for the
+    first quarter and for the rest."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
@@ -138,14 +140,14 @@ def _passes(
 
 
 def first_part(n: int) -> int:
-    """The number of samples in the first part of n: not half, so that a wrong weight of a part
-    shows."""
+    """Returns the number of samples in the first part of n. It is not half, since unequal parts
+    reveal a loss that gives parts wrong weights."""
     return max(n // 4, 1)
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
-    """A function that returns the samples lo to hi - 1: of a batch or, with `edges`, random
-    activations as between stages.
+    """Returns a function of lo and hi that gives samples lo to hi - 1: of a batch or, with `edges`,
+    random activations such as stages send.
 
     Types with 16 bits become float32, because parameters still have that type.
     """
@@ -171,7 +173,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 
 def _record_outputs(model: Module) -> list[ModuleOutput]:
-    """Registers hooks on users' modules, and returns the list to which they append outputs."""
+    """Registers hooks on users' modules, and returns the list to which the hooks append outputs."""
     outputs: list[ModuleOutput] = []
 
     def note(name: str, module: Module, args: Any, result: Any) -> None:
@@ -187,8 +189,8 @@ def _arrays(result: Any) -> list[np.ndarray]:
 
 
 def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
-    """The buffers of users' modules that do not say how parts of a batch combine, with their
-    names."""
+    """Returns the buffers of users' modules that have no rule to combine the changes of parts of a
+    batch, with their names."""
     return [
         (f"{path}.{name}" if path else name, backend.to_host(getattr(m, name)))
         for path, m in own_modules(model)
@@ -198,8 +200,8 @@ def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
 
 
 def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
-    """Raises BufferChangeError if `forward` has changed a buffer that does not say how parts
-    combine."""
+    """Raises BufferChangeError if `forward` has changed a buffer that has no rule to combine
+    changes."""
     for (name, value), old in zip(_uncombined_buffers(model), old_values, strict=True):
         if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(
@@ -209,8 +211,8 @@ def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
 
 
 def _difference(modes: Sequence[Sequence[Sequence[ModuleOutput]]], stage: str) -> str:
-    """A warning that names the first module whose output differs between the whole batch and its
-    parts; empty if the output of the stage does not differ."""
+    """Returns a warning that names the first module whose output for the whole batch differs from
+    that for the parts; "" if the stage's output does not differ."""
     for passes in modes:
         rows = [row for row in zip(*passes, strict=False) if len({x.name for x in row}) == 1]
         differing = [row[0].name or stage for row in rows if not _equal(*row)]
@@ -231,8 +233,7 @@ def _equal(full: ModuleOutput, *parts: ModuleOutput) -> bool:
 
 
 def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
-    """True if outputs agree up to rounding; arrays that do not have one row per sample are not
-    compared."""
+    """True if outputs agree up to rounding. Arrays without a row per sample are not compared."""
     if not full.ndim or any(part.shape[:1] == full.shape[:1] for part in parts):
         return True
     joined = np.concatenate(parts)
@@ -245,7 +246,7 @@ def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
 
 
 def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
-    """Raises ValueError if the loss of a batch is not the mean over samples of the losses of its
+    """Raises ValueError if the loss of a batch is not the mean, over samples, of the losses of its
     parts."""
     if not isinstance(loss, SumOfMean):
         return

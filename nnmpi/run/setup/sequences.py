@@ -13,8 +13,8 @@ from nnmpi.run.setup.cutting import AxisSetUp, UncutModel, check_lengths
 
 
 def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Adds to a sharding where cp cuts sequences; raises ValueError if the data has none, or if the
-    loss or a metric needs whole ones."""
+    """Adds to a sharding how cp cuts sequences. Raises ValueError if the data has none, or if the
+    loss or a metric needs whole sequences."""
     config, graph, loss, dataset, metrics, _ = uncut
     check_lengths(f"cp {config.cp}", dataset)
     x, y = arrays(dataset.train.x), dataset.train.y

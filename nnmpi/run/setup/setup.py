@@ -1,6 +1,7 @@
-"""Reads options and data on each rank, and makes the data set, model and optimizer that they name.
+"""Setup: reads options and data on each rank, and makes the data set, loaders and schedule of a
+run.
 
-Input that cannot be used raises a ValueError of one line; if one rank fails, all ranks fail.
+Unusable input raises a ValueError of one line; if one rank fails, all ranks fail.
 """
 
 import os
@@ -50,12 +51,12 @@ from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
 from nnmpi.schedules import proof
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
-"""The default: classification losses have the accuracy anyway."""
+"""No metrics besides the loss; classification losses have the accuracy anyway."""
 
 
 class TrainerArguments(NamedTuple):
-    """The arguments that users give a Trainer besides a Config and a Comm; Trainer describes
-    them."""
+    """The arguments that users give a Trainer besides a Config and a Comm; the docstring of Trainer
+    explains them."""
 
     build: Callable[[], Module] | None = None
     data: Dataset | tuple[Any, ...] | None = None
@@ -71,10 +72,10 @@ NOTHING_GIVEN = TrainerArguments()
 
 
 class Setup(NamedTuple):
-    """The start of a run, however its ranks are arranged; equal on every rank.
+    """Everything about a run that does not depend on the arrangement of ranks; equal on every rank.
 
-    user_functions: the names of functions that users gave instead of options
-    guess: a line if samples may be standardised otherwise than those of the loaded model; or ""
+    user_functions: by option, the name of the function that the user gave in place of the option
+    guess: a warning if samples may be standardised otherwise than those of the loaded model; or ""
     """
 
     config: Config
@@ -93,14 +94,15 @@ class Setup(NamedTuple):
     guess: str
 
     def samples(self, n: int, fields: WantedFields = X_AND_Y) -> Inputs:
-        """The inputs of the first n training samples, or of all if there are fewer."""
+        """Returns the inputs of the first n training samples, or of all if there are fewer."""
         return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), fields).x
 
 
 def set_up(
     config: Config, comm: Comm, given: TrainerArguments = NOTHING_GIVEN, ranks: int | None = None
 ) -> Setup:
-    """Checks the config for `ranks` working ranks, and loads the data. Every rank calls it."""
+    """Checks the config for `ranks` working ranks (not spare ones), and loads the data. Every rank
+    calls it."""
     build, metrics = given.build, given.metrics
     if build is not None:
         config = replace(config, model=_name_of(build))
@@ -153,7 +155,7 @@ def set_up(
 def _loaders(
     config: Config, dataset: Dataset, standardiser: Standardiser, criterion: Criterion
 ) -> tuple[Loader, Loader]:
-    """The loaders of the training samples and of the test samples."""
+    """Returns the loader of the training samples and that of the test samples."""
     loader = partial(
         Loader,
         batch_size=config.batch_size,
@@ -171,7 +173,7 @@ def _loaders(
 
 
 def _name_of(function: object) -> str:
-    """The name of a function, or the class name of a callable object."""
+    """Returns the name of a function, or the class name of a callable object."""
     name: str = getattr(function, "__name__", type(function).__name__)
     return name
 
@@ -190,7 +192,7 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
 
 
 def total_steps(config: Config, batches: int) -> int:
-    """The number of steps of a run with so many batches in an epoch."""
+    """Returns the number of steps of a run whose epochs have `batches` batches."""
     if config.epochs is None and config.steps is not None:
         return config.steps
     epochs = config.epochs or max(EPOCHS, -(-LEAST_STEPS // batches))
@@ -198,7 +200,7 @@ def total_steps(config: Config, batches: int) -> int:
 
 
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
-    """The model, whose weights are not initialised yet."""
+    """Makes the model, without initialising its weights."""
     label = f"model {shown(config.model)}"
     make = build or models.builder(config, dataset)  # outside `seeded`: an import may make modules
     if isinstance(make, Module):
@@ -232,7 +234,7 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights of this rank's part from the seed, or loads them from --load.
 
-    They have the type of masters until training makes a store for both types.
+    With 16-bit training the weights are float32 at first: the strategy later makes both types.
     """
     dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:
@@ -254,8 +256,8 @@ def arranged(
     sharding: Sharding,
     known: Mapping[str, Any],
 ) -> tuple[Arrangement, Mapping[str, Any]]:
-    """The arrangement, and facts about its pipeline cut; first measures what it needs and does not
-    know.
+    """Returns the arrangement, and facts about its pipeline cut. It measures figures that it needs,
+    unless they are in `known`.
 
     Every rank calls it.
     """

@@ -1,9 +1,9 @@
-"""The number of BLAS threads of a rank: as many as the matrix products of its model pay for.
+"""Chooses the number of BLAS threads of a rank, by the sizes of its matrix products.
 
-A thread of OpenBLAS spins while it waits for another one. Threads in small products cost more than
-they save, and if another program computes on one of the cores, all wait for the thread that does
-not run. The number depends on sizes and cores alone: with another number of threads OpenBLAS adds
-in another order, and a run should have the same bits each time.
+A thread of OpenBLAS spins while it waits for another one, so threads in small products cost more
+than they save; and if another program computes on one of the cores, all threads wait for the one
+that does not run. The number depends on sizes and cores alone: with another number of threads
+OpenBLAS adds in another order, and a run should give the same bits each time.
 
 More threads than one are used if more than half of the work is in linear layers with at least 2^23
 multiplications per thread: at most one per core of the rank's share of those that its node,
@@ -22,13 +22,13 @@ from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.mesh import REPLICAS
 
 LEAST = 1 << 23
-"""Multiplications of a product per thread: about 0.1 ms, ten times as long as threads take to
-meet."""
+"""The fewest multiplications of a product per thread: about 0.1 ms, ten times as long as threads
+take to synchronize."""
 
 
 def useful_threads(a: Arrangement, cores: int) -> int:
-    """The largest number of threads, at most one per core, for which more than half of the work is
-    in products of linear layers with at least LEAST multiplications per thread.
+    """Returns the largest number of threads, at most one per core, for which more than half of the
+    work is in products of linear layers with at least LEAST multiplications per thread.
 
     Convolutions and attention do not count: their products are small, or compiled for one thread.
     """
@@ -47,8 +47,8 @@ def useful_threads(a: Arrangement, cores: int) -> int:
 
 
 def agreed_threads(a: Arrangement, comm: Comm) -> int:
-    """One number of BLAS threads for all ranks, so that what several ranks compute alike has the
-    same bits; every rank calls it.
+    """Returns one number of BLAS threads for all ranks, so that values that several ranks compute
+    have the same bits. Every rank calls it.
 
     If a thread moves messages, two cores are left to it and to the system.
     """
@@ -57,7 +57,7 @@ def agreed_threads(a: Arrangement, comm: Comm) -> int:
 
 
 def reason(a: Arrangement, useful: int, cores: int) -> str:
-    """The reason for the number of BLAS threads, as text."""
+    """Returns the reason for the number of BLAS threads, as text."""
     if a.strategy.one_thread:
         return a.strategy.name
     if name := blas.set_by_user():
@@ -66,7 +66,7 @@ def reason(a: Arrangement, useful: int, cores: int) -> str:
 
 
 def advice(a: Arrangement, useful: int) -> str:
-    """A remedy if BLAS threads wait for each other; otherwise empty."""
+    """Returns a remedy if BLAS threads wait for each other; otherwise ""."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""

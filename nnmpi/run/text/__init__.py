@@ -1,1 +1,1 @@
-"""Generates text with a model, token by token: in training, and from a file."""
+"""Generates text with a model, token by token: during training, or with a model from a file."""

@@ -1,4 +1,4 @@
-"""Decoder: computes the scores of the next token with a model that several ranks hold together.
+"""Decoder: computes the scores of the next token with a model that is divided among ranks.
 
 stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole ──► a token ──► all ranks
 """
@@ -34,15 +34,15 @@ NO_LIMIT = sys.maxsize
 
 
 class Decoder:
-    """A model in evaluation mode that chooses one token after the other; every rank makes the
+    """Chooses one token after the other by a model in evaluation mode. Every rank makes the
     decoder, and makes the same calls.
 
     For a gpt it keeps keys and values, so that only the new token goes through the model; other
-    models get their whole window again. When all positions are full, the text goes on from its last
-    half.
+    models get their whole window again. When all positions are full, it starts again with the last
+    half of them.
 
-    positions: the most tokens that the model takes at a time
-    whole: makes the scores of all tokens, from the part that a rank of the last stage has
+    positions      the most tokens that the model takes at a time
+    gather_scores  makes the scores of all tokens from the part that a rank of the last stage has
     """
 
     def __init__(
@@ -60,15 +60,16 @@ class Decoder:
         self.start()
 
     def start(self, begin: int = 0) -> None:
-        """Forgets the text before position `begin`."""
+        """Clears the cache; the next call of `next` computes the tokens from position `begin`
+        on."""
         self._begin = begin
         self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """The token that `choose` takes for the scores (vocabulary,) after these tokens, on every
-        rank.
+        """Returns, on every rank, the token that `choose` takes for the scores (vocabulary,) after
+        `tokens`.
 
-        For a gpt only the tokens that the last call did not have go through the model. Raises
+        For a gpt only the tokens that are new since the last call go through the model. Raises
         ValueError, on all ranks, if the scores are NaN or infinite.
         """
         if len(tokens) - self._begin > self._positions:
@@ -92,7 +93,8 @@ class Decoder:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
-        """The scores after the last token, on the ranks of the last stage; None on others."""
+        """Returns the scores after the last token, on the ranks of the last stage; None on
+        others."""
         place, scores, pp = self._part.place, None, self._layout.axis["pp"]
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             given = [new]
@@ -118,7 +120,8 @@ class Decoder:
 
 
 def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
-    """The decoder of a gpt of these sizes from the file of `config.load`; every rank calls it."""
+    """Returns a decoder for a gpt of these sizes, from the file of `config.load`; every rank calls
+    it."""
     if comm.size != config.tp * config.pp:
         comm.agree(
             ValueError(
@@ -137,7 +140,7 @@ def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
 def _load_part(
     config: Config, sizes: Sizes, layout: Layout, on: Backend
 ) -> tuple[ModelPart, Callable[[Tensor], np.ndarray]]:
-    """The part of a saved model that this rank has, arranged as for training, and the function that
+    """Returns this rank's part of a saved model, arranged as for training, and the function that
     makes its scores whole."""
     comm, zeros = layout.all, np.zeros((2, 1), np.int64)
     split = Split(zeros, zeros)

@@ -34,7 +34,7 @@ TYPES = ("float32", "float64")
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line."""
+    """Returns the parser of the command line."""
     p = cli.Parser(
         "nnmpi.generate",
         description="Generate text. When a text fills all positions of the model, its last half "
@@ -101,7 +101,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
-    """The prompt, then the generated text, piece by piece; every rank iterates."""
+    """Yields the prompt, then the generated text, piece by piece. Every rank iterates."""
     blas.tune()
     blas.default_threads(1)  # products of one row are too small for more
 

@@ -1,4 +1,5 @@
-"""Generates tokens one after the other, drawn by seed and position, and converts them to text."""
+"""Generates tokens one after the other, and converts them to text. Each token is drawn by the seed
+and its position."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,15 +27,17 @@ OPTIONS: dict[str, tuple[Allowed, str]] = {
     "top_p": (UP_TO_1, "draw from the best tokens that together have this probability"),
     "seed": (FROM_0, "seed of the draws"),
 }
-"""The allowed range of each option, and the help of its flag."""
+"""By option, the allowed range and the help text of its flag."""
 
 
 class Sampling(NamedTuple):
-    """How the next token is drawn: p ~ exp(scores / temperature), and 0 outside the best tokens.
+    """How the next token is drawn: p ~ exp(scores / temperature) for the best tokens, and 0 for
+    others.
 
     temperature   0: always the best token
-    top_k         the number of best tokens, with all that score like the last of them; 0: all
-    top_p         only the best tokens that together have this probability; at least one
+    top_k         the number of best tokens, and all with the same score as the last of them; 0: all
+    top_p         the fewest best tokens whose probabilities sum to at least this
+    seed          of the random numbers
     """
 
     temperature: float = 1.0
@@ -43,7 +46,7 @@ class Sampling(NamedTuple):
     seed: int = 0
 
     def checked(self) -> Self:
-        """Returns itself; raises ValueError for numbers that are out of range."""
+        """Returns this Sampling; raises ValueError for numbers that are out of range."""
         for name, value in self._asdict().items():
             within, _ = OPTIONS[name]
             if not within.has(value):
@@ -51,7 +54,7 @@ class Sampling(NamedTuple):
         return self
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """The probability of each token, float64; for a temperature above 0."""
+        """Returns the probability of each token as float64, for a temperature above 0."""
         z: np.ndarray = scores.astype("float64")
         if 0 < self.top_k < len(z):
             z[z < np.partition(z, -self.top_k)[-self.top_k]] = -np.inf
@@ -66,8 +69,8 @@ class Sampling(NamedTuple):
         return p
 
     def choose(self, scores: np.ndarray, position: int) -> int:
-        """The token drawn for a position of the text; the draw depends on position and seed
-        alone."""
+        """Returns the token drawn for a position of the text; the draw depends on scores, position
+        and seed alone."""
         if not self.temperature:
             return int(scores.argmax())
         sums = np.cumsum(self.probabilities(scores))
@@ -93,18 +96,17 @@ def generate(
     seed: int = 0,
     context: int | None = None,
 ) -> np.ndarray:
-    """The tokens that a model writes after these, drawn by seed and position: max_new_tokens of
-    them, or fewer if the model was loaded from a folder of GPT-2 with an eos_token_id, which ends
-    the text.
+    """Returns the tokens that a model writes after `tokens`: max_new_tokens of them, or fewer if
+    the model was loaded from a folder of GPT-2 with an eos_token_id and draws that token.
 
     The model takes tokens (N, T) and returns scores (N, vocabulary, T) of the next one, as `nn.GPT`
-    does. It runs in evaluation mode, and is left as it was. It gets the last `context` tokens of a
-    longer text, by default as many as a GPT has positions. Without tokens a text begins after the
-    bos_token_id of the folder. For a model that a Trainer has cut among ranks, use
-    `trainer.generate`.
+    does. It runs in evaluation mode; afterwards its mode is as before. Of a longer text it gets the
+    last `context` tokens, by default as many as a GPT has positions. Without tokens a text begins
+    after the bos_token_id of the folder. Each token is drawn by `seed` and its position. For a
+    model that a Trainer has cut among ranks, use `trainer.generate`.
 
-    temperature: divides the scores; 0: always the best token
-    top_k, top_p: draw from this many of the best, or from the best with this total probability
+    temperature: divides the scores; 0: always the best token top_k, top_p: draw from this many of
+    the best, or from the best with this total probability
     """
     if model._before_user_call is not None:
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
@@ -124,8 +126,7 @@ def generate(
 
 @contextmanager
 def evaluating(model: Module) -> Iterator[None]:
-    """Puts a model into evaluation mode within the block; afterwards each module has its old
-    mode."""
+    """A context in which a model is in evaluation mode; afterwards each module has its old mode."""
     modes = [(m, m.training) for m in model.modules()]
     model.eval()
     try:
@@ -136,8 +137,9 @@ def evaluating(model: Module) -> Iterator[None]:
 
 
 def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int]:
-    """The tokens after which `count` are generated; raises ValueError if there are none, or if a
-    GPT does not have one of them (in a pipeline only the ranks of the first stage would notice)."""
+    """Returns the tokens after which `count` are generated. Raises ValueError if there are none, or
+    if one is outside a GPT's vocabulary (in a pipeline only the ranks of the first stage would
+    notice)."""
     array = np.asarray(list(tokens) or special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
@@ -159,8 +161,8 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
 
 
 def special(model: Module, key: str) -> list[int]:
-    """The tokens that begin or end a text of a GPT, as the key (BEGIN, END) of its folder says;
-    empty for other models."""
+    """Returns the special tokens of a GPT from its folder's files: those that begin a text for the
+    key BEGIN, those that end it for END. Empty for other models."""
     if not isinstance(model, LanguageModel):
         return []
     return special_tokens(model.published, key, model.sizes.vocabulary)
@@ -174,8 +176,8 @@ def generated(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Generates `count` tokens after the prompt, fewer if one of `ends` comes first; `size` limits
-    them to the first of the vocabulary. Every rank iterates."""
+    """Yields `count` tokens after the prompt, or fewer if one of `ends` is drawn. Tokens are drawn
+    from the first `size` of the vocabulary. Every rank iterates."""
     tokens = list(prompt)
     for position in range(len(tokens), len(tokens) + count):
         choose = partial(sampling.choose, position=position)
@@ -186,8 +188,8 @@ def generated(
 
 
 def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """The text of tokens, piece by piece: tokens that are parts of a character wait for the rest of
-    it."""
+    """Yields the text of tokens, piece by piece. A token that is part of a character is held back
+    until the character is complete."""
     pending: list[int] = []
     done = 0  # characters of the pending tokens that were yielded
     for token in tokens:
@@ -205,8 +207,8 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
 def tokens_of_prompt(
     prompt: str | None, tokenizer: Tokenizer, begin: Sequence[int] = ()
 ) -> list[int]:
-    """The tokens of a prompt; without one, the token that begins a text: the first of `begin`, or
-    else that of the tokenizer."""
+    """Returns the tokens of a prompt. Without a prompt, returns the token that begins a text: the
+    first of `begin`, or else that of the tokenizer."""
     if not tokenizer.size:
         raise ValueError("the tokenizer has no tokens; give the one of the model")
     if prompt is None:
@@ -223,8 +225,8 @@ def tokens_of_prompt(
 
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:
-    """The tokenizer in the folder `given`, or else that of the model, from its metadata or its
-    folder."""
+    """Returns the tokenizer in the folder `given`; without one, that of the model, from its
+    metadata or its folder."""
     tokenizer = BPETokenizer(given) if given else own_tokenizer(path)
     if tokenizer is None:
         raise ValueError(

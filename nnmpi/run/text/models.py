@@ -1,4 +1,4 @@
-"""Models of --model that predict the next token: gpt2, gpt:4x4x128 and llama:4x4x128:2."""
+"""Models of --model that predict the next token, such as gpt2, gpt:4x4x128 and llama:4x4x128:2."""
 
 import json
 
@@ -14,7 +14,7 @@ from nnmpi.run.setup.models import ModelFacts, SizedModel
 
 
 def model_of(config: Config, dataset: Dataset) -> Module:
-    """A gpt or a llama of LAYERSxHEADSxWIDTH for windows of tokens."""
+    """Makes a gpt or a llama of LAYERSxHEADSxWIDTH, for windows of tokens."""
     spec = config.model
     sizes = sizes_named(spec)
     if sizes is None:
@@ -29,7 +29,7 @@ def model_of(config: Config, dataset: Dataset) -> Module:
 
 
 def smallest_gpt2(config: Config, dataset: Dataset) -> Module:
-    """The smallest GPT-2 that was published, whatever the data set."""
+    """Makes a model with the sizes of the smallest published GPT-2, for any data set."""
     model: Module = format_of(gpt2.GPT2).model(config.dropout)
     return model
 
@@ -40,7 +40,8 @@ LLAMA = SizedModel("llama:4x4x128:2", model_of)
 
 
 def _window(dataset: Dataset, model: str) -> int:
-    """The number of tokens in a window; raises ValueError, naming `model`, if the data has none."""
+    """Returns the number of tokens in a window of the data; raises ValueError if the data has no
+    windows. `model` is the model's name in the message."""
     x = dataset.train.x
     if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
         raise ValueError(
@@ -51,10 +52,11 @@ def _window(dataset: Dataset, model: str) -> int:
 
 
 class LanguageFacts(ModelFacts):
-    """The facts about a GPT or a Llama that its tensors do not tell."""
+    """Facts about a GPT or a Llama that its tensors do not contain."""
 
     def metadata(self) -> dict[str, str]:
-        """The metadata of its file: the name that --model takes, and the facts of its folder."""
+        """Returns metadata for the model's file: its name for --model, and the JSON files of its
+        folder."""
         files = {**self.model.published}
         if isinstance(self.model, Llama):  # its tensors do not tell all of its sizes
             files.setdefault(gpt2.CONFIG, format_of(self.model.sizes).config({}))
@@ -62,7 +64,7 @@ class LanguageFacts(ModelFacts):
         return name | ({PUBLISHED: json.dumps(files)} if files else {})
 
     def sizes(self) -> Sizes:
-        """The sizes of the model."""
+        """Returns the sizes of the model."""
         sizes: Sizes = self.model.sizes
         return sizes
 
@@ -92,8 +94,8 @@ def check_dropout(config: Config, model: Module) -> None:
 
 
 def check_stages(config: Config, model: Module) -> None:
-    """Raises ValueError if the model cannot generate text in a pipeline: its stages need sequences
-    of one length."""
+    """Raises ValueError if the model cannot generate text in a pipeline, since its stages need
+    sequences of one length."""
     if config.pp > 1 and not isinstance(model, LanguageModel):
         raise ValueError(
             f"stages of {type(model).__name__} take sequences of one length, and generated text "

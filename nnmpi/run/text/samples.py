@@ -1,4 +1,4 @@
-"""Generates text with a model in training: between two steps, or with --sample-every at
+"""Generates text with a model in training: by `trainer.generate`, or with --sample-every at
 intervals."""
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,11 +30,15 @@ from nnmpi.run.text.generation import (
 from nnmpi.run.text.models import check_stages
 
 TOKENS = 100
-"""The tokens of a sample."""
+"""The number of tokens in a sample of text."""
 
 
 class Sampler(NamedTuple):
-    """Generates samples of text: their prompt, and how their tokens are drawn."""
+    """Generates samples of text during training (--sample-every).
+
+    prompt, beginning  the tokens of the prompt, and its text
+    how                the Sampling by which tokens are drawn
+    """
 
     every: int
     tokenizer: Tokenizer
@@ -43,14 +47,14 @@ class Sampler(NamedTuple):
     how: Sampling
 
     def text(self, session: Session) -> str:
-        """A text that the model writes now; every rank calls it."""
+        """Returns a text that the model generates now; every rank calls it."""
         session.comm.meet("generate")
         tokens = _tokens(session, self.prompt, TOKENS, self.how, self.tokenizer.size)
         return self.beginning + "".join(texts(tokens, self.tokenizer))
 
 
 def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
-    """The sampler of --sample-every, equal on all ranks; every rank calls it."""
+    """Returns the sampler of --sample-every, equal on all ranks; every rank calls it."""
     every = config.sample_every
     assert every is not None
     sampler = all_or_none(comm, lambda: _sampler(every, config, dataset))
@@ -63,7 +67,7 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """The sampler for a data set; raises ValueError if the data is no text."""
+    """Returns the sampler for a data set; raises ValueError if the data is not text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
@@ -82,7 +86,7 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
 def generate(
     session: Session, tokens: Iterable[int], count: int, sampling: tuple[float, int, float, int]
 ) -> np.ndarray:
-    """Generates up to `count` tokens after these, on every rank; every rank calls it.
+    """Returns up to `count` tokens generated after `tokens`, on every rank. Every rank calls it.
 
     sampling   the fields of a Sampling
     """
@@ -110,7 +114,7 @@ def _tokens(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Generates tokens after a prompt with the model in training; every rank iterates to the
+    """Generates tokens after a prompt with the model in training. Every rank iterates to the
     end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
@@ -122,5 +126,5 @@ def _tokens(
 
 
 def read_every(config: Config) -> int:
-    """Text is written every so many steps."""
+    """Returns the interval, in steps, at which a sample of text reads the model."""
     return int(config.sample_every)

@@ -1,4 +1,4 @@
-"""Reads what is saved with the weights of a language model: its sizes, its tokenizer, and the
+"""Reads data that is saved with the weights of a language model: its sizes, its tokenizer, and the
 tokens that begin and end a text."""
 
 import json
@@ -34,8 +34,8 @@ from nnmpi.options.user_files import parsed, refusing_others
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The tokens that begin a text and those that end it, of a model in a file that --save wrote or
-    in a folder."""
+    """Returns the tokens that begin a text, and those that end it, for a model in a folder or in a
+    file of --save."""
     files = gpt2.published_in(path) if is_folder(path) else _published(path)
     keys = gpt2.BEGIN, gpt2.END
     begin, end = (gpt2.special_tokens(files, key, sizes.vocabulary) for key in keys)
@@ -43,14 +43,15 @@ def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]
 
 
 def _published(path: str) -> dict[str, Any]:
-    """The JSON files of a folder that the metadata of a file of --save have."""
+    """Returns the JSON files of the model's original folder, which the metadata of a file of --save
+    contain."""
     text = loading.read_metadata(path).get(PUBLISHED, "{}")
     with refusing_others(f"cannot load {shown(path)}: {PUBLISHED}", "take an intact copy"):
         return dict(parsed(json.loads, text))
 
 
 def saved_sizes(path: str) -> Sizes:
-    """The sizes of a gpt or a llama in a file that --save wrote or in a folder; raises ValueError
+    """Returns the sizes of a gpt or a llama in a folder or in a file of --save; raises ValueError
     for other models."""
     if is_folder(path):
         return sizes_in(path)
@@ -83,7 +84,8 @@ def saved_sizes(path: str) -> Sizes:
 
 
 def own_tokenizer(path: str) -> Tokenizer | None:
-    """The tokenizer of a saved model, from its metadata or its folder; None if it has none."""
+    """Returns the tokenizer of a saved model, from its metadata or its folder; None if it has
+    none."""
     described = loading.read_metadata(path).get(TOKENIZER)
     if not described:
         return BPETokenizer(path) if is_folder(path) and has_tokenizer(path) else None
@@ -94,15 +96,16 @@ def own_tokenizer(path: str) -> Tokenizer | None:
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """The options of windows of tokens, as arguments of `nnmpi.data.load`."""
+    """Returns the options of windows of tokens, as arguments of `nnmpi.data.load`."""
     return {"context": config.context, "tokenizer": config.tokenizer}
 
 
 def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
-    """The tokenizer for a text of --data: the one that is given, otherwise that of the model of
-    --load.
+    """Returns the tokenizer for a text of --data: that of --tokenizer, otherwise that of the model
+    of --load.
 
-    It is None if the model has none, or takes only a part of the file: then tokens are characters.
+    It is None if the model has none, or if only a part of the file is loaded: then tokens are
+    characters.
     """
     given: str | None = config.tokenizer
     if given or not config.load or config.load_partial:
@@ -111,10 +114,8 @@ def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
 
 
 def check_vocabulary(config: Config, dataset: Dataset) -> None:
-    """Raises ValueError if the model of --load was trained on other tokens than those of the data.
-
-    The sizes may match nevertheless, and each number would then mean a different token.
-    """
+    """Raises ValueError if the model of --load was trained on other tokens than those of the data:
+    even if the numbers of tokens match, each number would mean a different token."""
     if not config.load or config.load_partial:
         return
     assert dataset.language is not None
