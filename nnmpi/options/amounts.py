@@ -1,4 +1,4 @@
-"""Counts, bytes and seconds as text."""
+"""Formats counts, bytes and seconds as text."""
 
 
 def plural(n: int, noun: str, ending: str = "s") -> str:

@@ -1,4 +1,5 @@
-"""Functions that all commands share: options from flags and files, and errors of one line."""
+"""Functions that all commands share: they read options from flags and files, and report an error in
+one line."""
 
 import argparse
 import json
@@ -28,7 +29,8 @@ T = TypeVar("T")
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises ValueError instead of exiting.
 
-    program: the name of a command, as nnmpi.train; parsers of subcommands have a `prog` instead
+    program: the name of a command, such as nnmpi.train; parsers of subcommands have a `prog`
+    instead
     """
 
     def __init__(self, program: str = "", **how: Any) -> None:
@@ -56,14 +58,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def called(program: str) -> str:
-    """The way a command was called, `nnmpi train` or `python -m nnmpi.train`, for its usage
+    """Returns how a command was called, `nnmpi train` or `python -m nnmpi.train`, for its usage
     text."""
     by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
     return program.replace(".", " ") if by_name else f"python -m {program}"
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A parser of texts as the type of an argument, whose message argparse then shows."""
+    """Makes a type for argparse from a function that parses text: its ValueError becomes the
+    message that argparse shows."""
 
     def parsed_argument(text: str) -> T:
         try:
@@ -105,7 +108,7 @@ def add_flag(parser: Any, o: "Field[Any]") -> None:
 
 
 def from_toml(path: str) -> Config:
-    """The Config in a TOML file; its tables, if it has any, are groups of options."""
+    """Returns the Config in a TOML file; its tables, if it has any, are groups of options."""
     return _of_file("config", path, lambda table: Config(**with_layout(_by_name(table))))
 
 
@@ -117,8 +120,8 @@ LAYOUT = tuple(o.name for o in options(LAYOUT_GROUPS))
 
 
 def with_layout(given: dict[str, Any]) -> dict[str, Any]:
-    """The given options, and below them in priority those of the file that --layout names, if it
-    names one."""
+    """Adds the options in the file that --layout names, if it names one; options that are given
+    already take precedence."""
     path = given.get("layout")
     if not isinstance(path, str) or not path.endswith(".toml"):
         return given
@@ -127,7 +130,7 @@ def with_layout(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_layout(path: str) -> dict[str, Any]:
-    """The options in a --layout file by name, as arguments of Config."""
+    """Returns the options in a --layout file by name, as arguments of Config."""
 
     def made(table: dict[str, Any]) -> dict[str, Any]:
         ways = table.pop("ways", {})
@@ -156,8 +159,8 @@ def from_layout(path: str) -> dict[str, Any]:
 
 
 def layout_file(config: Config, ways: Mapping[str, str]) -> str:
-    """The text of a --layout file for the layout options of a config and the ways of layers, by
-    path."""
+    """Returns the text of a --layout file, for the layout options of a config and the ways to shard
+    layers by path."""
     plain, lines = Config(), list[str]()
     for name in LAYOUT:
         value = getattr(config, name)
@@ -168,8 +171,8 @@ def layout_file(config: Config, ways: Mapping[str, str]) -> str:
 
 
 def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """Parses the TOML file that an option names, and returns the result of `made` for its table;
-    errors name the file."""
+    """Parses the TOML file that an option names, and returns `made` of its table; errors name the
+    file."""
     check_text(option, path)
     file = f"{option} {shown(path)}"
     readable = "name a TOML file that can be read"
@@ -183,7 +186,7 @@ def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
 
 
 def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
-    """Raises ValueError if a file of options names code to import, unless a flag gave the same
+    """Raises ValueError if a file of options names code to import, unless a flag has set the same
     option."""
     for option in options():
         name, value = option.name, getattr(of_file, option.name)
@@ -196,8 +199,8 @@ def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
 
 
 def _by_name(table: dict[str, Any]) -> dict[str, Any]:
-    """The values of a TOML table by the names of Config's fields; raises ValueError for unknown or
-    repeated options."""
+    """Returns the values of a TOML table by the names of Config's fields; raises ValueError for
+    unknown or repeated options."""
     names = {o.name: o.name for o in options()}
     names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
     values: dict[str, Any] = {}
@@ -218,7 +221,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
 
 
 SMALLER = "take fewer ranks, or a smaller model or batch"
-"""The remedy for a run that does not fit into memory."""
+"""The advice for a run that does not fit in memory."""
 
 
 def main(
@@ -236,7 +239,7 @@ def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
     """Runs a command and returns its exit status; an exception that ends it becomes one line on
     stderr.
 
-    memory: the remedy to print if it runs out of memory
+    memory: the advice to print if the command runs out of memory
     """
     try:
         return command()
@@ -272,7 +275,7 @@ def settle() -> None:
 
 
 def picture_problem(path: str | os.PathLike[str]) -> str:
-    """The reason why matplotlib cannot write a picture to this file; empty if it can."""
+    """Returns why matplotlib cannot write a picture to this file; "" if it can."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

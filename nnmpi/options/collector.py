@@ -1,4 +1,4 @@
-"""gc_paused: a context without passes of the garbage collector."""
+"""gc_paused: a context without garbage collection."""
 
 import gc
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """A context in which the garbage collector does not look for cycles: imports and steps on paper
-    create few, and it would scan all that they keep again and again.
+    """A context in which the garbage collector does not search for cycles. Imports and steps on
+    paper create few cycles but many objects, which each search would scan again.
 
     The setting is global in the process. If ranks are threads, the first one to leave the context
-    ends it, which costs the others time only.
+    ends it, which costs the others only time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

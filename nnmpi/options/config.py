@@ -1,7 +1,7 @@
 """Config: the options of a run.
 
-Each field is a flag of `python -m nnmpi.train` and a key of a TOML file; its metadata has the help
-text, the choices and the bounds of both.
+Each field is a flag of `python -m nnmpi.train` and a key of a TOML file. The field's metadata has
+the help text, the choices and the bounds for both.
 """
 
 from collections.abc import Collection
@@ -50,20 +50,21 @@ SCHEDULES = (
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 RECOMPUTED = ("none", "stage", "block")
 EPOCHS, LEAST_STEPS = 10, 300
-"""The default number of epochs, and the number of steps below which a run gets more epochs."""
+"""The default number of epochs; a run gets more epochs if it would have fewer than LEAST_STEPS
+steps."""
 
 _PARTS: tuple[Part, ...] = tuple(addons.rows("options"))
 
 
 def _choices(option: str, *names: str) -> tuple[str, ...]:
-    """The values of an option: these, and those of add-ons."""
+    """Returns the values of an option: these names, and those that add-ons add."""
     return (*names, *(name for part in _PARTS for name in part.choices.get(option, ())))
 
 
 _BESIDES = "".join(
     f"; {axis.name} comes just before {axis.before}" for part in _PARTS for axis in part.axes
 )
-"""Where the axes of add-ons are in --order."""
+"""The end of the help text of --order: the positions of the axes of add-ons."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +331,8 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
 
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
-    """The options of the given groups, as --help lists them: those of core first."""
+    """Returns the fields of the options in these groups, as --help lists them: first those that are
+    not of add-ons."""
     return tuple(entry for entry in _OPTIONS if entry.metadata["group"] in groups)
 
 
@@ -341,6 +343,7 @@ _OPTIONS = sorted(
 
 
 def not_an_option(name: str) -> str:
-    """The error message for a name that is not an option, with the nearest name as a hint."""
+    """Returns the error message for a name that is not an option, with the nearest name as a
+    hint."""
     known = [entry.name for entry in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

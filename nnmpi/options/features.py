@@ -1,4 +1,5 @@
-"""Feature: a declaration of what an option, or a value of it, relies on, breaks and excludes.
+"""Feature: declares which properties of a run an option (or a value of it) relies on, and which it
+breaks.
 
 A run has properties, such as steps that all ranks make together. A feature that relies on one
 cannot be combined with a feature that breaks it, so neither has to name the other.
@@ -13,11 +14,13 @@ from nnmpi.options.quoting import shown
 LEAVE_ONE = "leave one of the two out"
 
 Asks: TypeAlias = Callable[[Any, int], str]
-"""A function of a Config and a number of ranks: the text of what these ask for, or ""."""
+"""A function of a Config and a number of ranks that returns the feature they ask for, as text; ""
+if they do not ask for it."""
 
 
 class Property(NamedTuple):
-    """A property that a run has unless a feature breaks it; "it needs", followed by `words`."""
+    """A property that a run has unless a feature breaks it. `words` continue "it needs" in a
+    message."""
 
     words: str
 
@@ -33,14 +36,15 @@ HOST_MEMORY = Property("arrays in the memory of the host")
 
 
 class Feature(NamedTuple):
-    """An option with another value than by default, or what `asks` finds in a Config.
+    """An option that differs from its default, or a combination that `asks` finds in a Config.
 
     relies_on  properties that no other feature of the run may break
-    breaks     properties that a run with it lacks, each with the reason
-    conflicts  names of features that it cannot be combined with besides, each with the reason
-    requires   options without which it has no meaning, or "option value or value": the reason
-    remedy     how to do without it
-    covers     the options that ask for it, if its name is not that of an option
+    breaks     properties that a run with this feature lacks, each with the reason
+    conflicts  names of other features that it cannot be combined with, each with the reason
+    requires   options without which it has no effect, as "option" or "option value or value", each
+               with the reason
+    remedy     how to do without it, for a message
+    covers     the options that ask for it, if its name is not an option's
     """
 
     name: str
@@ -53,19 +57,20 @@ class Feature(NamedTuple):
     covers: str = ""
 
     def asked(self, config: Any, ranks: int) -> str:
-        """The option with its value as text, if the config asks for this feature; otherwise ""."""
+        """Returns the option with its value as text if the config asks for this feature; otherwise
+        ""."""
         return self.asks(config, ranks) if self.asks else given(config, self.name)
 
 
 class MeshAxis(NamedTuple):
     """An axis of the mesh, for one kind of parallelism.
 
-    name         also that of the option with the number of ranks along it
-    replicas     whether its ranks have copies of the same parameters, and sum their gradients
-    batch        whether its ranks share each batch, with different samples
-    same_loss    whether its ranks compute the same loss, so that one of them counts it
-    before       the axis that it precedes in any order; "": --order names it
-    cuts         what of a model or its data is cut for it, in the first lines of a run
+    name         its name, which is also that of the option with the number of ranks along it
+    replicas     True if its ranks have copies of the same parameters, and sum their gradients
+    batch        True if its ranks have different samples of each batch
+    same_loss    True if its ranks compute the same loss, so that only one of them counts it
+    before       the axis that it directly precedes in any order; "": --order contains it
+    cuts         the part of a model or its data that is cut for it, for the first lines of a run
     activations  for an axis of an add-on: the axes of activations that --layout may cut along it
     """
 
@@ -81,12 +86,14 @@ class MeshAxis(NamedTuple):
 class Part(NamedTuple):
     """The options of an add-on.
 
-    options   a dataclass, which Config inherits; None if there are values of core's options only
-    features  what these rely on, break and require
-    choices   values that it adds to those of core's options, by option
+    options   a dataclass, from which Config inherits; None if the add-on only adds values to other
+              options
+    features  the features that these options and values ask for
+    choices   by option outside the add-on, the values that it adds
     costs     options on which the cost of the model's units depends
-    meetings  options that say when ranks exchange what: a plan takes them as given
-    axes      axes of the mesh, whose sizes are options of it
+    meetings  options that say when ranks exchange gradients or parameters; a plan does not change
+              them
+    axes      axes of the mesh that the add-on adds; their sizes are options of it
     """
 
     options: type | None = None
@@ -107,7 +114,7 @@ class Refusal(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """A feature that has a meaning only beside another option."""
+    """A feature that has no effect without another option."""
 
     feature: Feature
     other: str
@@ -115,7 +122,7 @@ class Requires(NamedTuple):
 
 
 def choice(option: str, *values: object) -> Asks:
-    """Asks for one of these values of an option."""
+    """Makes a function `asks` that returns the option as text if it has one of these values."""
     return lambda config, ranks: (
         f"{option} {value}" if (value := getattr(config, option)) in values else ""
     )
@@ -133,7 +140,7 @@ def layout_along(axis: str) -> Asks:
 
 
 def given(config: Any, option: str) -> str:
-    """An option with its value as text; "" if it has its default."""
+    """Returns an option with its value as text; "" if it has its default."""
     value, field = getattr(config, option), type(config).__dataclass_fields__[option]
     if value == field.default:
         return ""
@@ -156,10 +163,10 @@ def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
 
 
 def _remedy(*features: Feature) -> str:
-    """How to do without one of two features."""
+    """Returns how to do without one of the features, as text."""
     return ", or ".join(f.remedy for f in features if f.remedy != LEAVE_ONE) or LEAVE_ONE
 
 
 def requirements(features: Sequence[Feature]) -> list[Requires]:
-    """The other options that these features require."""
+    """Returns the options that these features require."""
     return [Requires(f, other, reason) for f in features for other, reason in f.requires.items()]

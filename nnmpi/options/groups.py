@@ -1,4 +1,5 @@
-"""The groups of options; a function for each makes a field of a dataclass, as `option` does."""
+"""The groups of options. Each has a function that makes a field of a dataclass, as `option`
+does."""
 
 from functools import partial
 

@@ -4,5 +4,5 @@ import warnings
 
 
 def note(text: str) -> None:
-    """Warns of this text once in a process."""
+    """Shows a text as a warning, once in a process."""
     warnings.warn(text, stacklevel=1)  # Python shows a text once for each line that warns

@@ -28,12 +28,14 @@ def option(
     *,
     resume: ResumeRule,
 ) -> Any:
-    """A dataclass field for an option, with its help text and its checks as metadata.
+    """Makes a dataclass field for an option, with its help text and its checks as metadata.
 
-    `alias` is a second name. With `custom`, the value may also be package.module:NAME, which is
-    imported. `form` raises ValueError for a text that it cannot parse. `bare` is the value of a
-    flag that is given without a value. `resume` says what happens if a resumed run has another
-    value.
+    within   the range of numbers
+    alias    a second name
+    custom   True if the value may also be package.module:NAME, which is imported
+    form     a function that raises ValueError for a text that it cannot parse
+    bare     the value of a flag that is given without a value
+    resume   the effect if a resumed run has another value
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
     checks = {"within": within, "alias": alias, "bare": bare, "resume": resume}
@@ -41,13 +43,13 @@ def option(
 
 
 def kind_of(option: "Field[Any]") -> type:
-    """The type of an option's values: int for both int and int | None."""
+    """Returns the type of an option's values: int for both int and int | None."""
     kinds: tuple[type, ...] = get_args(option.type) or (option.type,)
     return kinds[0]
 
 
 def checked(option: "Field[Any]", value: Any) -> Any:
-    """The value converted to a Python type; raises ValueError if its type, form or range is
+    """Returns the value converted to a Python type; raises ValueError if its type, form or range is
     wrong."""
     name, metadata = option.name, option.metadata
     kind, choices = kind_of(option), metadata["choices"]

@@ -1,4 +1,4 @@
-"""Texts from users as messages show them: shortened, and without control characters.
+"""Quotes users' texts in messages: shortened, and without control characters.
 
 An escape code in a file name or a TOML value would otherwise reach the terminal.
 """
@@ -10,18 +10,18 @@ MOST_CHARACTERS = 300  # characters of a text in a message
 
 
 def printable(text: str) -> str:
-    """The text with every unprintable character escaped: ESC becomes \\x1b."""
+    """Escapes every unprintable character of a text: ESC becomes \\x1b."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def shown(text: object, most: int = MOST_CHARACTERS) -> str:
-    """A path, a name or a message for use in a message, unquoted, shortened to about `most`
-    characters."""
+    """Returns a path, a name or a message in a form for messages: unquoted, shortened to about
+    `most` characters."""
     return printable(_cut(str(text), most))
 
 
 def quoted(value: object) -> str:
-    """The repr of a value for use in a message; for lists and tables, which may be endless, only
+    """Returns the repr of a value for a message; for lists and tables, which may be endless, only
     the type."""
     if isinstance(value, str):
         return repr(_cut(value, MOST_CHARACTERS))
@@ -31,7 +31,7 @@ def quoted(value: object) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """The text, with its middle left out if it is longer than `most` characters."""
+    """Shortens a text to `most` characters by leaving out its middle."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 5, most // 5
@@ -39,8 +39,8 @@ def _cut(text: str, most: int) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint "; did you mean NAME?" with the known name nearest to a misspelt one; empty if none
-    is near.
+    """Returns the hint "; did you mean NAME?" with the known name nearest to a misspelt word; "" if
+    none is near.
 
     A known name that consists of the initials of the word counts as near: learning_rate gives the
     hint lr.

@@ -1,11 +1,11 @@
-"""The effect of an option, or a fact, of a run on the run that continues it with another value."""
+"""Rules for options, and other facts, that differ between a run and the run that resumes it."""
 
 from enum import Enum
 from typing import NamedTuple
 
 
 class ResumeEffect(Enum):
-    """The effect on a resumed run if a value differs."""
+    """The effect on a resumed run of an option that differs."""
 
     SAME = "the same bits"
     EQUAL = "equal to one rank, but sums are added in another order"
@@ -14,10 +14,11 @@ class ResumeEffect(Enum):
 
 
 class ResumeRule(NamedTuple):
-    """The effect on the run that resumes if an option, or a fact of a run, differs.
+    """The effect on a resumed run if an option, or another fact, differs; `why` is the reason.
 
-    beside      an option that must not differ for the rule to apply
-    batch_norm  refused for models with BatchNorm, whose statistics are those of each micro-batch
+    beside      the rule applies only with this option, which must not differ itself
+    batch_norm  True if models with BatchNorm are refused: their statistics are those of a
+                micro-batch
     """
 
     effect: ResumeEffect

@@ -1,4 +1,4 @@
-"""Tables as text."""
+"""Formats tables as text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Values that options may take: ranges of numbers, texts, and texts made of several terms."""
+"""Types and parsers of option values: ranges of numbers, durations, sizes, and lists of terms."""
 
 import math
 import os
@@ -12,11 +12,11 @@ from nnmpi.options.quoting import quoted
 
 LONGEST = 4096  # characters of a text, like those of a path
 NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
-"""How many numbers may follow the name of a schedule."""
+"""By schedule, how many numbers may follow its name."""
 
 
 class Allowed(NamedTuple):
-    """A range of numbers, in words and as a function that tests a number."""
+    """A range of numbers: in words, and as a function that tests a number."""
 
     words: str
     has: Callable[[float], bool]
@@ -30,9 +30,9 @@ FROM_0_BELOW_1 = Allowed("a number of at least 0 and less than 1", lambda x: 0 <
 
 
 class Rate(NamedTuple):
-    """A learning-rate schedule with its warm-up steps.
+    """A learning-rate schedule, with its number of warm-up steps.
 
-    every, factor: of the schedule "step"
+    every, factor: of the schedule "step", which multiplies the rate by `factor` every `every` steps
     """
 
     name: str
@@ -79,12 +79,14 @@ CUTS = {
     **dict.fromkeys(addons.table("layout_axes"), ("tp",)),
     "columns": (),
 }
-"""The axes of core's mesh along which each axis of activations may be cut."""
+"""By axis of activations, the axes of the mesh along which it may be cut; axes that add-ons add are
+not included."""
 
 
 @cache
 def cuttable() -> dict[str, tuple[str, ...]]:
-    """The axes of the mesh along which each axis of activations may be cut."""
+    """Returns, by axis of activations, the axes of the mesh along which it may be cut, including
+    those of add-ons."""
     axes = [axis for part in addons.rows("options") for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)
@@ -95,15 +97,16 @@ def cuttable() -> dict[str, tuple[str, ...]]:
 class LayoutTerms(NamedTuple):
     """The terms of --layout.
 
-    cuts  (axis of activations, axis of the mesh) for each term such as `channels:tp`
-    ways  the name of a way, by the path of a layer or a pattern of paths, for each `0=column`
+    cuts  for each term such as `channels:tp`: (axis of activations, axis of the mesh)
+    ways  for each term such as `0=column`: by path of a layer or pattern of paths, how it is
+          sharded
     """
 
     cuts: tuple[tuple[str, str], ...] = ()
     ways: Mapping[str, str] = {}
 
     def along(self, mesh_axis: str) -> frozenset[str]:
-        """The axes of activations that are cut along the given axis of the mesh."""
+        """Returns the axes of activations that are cut along the given axis of the mesh."""
         return frozenset(name for name, along in self.cuts if along == mesh_axis)
 
 
@@ -138,7 +141,7 @@ def _why_no_term(term: str, name: str, along: str) -> str:
 
 
 class Interval(NamedTuple):
-    """The interval between repetitions: every `number` steps, seconds or epochs."""
+    """An interval of `number` steps, seconds or epochs, after which something is repeated."""
 
     number: float
     unit: str
@@ -226,7 +229,8 @@ def augment(spec: str) -> Augment:
 
 
 def check_text(name: str, value: str) -> None:
-    """Raises ValueError for text that cannot be a name, not even of a file."""
+    """Raises ValueError for text that cannot be a name, not even of a file, such as one with a null
+    byte."""
     if not value:
         raise ValueError(f"{name} is empty; give it a value or leave it out")
     if "\0" in value:

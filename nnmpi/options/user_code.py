@@ -1,4 +1,5 @@
-"""Objects that users name as package.module:NAME: models, algorithms and schedules of their own."""
+"""Imports objects that users name as package.module:NAME, such as models, algorithms and
+schedules."""
 
 import importlib
 import traceback
@@ -35,7 +36,7 @@ def imported(spec: str, option: str) -> Any:
 
 
 def reason_of(error: BaseException) -> str:
-    """The error in one line, with the file and line of user code that raised it."""
+    """Returns an error in one line, with the file and line of user code that raised it."""
     reason = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)[1:]
     if isinstance(error, SyntaxError) or not frames:  # a SyntaxError's text names the line itself

@@ -1,5 +1,5 @@
-"""Reads users' files: up to a maximal size, JSON and TOML however deeply nested, and errors of one
-line with a remedy."""
+"""Reads users' files safely: limits their size and nesting, and turns errors into one line with a
+remedy."""
 
 import errno
 import json
@@ -19,10 +19,10 @@ JSON_BYTES = 16 << 20  # size of a JSON file, at most
 def content(
     path: str | os.PathLike[str], label: str, most: int, remedy: str, shorter: str = ""
 ) -> bytes:
-    """The bytes of a file; raises ValueError if it cannot be read, has more than `most` bytes, or
-    is a pipe that no process writes to.
+    """Returns the bytes of a file; raises ValueError if it cannot be read, has more than `most`
+    bytes, or is a pipe that no process writes to.
 
-    remedy, shorter: the advice if it cannot be read, and if it is too long
+    remedy, shorter: the advice in the error if it cannot be read, and if it is too long
     """
 
     def at_once(name: str, flags: int) -> int:  # a plain open would wait for a pipe's writer
@@ -42,7 +42,8 @@ def content(
 
 
 def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
-    """The result of `parse` for a text; raises ValueError if the text is nested too deeply."""
+    """Returns the result of `parse` for a text; raises ValueError if the text is nested too
+    deeply."""
     try:
         return parse(text)
     except RecursionError:
@@ -61,7 +62,7 @@ def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
 
 
 class RefusedError(ValueError):
-    """An error for a file that cannot be used; its message names the file and what is wrong."""
+    """A file cannot be used; the message names the file and the problem."""
 
 
 @contextmanager
@@ -82,7 +83,8 @@ def reading(file: object, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The value in a JSON file; raises RefusedError if the file is not JSON or is too long."""
+    """Returns the value in a JSON file; raises RefusedError if the file is not JSON or is too
+    long."""
     with reading(path, remedy):
         check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())
@@ -90,8 +92,8 @@ def read_json(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def refusing_others(label: str, remedy: str) -> Iterator[None]:
-    """A context in which errors caused by parsed data of another form than nnmpi writes become a
-    ValueError."""
+    """A context in which errors caused by data of an unexpected form, which nnmpi did not write,
+    become a ValueError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

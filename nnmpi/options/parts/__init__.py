@@ -1,5 +1,6 @@
-"""The options of add-ons, a file for each, whose `PART` has their fields of `Config` and features.
+"""The options of add-ons, one file for each, whose `PART` has their fields of `Config` and
+features.
 
-A file goes with its add-on (`nnmpi/addons.py`). It is here and not in the add-on's folder, so that
-`import nnmpi` loads nothing else of it. Its fields are given by keyword only.
+A file belongs to an add-on (`nnmpi/addons.py`). It is here and not in the add-on's folder, so that
+`import nnmpi` loads nothing else of the add-on. Its fields are keyword-only.
 """

@@ -1,4 +1,4 @@
-"""Options of replicas that are averaged."""
+"""Options of replicas that average their parameters, such as --sync local and gossip."""
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -22,7 +22,7 @@ _option = partial(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of replicas that are averaged."""
+    """Options of replicas that average their parameters, such as --sync local and gossip."""
 
     every: int = _option(
         30,

@@ -1,4 +1,5 @@
-"""Options that check a run: a second model on one rank, the same bits on any ranks, slow ranks."""
+"""Options that check a run: a second model on one rank, the same bits on any number of ranks, slow
+ranks."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Options of compressed gradients."""
+"""Options that compress gradients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
 
 
 class Compression(NamedTuple):
-    """The name of a codec, or package.module:NAME, and its number: the fraction of topk, or the
-    rank of powersgd."""
+    """The codec of --compress: its name or package.module:NAME, and its number, which is the
+    fraction of topk or the rank of powersgd."""
 
     name: str
     number: float = 0.0
@@ -25,7 +25,7 @@ CODECS: Mapping[str, Callable[[str], float]] = {
     "powersgd": int,
     "int8": float,
 }
-"""The types of the numbers of codecs; only topk and powersgd take one."""
+"""By codec, the type of its number; only topk and powersgd have one."""
 
 
 def compression(spec: str) -> Compression:
@@ -51,7 +51,7 @@ REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from h
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of compressed gradients."""
+    """Options that compress gradients."""
 
     compress: str | None = reduce_option(
         None,

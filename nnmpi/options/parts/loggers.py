@@ -1,4 +1,4 @@
-"""Options of loggers."""
+"""Options of experiment loggers, such as TensorBoard."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from nnmpi.options.groups import files_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of loggers."""
+    """Options of experiment loggers, such as TensorBoard."""
 
     logger: str | None = files_option(
         None,

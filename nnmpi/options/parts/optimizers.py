@@ -1,5 +1,5 @@
-"""The values of --optimizer that the add-on optimizers adds, and what those need whose update of a
-parameter depends on all of its values."""
+"""The values of --optimizer that the add-on `optimizers` adds. Some of these optimizers update a
+parameter by all of its values at once, which ranks must then have."""
 
 from nnmpi.options.features import WHOLE_MATRICES, Feature, Part, choice
 

@@ -1,4 +1,4 @@
-"""Options of layouts that are searched for, or predicted."""
+"""Options that search for a layout (--plan), or print one without training (--dry-run)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from nnmpi.options.terms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of layouts that are searched for, or predicted."""
+    """Options that search for a layout (--plan), or print one without training (--dry-run)."""
 
     plan: str | None = layout_option(
         None,
@@ -23,13 +23,13 @@ class Options:
 
 
 TRAINED = ("model", "data", "training")
-"""The groups of options that determine what is trained, whatever the layout."""
+"""The groups of options that determine what is trained, independent of the layout."""
 
 PLANNED = (
     *("dp", "pp", "tp", "cp", "layout", "zero", "sequence_parallel"),
     *("schedule", "micro_batches", "recompute", "allreduce", "cut"),
 )
-"""The options that a plan chooses: a layout."""
+"""The options that a plan chooses; together they are a layout."""
 
 
 def _planned(config: Any, ranks: int) -> str:

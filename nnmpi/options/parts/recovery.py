@@ -1,4 +1,4 @@
-"""Options of runs that go on after ranks are lost, or on another number of ranks."""
+"""Options of runs that continue after the loss of ranks, or with another number of ranks."""
 
 from argparse import ArgumentParser
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from nnmpi.options.terms import FROM_0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of runs that go on after ranks are lost, or on another number of ranks."""
+    """Options of runs that continue after the loss of ranks, or with another number of ranks."""
 
     elastic: bool = checkpoints_option(
         False,

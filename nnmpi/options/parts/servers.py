@@ -36,12 +36,14 @@ class Options:
 
 
 def server_count(config: Any) -> int:
-    """The number of ranks that are servers: by default none with bsp, and one with ssp and asp."""
+    """Returns the number of ranks that are servers: by default none with bsp, and one with ssp and
+    asp."""
     return int(config.servers or config.sync in ("ssp", "asp"))
 
 
 def with_fewer(config: Any, ranks: int) -> Any:
-    """The config with fewer servers if else no rank would compute; a single rank gets none."""
+    """Returns the config with fewer servers if otherwise no rank would compute; a single rank gets
+    none."""
     if server_count(config) < ranks:
         return config
     if ranks > 1:
@@ -50,7 +52,8 @@ def with_fewer(config: Any, ranks: int) -> Any:
 
 
 def note_of_fitted(config: Any) -> str:
-    """A note on workers that go on at their own pace, for another number of them; "" for bsp."""
+    """Returns a note on a layout fitted to another number of workers, if these take steps at
+    different times; "" for bsp."""
     if config.sync == "bsp":
         return ""
     return "workers begin at new positions in the data, since their number has changed"

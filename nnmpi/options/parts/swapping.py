@@ -1,4 +1,4 @@
-"""Options of runs that need more memory than there is."""
+"""Options of runs that need more memory than ranks have."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from nnmpi.options.groups import other_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of runs that need more memory than there is."""
+    """Options of runs that need more memory than ranks have."""
 
     memory: str | None = other_option(
         None,
@@ -41,7 +41,7 @@ FEATURES = (
 
 
 def limit(config: Any) -> float:
-    """The most bytes that a rank may have."""
+    """Returns the most bytes that a rank may use."""
     return terms.size(config.memory)
 
 
