@@ -1,8 +1,8 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping.
 
-In this room: the optimizers of `OPTIMIZERS`, parameter groups, optimizer state, loss scaling, and
-schedulers under PyTorch's names. The loops over arrays are in `arrays.kernels.steps`; when a rank
-updates is decided in `parallel.step`.
+This folder has the optimizers of `OPTIMIZERS`, parameter groups, optimizer state, loss scaling, and
+schedulers under PyTorch's names. The loops over arrays are in `arrays.kernels.steps`;
+`parallel.step` decides when a rank updates.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from nnmpi.options.config import Config
 
 
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
-    """Makes the optimizer that the options of a run ask for, over parameters given with their
-    paths."""
+    """Makes the optimizer that the options of a run ask for; parameters are given as (path,
+    parameter)."""
     lr, decay = config.lr, config.weight_decay
     trained = DECAYS[config.weight_decay_of](p for _, p in named)
     make = optimizer_named(config.optimizer)

@@ -1,6 +1,6 @@
-"""Adadelta, Adagrad, NAdam and RAdam, as PyTorch has them, in NumPy's or CuPy's operations.
+"""Adadelta, Adagrad, NAdam and RAdam, as in PyTorch, written as NumPy or CuPy operations.
 
-Each element is updated on its own, so they work wherever a rank updates a part of a parameter.
+They update each element separately, so they also work if a rank updates only a part of a parameter.
 """
 
 import math
@@ -16,8 +16,8 @@ from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negativ
 
 
 class Adadelta(Optimizer):
-    """Adadelta (Zeiler, 2012): the quotient of running means of squares, of changes and of
-    gradients, is the rate of each element."""
+    """Adadelta (Zeiler, 2012): the rate of each element is the root of a quotient of two running
+    means, of squared changes and of squared gradients."""
 
     rho, eps, weight_decay = Option(), Option(), Option()
 
@@ -55,7 +55,7 @@ class Adadelta(Optimizer):
 class Adagrad(Optimizer):
     """Adagrad (Duchi and others, 2011): divides the gradient by the root of the sum of its squares.
 
-    The state array `sum` begins at 0, and `initial_accumulator_value` is added where it is used.
+    The state array `sum` starts at 0; `initial_accumulator_value` is added when the array is read.
     """
 
     lr_decay, weight_decay, eps = Option(), Option(), Option()
@@ -98,7 +98,8 @@ class Adagrad(Optimizer):
 
 
 class _Moments(Optimizer):
-    """The base of NAdam and RAdam: Adam's running means, and weight decay of both kinds."""
+    """The base of NAdam and RAdam: computes Adam's running means, and both kinds of weight
+    decay."""
 
     betas, eps, weight_decay = Option(), Option(), Option()
 
@@ -111,8 +112,8 @@ class _Moments(Optimizer):
         return ("exp_avg", "exp_avg_sq")
 
     def _moments(self, x: Operands, group: Group) -> tuple[Array, Array, Array]:
-        """Applies weight decay, and returns the gradient and its running means, of which the second
-        is of squares."""
+        """Applies weight decay; returns the gradient, its running mean, and the running mean of its
+        square."""
         if group["decoupled_weight_decay"]:
             x.values[...] *= 1 - group["lr"] * group["weight_decay"]
             g = x.grads
@@ -126,7 +127,8 @@ class _Moments(Optimizer):
 
 
 class NAdam(_Moments):
-    """NAdam (Dozat, 2016): Adam with Nesterov momentum, which rises with the number of steps."""
+    """NAdam (Dozat, 2016): Adam with Nesterov momentum; the momentum rises with the number of
+    steps."""
 
     momentum_decay = Option()
 
@@ -169,16 +171,16 @@ class NAdam(_Moments):
 
 @lru_cache(maxsize=16)
 def _momentum_products(beta1: float, decay: float) -> np.ndarray:
-    """Returns the products of the momenta of the first 1, 2, ... steps, until they are 0 beside
-    1."""
+    """Returns the products of the momenta of the first 1, 2, ... steps, until they are too small to
+    change 1 - product."""
     n = math.ceil(math.log(1e-18) / math.log(beta1)) if beta1 else 1
     momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, n + 1) * decay))
     return np.cumprod(momenta)
 
 
 class RAdam(_Moments):
-    """RAdam (Liu and others, 2019): Adam whose rate is corrected for the variance of its rates, and
-    momentum alone in the first steps."""
+    """RAdam (Liu and others, 2019): Adam whose rate is corrected for its variance, with momentum
+    alone in the first steps."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Calls of the closure of a step, which computes the gradients."""
+"""Calls the closure of an optimizer's step, which computes the gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from nnmpi.autograd.recording import recording
 
 
 def called(closure: Callable[[], Any]) -> Any:
-    """Returns the loss of a closure, which is called with recording on."""
+    """Calls a closure while gradients are recorded, and returns its loss."""
     if not callable(closure):
         raise ValueError(
             f"step: the closure {closure!r} is no function; a factor of the learning rates is "

@@ -1,4 +1,4 @@
-"""compile: a step of a loop of your own, recorded once and replayed as a list of kernels.
+"""compile: records a step of a user's training loop once, and replays it as a list of kernels.
 
     @nnmpi.compile
     def step(x, y):
@@ -47,32 +47,33 @@ from nnmpi.optim.recorded_step import (
 from nnmpi.optim.step_code import StepCode
 
 MOST_LISTS = 16
-"""The number of lists of a step that are kept."""
+"""The largest number of lists that are kept for a step."""
 
 _OF_PARAMETER, _TRAINING = attrgetter("requires_grad", "store", "has_grad"), attrgetter("training")
 
 
 def compile(function: Callable[..., Any]) -> "CompiledStep":
-    """Returns a function that makes a training step as `function` does, from its second call on as
+    """Returns a function that does the same training step as `function`, from its second call on as
     a list of kernels, with the same bits.
 
     Arguments are arrays, tensors, numbers and texts, which are read when the step begins; results
-    are new, and have no graph. Values of tensors cannot be read in the step: return them. If a
-    variable or an attribute that it reads is set to something else, or a module changes, the step
-    is recorded again. What it cannot follow (lists and dicts, objects that are more than their
-    attributes, options of optimizers) is refused with a ValueError, and nothing has changed then.
+    are new, and have no graph. The step cannot read values of tensors: return them. If a variable
+    or an attribute that it reads is set to another object, or a module changes, the step is
+    recorded again. Code that cannot be followed (lists and dicts, objects whose attributes do not
+    show all changes, options of optimizers) is refused with a ValueError, before anything has
+    changed.
     """
     return CompiledStep(function)
 
 
 class UnrecordedError(Exception):
-    """Raised if a step fails while it is recorded."""
+    """The step failed while it was recorded."""
 
 
 class CompiledStep:
-    """A training step that is replayed (see `compile`).
+    """A training step that is recorded and replayed (see `compile`).
 
-    replays   the number of calls that ran as a list alone
+    replays   the number of calls that were replayed
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -97,11 +98,11 @@ class CompiledStep:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy records the step again."""
+        """Copies the function without recordings: a copy records the step again."""
         return CompiledStep, (self._function,)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Makes a step."""
+        """Makes a training step; returns what the user's function returns."""
         with self._lock:
             return self._step(args, named)
 
@@ -136,7 +137,7 @@ class CompiledStep:
         return result
 
     def _looked_at(self) -> StepCode:
-        """The code of the step, as it is now."""
+        """Analyses the code of the step again, after a change."""
         try:
             code = StepCode(self._function)
         except UnfitError as error:
@@ -154,8 +155,8 @@ class CompiledStep:
         args: Sequence[Any],
         named: dict[str, Any],
     ) -> Any:
-        """Records the step, runs it as written, and as a list from the same state; both must give
-        the same bits."""
+        """Records the step, runs it as written and then, from the same state, as a list. If results
+        and state have the same bits, the list is kept for later calls."""
         if len(self._lists) == MOST_LISTS:
             oldest = self._lists.pop(next(iter(self._lists)))
             if not (oldest is None or oldest.is_used or self._told):
@@ -216,8 +217,8 @@ def _is_same_step(first: RecordedStep, second: RecordedStep) -> bool:
 
 
 class _State:
-    """A copy of all that a step may change: values, gradients, buffers, optimizers, and counters of
-    random numbers."""
+    """A copy of everything that a step may change: values, gradients, buffers, optimizers, and
+    counters of random numbers."""
 
     def __init__(self, replay: StepReplay, code: StepCode) -> None:
         self._memory, self._code = replay.memory, code
@@ -229,7 +230,7 @@ class _State:
         self._seed_state = seed_state.get()
 
     def restore(self) -> None:
-        """Sets the state to this one."""
+        """Restores this state."""
         for array, copy in zip(self._memory, self._arrays, strict=True):
             array[...] = copy
         for optimizer, state, steps in zip(
@@ -244,8 +245,8 @@ class _State:
             object.__setattr__(module, "passes", passes)
 
     def is_same(self, other: "_State") -> bool:
-        """True if another state has the same bits; the memory of a gradient that is not there does
-        not count."""
+        """True if another state has the same bits; the memory of absent gradients is not
+        compared."""
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False
@@ -260,7 +261,8 @@ class _State:
 
 
 def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
-    """Puts the parts of an argument to the arrays, and what else they are to what is compared."""
+    """Appends the arrays in an argument to `arrays`. Appends all else to `plain`: types, lengths,
+    numbers and texts, which are compared in the next call."""
     if type(value) is np.ndarray:
         if value.dtype.hasobject:
             raise ValueError("nnmpi.compile: an argument is an array of objects; pass numbers")
@@ -288,7 +290,7 @@ def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
 
 
 def _bits_of(result: Any) -> Any:
-    """The bits of what a step returns, to compare."""
+    """Returns the bits of a step's results, for comparison."""
     return mapped(
         lambda leaf: (
             np.asarray(array_of_argument(leaf)).tobytes()
@@ -300,7 +302,8 @@ def _bits_of(result: Any) -> Any:
 
 
 def _place_of(error: BaseException) -> str:
-    """The line of the user's file from which an error comes, as a beginning of its message."""
+    """Returns the line of the user's file in which an error was raised, as the beginning of a
+    message."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)

@@ -1,4 +1,4 @@
-"""PyTorch's schedulers of cycles: rates that rise and fall, and restart."""
+"""PyTorch's cyclic schedulers: learning rates that rise, fall and restart."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,8 @@ from nnmpi.optim.scheduler import LRScheduler, for_each
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half a cosine from the first rate down to `eta_min`, over and over: in T_0 steps, then in
-    T_mult times as many, and so on.
+    """Half a cosine from the first rate down to `eta_min`, again and again: first in T_0 steps,
+    then in T_mult times as many as before.
 
     `step(epoch + i / batches)` sets the rates within an epoch.
     """
@@ -56,14 +56,14 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 class CyclicLR(LRScheduler):
     """The rate rises from base_lr to max_lr in `step_size_up` steps, falls again in
-    `step_size_down`, and so on (Smith, 2017).
+    `step_size_down`, and repeats (Smith, 2017).
 
-    The momentum, or beta1, falls from max_momentum to base_momentum meanwhile, and rises again.
+    Meanwhile the momentum, or beta1, falls from max_momentum to base_momentum and rises again.
 
     mode      "triangular"; "triangular2", whose peaks are halved after each cycle; "exp_range",
-              whose peaks are those of the first cycle times gamma ** step
-    scale_fn  in place of `mode` gives the factor of the peak: of the number of the cycle, or of the
-              step if scale_mode="iterations"
+              whose peaks are multiplied by gamma ** step
+    scale_fn  replaces `mode`: a function of the number of the cycle, or of the step if
+              scale_mode="iterations", that returns the factor of the peak
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CyclicLR(LRScheduler):
         return [low + (high - low) * self._share() for low, high in self._rates]
 
     def _share(self) -> float:
-        """Returns how far the values are on their way to the peak."""
+        """Returns the share, from 0 to 1, of the way from the lowest values to the peak."""
         cycle, since = divmod(self.last_epoch, self._length)
         rest = self._length - self._up
         height = since / self._up if since <= self._up else (self._length - since) / rest
@@ -129,7 +129,7 @@ class OneCycleLR(LRScheduler):
     then falls to the first rate / final_div_factor (Smith and Topin, 2018).
 
     Meanwhile the momentum, or beta1, falls from max_momentum to base_momentum and rises again. With
-    `three_phase` the rate falls as it has risen, and then to its end.
+    `three_phase` the rate falls in as many steps as it has risen, and then to its end.
     """
 
     def __init__(
@@ -195,7 +195,8 @@ class OneCycleLR(LRScheduler):
         return self._at(1, 2)
 
     def _at(self, start: int, end: int) -> list[float]:
-        """Returns the values now of each group, between two entries of the phase that it is."""
+        """Returns the current value for each group, between entries `start` and `end` of the
+        current phase."""
         begin = 0.0
         for phase in self._phases[:-1]:
             if self.last_epoch <= phase[0]:
@@ -228,7 +229,7 @@ def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:
 
 
 def _add_missing_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    """Adds the state that options need which were off when the optimizer was made."""
+    """Adds state arrays for options that were off when the optimizer was made."""
     for name in optimizer._state_names(group):
         if name not in optimizer.state_names:
             optimizer.add_state(name)

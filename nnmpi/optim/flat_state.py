@@ -14,10 +14,11 @@ from nnmpi.nn.store import FlatStore
 
 
 class FlatState:
-    """The state arrays of an optimizer, each element in the memory order of its parameter.
+    """The state arrays of an optimizer, in which elements have the memory order of their
+    parameters.
 
     arrays   the state arrays by name, such as "momentum_buffer"
-    starts   where the elements of each parameter begin in an array, and the length of an array
+    starts   the index at which each parameter begins in an array, and last the length of an array
     """
 
     def __init__(self, names: Sequence[str], parameters: Sequence[Parameter]) -> None:
@@ -35,19 +36,19 @@ class FlatState:
 
     @property
     def fits(self) -> bool:
-        """True if this rank still updates the slices of the parameters that the state is for."""
+        """True if the slices that this rank updates are still those of the state arrays."""
         return self._slices == _owned_slices(self._parameters)
 
     def convert(self) -> None:
-        """Moves the state arrays to the dtype and the device of the values that are updated."""
+        """Moves the state arrays to the dtype and the device of the parameter values."""
         store = store_of(self._parameters)
         for name, array in self.arrays.items():
             self.arrays[name] = store.on.asarray(array, store.updated_dtype)
 
     def ranges(self, i: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (lo, hi, start) of the ranges of parameter i that this rank updates, where `start`
-        is the index of element lo in a state array; an empty one of a parameter without
-        elements."""
+        """Yields (lo, hi, start) for the ranges of parameter i that this rank updates; `start`
+        is the index of element lo in a state array. A parameter without elements has one empty
+        range."""
         at, size = self.starts[i], self._parameters[i].size
         if not size:
             yield 0, 0, at
@@ -65,7 +66,7 @@ def store_of(parameters: Sequence[Parameter]) -> FlatStore:
 
 
 def _owned_slices(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
-    """Returns the (start, stop) of the slices of each parameter that this rank updates.
+    """Returns, for each parameter, the (start, stop) of the slices that this rank updates.
 
     They include padding.
     """

@@ -39,8 +39,8 @@ DECAYS: dict[str, Callable[[Iterable[Parameter]], list[Group]]] = {
 
 
 class Option:
-    """An option of all groups: reading it gives the value they share, writing it sets it in all of
-    them."""
+    """An attribute of an optimizer for an option of its groups: reading gives the value that all
+    groups share, writing sets it in all groups."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -62,10 +62,10 @@ class Option:
 
 
 def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
-    """Makes the groups of an optimizer from parameters or groups; `options` fill in missing
-    options.
+    """Makes the groups of an optimizer from parameters or groups; missing options are taken from
+    `options`.
 
-    Raises ValueError if an entry is no group or has an option that the optimizer does not have.
+    Raises ValueError if an entry is not a group, or has an option that the optimizer does not have.
     """
     if not isinstance(parameters, Iterable) or isinstance(parameters, Parameter | Mapping):
         raise ValueError(
@@ -95,7 +95,7 @@ def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
 
 
 class Unused(TypedDict, total=False):
-    """Options of PyTorch's optimizers on how they compute, which change nothing here."""
+    """Options of PyTorch's optimizers that choose an implementation; they have no effect here."""
 
     foreach: bool | None
     fused: bool | None
@@ -105,8 +105,8 @@ class Unused(TypedDict, total=False):
 
 
 def check_unused(owner: str, unused: Unused, options: Mapping[str, Any]) -> None:
-    """Notes that options of PyTorch change nothing; raises an error for others, and for those that
-    would have to change something."""
+    """Warns if options of PyTorch are given that have no effect. Raises an error for unknown
+    options, and for values that would need another result."""
     for name in unused.keys() - Unused.__annotations__.keys():
         raise TypeError(
             f"{owner} has no option {name!r}{nearest(name, options)}; its options are "

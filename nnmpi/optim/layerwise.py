@@ -1,4 +1,4 @@
-"""Optimizers whose learning rate of a parameter depends on norms: LAMB and LARS.
+"""LAMB and LARS: optimizers whose learning rate for a parameter depends on norms.
 
     measure   the sums of squares of each parameter and of its update; nothing is changed
     sum       over the ranks that have parts of the parameter, if there are several
@@ -61,14 +61,14 @@ class Layerwise(Optimizer):
         raise TypeError(f"{type(self).__name__} does not define _direction")
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:
-        """Returns the trust ratio for the norms of a parameter and of its direction; it depends on
-        their quotient alone, since both may count copies on several ranks."""
+        """Returns the trust ratio for the norms of a parameter's values and of its direction. It
+        depends on their quotient alone, since both may count copies on several ranks."""
         return values / direction
 
 
 class LAMB(Layerwise):
-    """LAMB (You and others, 2020): Adam with decoupled weight decay, whose update of each parameter
-    gets the norm of the parameter, times the learning rate."""
+    """LAMB (You and others, 2020): Adam with decoupled weight decay; the update of each parameter
+    is scaled to the norm of the parameter, times the learning rate."""
 
     betas, eps, weight_decay = Option(), Option(), Option()
 
@@ -111,8 +111,8 @@ class LAMB(Layerwise):
 
 
 class LARS(Layerwise):
-    """LARS (You and others, 2017): SGD with momentum, whose gradient of each parameter gets the
-    norm of the parameter, times `trust` and the learning rate."""
+    """LARS (You and others, 2017): SGD with momentum; the gradient of each parameter is scaled to
+    the norm of the parameter, times `trust` and the learning rate."""
 
     takes_momentum = True
     momentum, weight_decay, trust = Option(), Option(), Option()

@@ -11,8 +11,8 @@ from nnmpi.optim.optimizer import Optimizer
 
 
 class LBFGS(Optimizer):
-    """Minimises by directions that estimate the curvature from the last `history_size` steps, with
-    steps of length lr.
+    """Minimises by steps of length lr along quasi-Newton directions, which estimate the curvature
+    from the last `history_size` steps.
 
     `step(closure)` calls the closure, which computes gradients and returns the loss, up to
     `max_eval` times. There is no line search, and a state dict has no history.
@@ -56,7 +56,7 @@ class LBFGS(Optimizer):
         return ()
 
     def _check(self, group: Group) -> None:
-        """There are no options of which a range is wrong."""
+        """Does nothing: no option of L-BFGS has a limited range."""
 
     def step(
         self,
@@ -65,7 +65,7 @@ class LBFGS(Optimizer):
         lr_factor: float = 1.0,
         squares: Sequence[float] = (),
     ) -> Any:
-        """Runs up to `max_iter` iterations, and returns the loss before the first."""
+        """Runs up to `max_iter` iterations, and returns the loss before the first one."""
         if closure is None:
             raise ValueError("LBFGS: step(closure) needs a function that computes the gradients")
         (group,) = self.param_groups
@@ -101,8 +101,8 @@ class LBFGS(Optimizer):
         return first
 
     def _next_direction(self, gradient: Any) -> Any:
-        """Returns minus the product of the estimated inverse Hessian with the gradient, after it
-        has learnt from the last step."""
+        """Updates the estimated inverse Hessian by the last step; returns minus its product with
+        the gradient."""
         y = gradient - self._gradient
         curvature = y @ self._change
         if curvature > 1e-10:
@@ -118,7 +118,8 @@ class LBFGS(Optimizer):
         return d
 
     def _evaluated(self, closure: Callable[[], Any]) -> tuple[Any, Any]:
-        """Calls the closure; returns the loss, and the gradients of all parameters in one row."""
+        """Calls the closure; returns the loss, and the gradients of all parameters as one flat
+        array."""
         loss = called(closure)
         self._collect()
         self._prepare()
@@ -130,7 +131,7 @@ class LBFGS(Optimizer):
         return loss, xp.concatenate(rows)
 
     def _add(self, change: Any) -> None:
-        """Adds a row to the values of all parameters."""
+        """Adds a flat array to the values of all parameters."""
         start = 0
         for p in self.parameters:
             p.array = p.operand + change[start : start + p.size].reshape(p.shape)

@@ -1,7 +1,6 @@
-"""Plain tensors that an optimizer updates: in the optimizer a Parameter stands for each of them.
+"""Lets an optimizer update plain tensors: in the optimizer, a Parameter stands for each of them.
 
-image = nnmpi.rand(1, 3, 8, 8, requires_grad=True)
-opt = optim.Adam([image])
+image = nnmpi.rand(1, 3, 8, 8, requires_grad=True) opt = optim.Adam([image])
 """
 
 from collections.abc import Iterable
@@ -14,8 +13,8 @@ from nnmpi.nn.parameter import Parameter
 
 
 class LeafParameter(Parameter):
-    """A parameter that stands for a tensor in the groups of an optimizer: its `grad` is that of the
-    tensor. The optimizer reads `has_grad` and `grad_memory`, which are a copy."""
+    """A parameter that stands for a tensor in the groups of an optimizer. Its `grad` is the
+    tensor's gradient; the optimizer reads a copy of that in `has_grad` and `grad_memory`."""
 
     __slots__ = ("tensor",)
 
@@ -43,15 +42,16 @@ class LeafParameter(Parameter):
 
 
 class Leaf:
-    """A tensor, and the parameter that stands for it: its values are in the memory of the
-    parameter, and its gradient is copied there when a step begins."""
+    """A tensor, and the parameter that stands for it. The tensor's values are in the memory of the
+    parameter; its gradient is copied there when a step begins."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.parameter = tensor, LeafParameter(tensor)
         self._given: Any = tensor.operand
 
     def collect(self) -> None:
-        """Takes the gradient of the tensor, and its values if `t.data = x` has replaced them."""
+        """Copies the tensor's gradient to the parameter, and also its values if `t.data = x` has
+        replaced them."""
         if self.tensor.operand is not self._given:
             self.parameter.array = self.tensor.operand
         grad = self.tensor.grad_array
@@ -60,8 +60,8 @@ class Leaf:
             self.parameter.grad_memory[...] = grad
 
     def share(self) -> None:
-        """Gives the tensor the memory of the parameter, whose values have changed, or the values
-        if others share its memory."""
+        """Makes the tensor use the memory of the parameter, after an update of its values. If other
+        tensors share the tensor's memory, the values are copied instead."""
         if self.tensor.storage.sharing is None:
             self._given = self.tensor.operand = self.parameter.operand
         else:
@@ -69,7 +69,7 @@ class Leaf:
         self.tensor.storage.written = tick()
 
     def clear(self, set_to_none: bool) -> None:
-        """Clears the gradient."""
+        """Clears the tensor's gradient: sets it to None, or to zeros."""
         if set_to_none:
             self.tensor.grad_array = None
         elif self.tensor.grad_array is not None:
@@ -77,8 +77,8 @@ class Leaf:
 
 
 def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
-    """Puts a parameter in the place of each plain tensor in these groups, and returns the pairs;
-    raises ValueError for a tensor that is no leaf, or requires no gradient."""
+    """Replaces each plain tensor in these groups by a parameter that stands for it, and returns the
+    pairs. Raises ValueError for a tensor that is not a leaf, or requires no gradient."""
     leaves = []
     for group in groups:
         for i, t in enumerate(group["params"]):

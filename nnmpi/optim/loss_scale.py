@@ -1,10 +1,10 @@
-"""LossScale: the factor that losses are multiplied by, so that float16 can hold small gradients.
+"""LossScale: the factor by which losses are multiplied, so that float16 can hold small gradients.
 
     a gradient was not finite            scale / 2, and the step is skipped
     2,000 steps in a row were finite     scale * 2
 
-The constants are those of PyTorch's GradScaler. A loss scale is a value: ranks that agree on
-whether a step was skipped compute the same next scale without a message.
+The constants are those of PyTorch's GradScaler. A LossScale is immutable: ranks that agree on
+whether a step was skipped compute the same next one without a message.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ GROWTH_INTERVAL = 2000
 """The scale is doubled after this many good steps in a row."""
 
 LOSS_SCALE = "loss scale"
-"""The name of the loss scale in the list of state, which no parameter can have."""
+"""The name of the loss scale among state arrays; no parameter can have this name."""
 
 LARGEST = 2.0**127
-"""The largest scale: that of a loss in float32."""
+"""The largest scale that a float32 loss can be multiplied by."""
 
 
 class LossScale(NamedTuple):
-    """The loss scale, and the number of good steps in a row; it changes only if `is_dynamic`."""
+    """The loss scale, and the number of good steps in a row; both change only if `is_dynamic`."""
 
     scale: float = 1.0
     good_steps: int = 0
@@ -35,12 +35,12 @@ class LossScale(NamedTuple):
     def of(cls, dtype: str) -> Self | None:
         """Returns the loss scale of the first step for a 16-bit dtype, None for other dtypes.
 
-        It is 1 and constant for bfloat16, which has the range of float32.
+        For bfloat16, which has the range of float32, it is constantly 1.
         """
         return {"float16": cls(2.0**16, is_dynamic=True), "bfloat16": cls()}.get(dtype)
 
     def after(self, updated: bool) -> "LossScale":
-        """Returns the loss scale of the next step, given whether this step was made or skipped."""
+        """Returns the loss scale of the next step; `updated` is False if this step was skipped."""
         if not self.is_dynamic:
             return self
         if not updated:
@@ -51,15 +51,15 @@ class LossScale(NamedTuple):
 
 
 class Scaler:
-    """The current loss scale of a run: the loss reads it in a step, the update replaces it at the
-    end."""
+    """Holds the current loss scale of a run. The loss reads it in a step, and the update replaces
+    it at the end."""
 
     def __init__(self, initial: LossScale) -> None:
         self.current = initial
 
     def state_arrays(self) -> Iterator[StateArray]:
-        """Yields `loss scale`, the scale and the number of good steps; nothing if it is
-        constant."""
+        """Yields the state `loss scale`: the scale and the number of good steps; nothing if the
+        scale is constant."""
         if self.current.is_dynamic:
             place, rest = Place.of_whole(LOSS_SCALE, (2,)), (self._read, self._write)
             yield StateArray(place, (0,), 0, 2, "float64", True, *rest)

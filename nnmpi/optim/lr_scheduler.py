@@ -1,7 +1,7 @@
-"""PyTorch's learning-rate schedulers, for training loops of your own: `step()` sets the rates.
+"""PyTorch's learning-rate schedulers, for a user's own training loop: `step()` sets the rates.
 
-Most are a LambdaLR, whose functions get the number of steps. A scheduler of yours is a subclass of
-LRScheduler with `get_lr`. A Trainer takes no scheduler, but the option `lr_schedule`.
+Most are a LambdaLR, whose functions get the number of steps. Subclasses of LRScheduler define
+`get_lr`. A Trainer takes no scheduler, but the option `lr_schedule`.
 """
 
 import math
@@ -45,8 +45,8 @@ class LambdaLR(LRScheduler):
 
 
 def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
-    """Makes a scheduler class of a function from the first rate and options to the factor of the
-    rate."""
+    """Makes a scheduler class from a function that returns the factor of the rate; that function
+    gets the first rate and the scheduler's options."""
 
     def scheduler(
         optimizer: Optimizer, *args: Any, last_epoch: int = -1, **options: Any
@@ -92,7 +92,8 @@ CosineAnnealingLR = _of(_cosine)
 
 
 class SequentialLR(LRScheduler):
-    """Follows one scheduler after the other: from each milestone on the next, from its start."""
+    """Uses several schedulers in turn: at each milestone (a number of steps) the next one
+    begins."""
 
     def __init__(
         self,
@@ -131,11 +132,11 @@ class SequentialLR(LRScheduler):
 
 
 class ReduceLROnPlateau:
-    """Multiplies the rates by `factor` when a number has not become better for more than `patience`
-    steps.
+    """Multiplies the rates by `factor` if a measure, such as the loss, has not improved for more
+    than `patience` steps. Then it waits for `cooldown` steps.
 
-    Better is less than `best` with the mode "min", by a share `threshold` of it, or by `threshold`
-    itself with the threshold_mode "abs". After that it waits `cooldown` steps.
+    With mode "min" the measure improves if it is below `best` by a share `threshold` of `best` or,
+    with threshold_mode "abs", by `threshold`; with mode "max" if it is above.
     """
 
     def __init__(
@@ -163,8 +164,8 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     def step(self, metrics: Any) -> None:
-        """Takes the number of a step, such as the loss of an epoch, and reduces the rates if it is
-        time."""
+        """Takes the measure of this step, such as the loss of an epoch, and reduces the rates if it
+        has not improved for long enough."""
         value, self.last_epoch = float(metrics), self.last_epoch + 1
         if self._is_better(value):
             self.best, self.num_bad_epochs = value, 0
@@ -190,11 +191,11 @@ class ReduceLROnPlateau:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the best number, and the counters."""
+        """Returns the best measure, and the counters."""
         return {name: getattr(self, name) for name in PLATEAU_STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the best number and the counters; the optimizer keeps its current rates."""
+        """Loads the best measure and the counters; the optimizer keeps its current rates."""
         for name in PLATEAU_STATE:
             setattr(self, name, state[name])
 

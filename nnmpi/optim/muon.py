@@ -1,13 +1,13 @@
-"""Muon: the momentum of a matrix, made nearly orthogonal, is its update.
+"""Muon: updates a matrix by its momentum, made nearly orthogonal.
 
     momentum      B <- m B + (1 - m) G;  U = m B + (1 - m) G with nesterov, else B
     orthogonal    X = U / |U|, then `ns_steps` times  X <- a X + (b A + c A A) X,  A = X X^T
     step          P <- (1 - lr * weight_decay) P - lr * ratio * X
 
 The iteration needs a whole matrix, so one rank updates all of it. Ranks with copies of a matrix all
-compute the same, without messages, and get the same bits if their processors and BLAS are alike;
---check-copies compares copies. Layouts in which a rank updates only a part of a matrix are refused:
-on the command line by `parallel/refusals.py`, and here for an optimizer of the user's.
+compute the same update, without messages, and get the same bits if their processors and BLAS are
+alike; --check-copies compares the copies. Layouts in which a rank updates only a part of a matrix
+are refused: by `parallel/refusals.py` for options, and here for an optimizer that a user makes.
 """
 
 import math
@@ -24,15 +24,15 @@ ORIGINAL, MATCH_RMS_ADAMW = "original", "match_rms_adamw"
 
 
 class Muon(Optimizer):
-    """Muon (Jordan and others, 2024), as PyTorch's, for matrices: parameters with two axes.
+    """Muon (Jordan and others, 2024), as in PyTorch, for matrices: parameters with two axes.
 
     The iteration is computed in the type of the values that are updated, where PyTorch rounds to
-    bfloat16. AdamW updates the groups with `adamw=True`, which may have parameters of any shape:
-    with `betas` and `eps`, and `momentum_buffer` as its running mean of gradients. `with_adamw`
-    makes such groups.
+    bfloat16. Groups with `adamw=True` may have parameters of any shape; AdamW updates them, with
+    `betas`, `eps`, and `momentum_buffer` as the running mean of gradients. `with_adamw` makes such
+    groups.
 
     adjust_lr_fn   how the rate of a matrix depends on its shape: "original" (None means the same)
-                   is for rates of Muon, "match_rms_adamw" for those of AdamW
+                   is for learning rates tuned for Muon, "match_rms_adamw" for those tuned for AdamW
     """
 
     by_parameter = whole = True
@@ -74,8 +74,8 @@ class Muon(Optimizer):
     ) -> Self:
         """Makes a Muon for any parameters: AdamW updates those that are not matrices.
 
-        Embeddings and heads are matrices. Both rules have the same rates and weight decay, tuned
-        for AdamW: with "match_rms_adamw" updates of matrices are as large as AdamW's.
+        Embeddings and heads are matrices. Muon and AdamW get the same rate and weight decay, tuned
+        for AdamW: with "match_rms_adamw" the updates of matrices are as large as AdamW's.
         """
         groups = []
         for group in grouped(parameters, {"lr": lr, "weight_decay": weight_decay}):
@@ -169,8 +169,8 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrix: Array, coefficients: Sequence[float], eps: float, steps: int) -> Array:
-    """Returns a matrix with the same singular vectors, whose singular values are near 1: most of
-    them between 0.7 and 1.2 with Muon's coefficients (a Newton-Schulz iteration)."""
+    """Returns a matrix with the same singular vectors, but singular values near 1 (a Newton-Schulz
+    iteration): most of them between 0.7 and 1.2 with Muon's coefficients."""
     (a, b, c), xp = coefficients, xp_of(matrix)
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix  # the products A are of the shorter side

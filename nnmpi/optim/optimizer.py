@@ -2,11 +2,11 @@
 
 Rules:
 
-- Nothing in this file communicates. A rank updates what the store's `owned` yields, and has
-  optimizer state for that only, in `state_arrays`, by which it is saved, moved and gathered.
-- Ranges are found again when `_dependencies` changes, which each step compares. If ranges come to
-  depend on something else, add it there, or clear `_ranges_of` as `set_steps` does.
-- A step marks the values as written (`storage.written`), by which the tape refuses older graphs.
+- Nothing in this file communicates. A rank updates the ranges that the store's `owned` yields, and
+  has optimizer state for those only. The state is saved, moved and gathered by `state_arrays`.
+- Each step compares `_dependencies`, and finds ranges again if these have changed. If ranges come
+  to depend on another fact, add it there, or clear `_ranges_of` as `set_steps` does.
+- A step marks the values as written (`storage.written`), so that the tape refuses older graphs.
 - A state array lies in the order of memory, like the values; only `state_dict` has shapes.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class FlatRange(NamedTuple):
-    """Parameters i..j-1 that one update can step together; unlike a `Range` it may cover several
+    """Parameters i..j-1, which one update can step together; unlike a `Range` it may cover several
     tensors.
 
     They are adjacent in a store, from `start` to `end`, are in the same group, and have equal step
@@ -60,7 +60,8 @@ _FACTS = attrgetter("has_grad", "store")
 
 instead_of_step: ContextVar[Callable[[Any, float], None] | None]
 instead_of_step = ContextVar("instead_of_step", default=None)
-"""Called with an optimizer and a factor in place of its step, while a step is recorded."""
+"""While a step is recorded: the function that is called, with an optimizer and a factor, in place
+of the optimizer's step."""
 
 
 class Optimizer:
@@ -74,27 +75,27 @@ class Optimizer:
 
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
-        sums            the names of the state arrays of a parameter
-        replica_state   the state arrays that other replicas have with other values, if any
+        state_names     the names of the state arrays of a parameter
+        replica_state   the state arrays that differ between replicas; None if none do
     """
 
     lr = Option()
     _leaves: Sequence["Leaf"] = ()
     replica_state: ReplicaState | None = None
     by_parameter = False
-    """True if each parameter is updated on its own, with options of its own."""
+    """True if each parameter is updated separately, with its own options."""
 
     whole = False
     """True if an update needs all elements of a parameter at once."""
 
     takes_momentum = False
-    """True if `--momentum` is for it."""
+    """True if the option --momentum applies to this optimizer."""
 
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 
-    The class that defines `_update` says so. Other classes get one block at a time, with float32
-    gradients (`Operands.blocks`).
+    It applies to the class that defines `_update`, not to subclasses with another one. Other
+    classes get one block at a time, with float32 gradients (`Operands.blocks`).
     """
 
     def __init_subclass__(cls) -> None:
@@ -111,8 +112,8 @@ class Optimizer:
         self._take_groups(grouped(parameters, options))
 
     def _take_groups(self, groups: list[Group]) -> None:
-        """Sets up these groups with a state of zeros; raises ValueError before it changes
-        anything."""
+        """Replaces the groups of this optimizer, with a state of zeros. Errors are raised before
+        anything is changed, as ValueError."""
         leaves = [*self._leaves]
         if not all(isinstance(p, Parameter) for group in groups for p in group["params"]):
             from nnmpi.optim.leaves import adopted  # rarely
@@ -145,7 +146,7 @@ class Optimizer:
 
     @property
     def state(self) -> dict[str, Array]:
-        """The state arrays of this rank by name, each with the parameters one after the other."""
+        """The state arrays of this rank by name; in each the parameters follow each other."""
         return self._flat_state.arrays
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -159,25 +160,25 @@ class Optimizer:
             memory[:n] = backend.of(memory).asarray(old_values, memory.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the ranges with their stores, which the first step of a copy finds again."""
+        """Leaves out the ranges with their stores; the first step of a copy finds them again."""
         return self.__dict__ | {"_ranges": [], "_ranges_of": []}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, without writing memory: the next backward pass overwrites it.
 
-        With `set_to_none=False` existing gradients become zeros, with which the next step updates.
+        With `set_to_none=False` existing gradients become zeros, and the next step uses them.
         """
         clear_gradients(self.parameters, set_to_none)
         for leaf in self._leaves:
             leaf.clear(set_to_none)
 
     def _collect(self) -> None:
-        """Takes the gradients of plain tensors."""
+        """Copies the gradients of plain tensors to the parameters that stand for them."""
         for leaf in self._leaves:
             leaf.collect()
 
     def _share(self) -> None:
-        """Gives plain tensors the memory that has their values."""
+        """Makes plain tensors use the memory of the parameters that stand for them."""
         for leaf in self._leaves:
             leaf.share()
 
@@ -188,9 +189,11 @@ class Optimizer:
         lr_factor: float = 1.0,
         squares: Sequence[float] = (),
     ) -> Any:
-        """Updates all parameters that have a gradient; `lr_factor` multiplies the rates of all
-        groups. A `closure`, which computes the gradients, is called first, and its loss returned.
-        If ranks have parts of parameters, `squares` are the sums over ranks of `squares()`.
+        """Updates all parameters that have a gradient. `lr_factor` multiplies the rates of all
+        groups.
+
+        A `closure`, which computes the gradients, is called first, and its loss is returned. If
+        ranks have parts of parameters, `squares` are the results of `squares()`, summed over ranks.
         """
         loss = None
         if closure is not None:
@@ -216,8 +219,8 @@ class Optimizer:
         return loss
 
     def squares(self) -> list[float]:
-        """Returns the sums of squares on this rank of which a step needs sums over ranks, two for
-        each parameter; most optimizers need none."""
+        """Returns this rank's sums of squares, two for each parameter, which a step needs summed
+        over ranks. Most optimizers need none, and return an empty list."""
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
@@ -225,15 +228,16 @@ class Optimizer:
         self.steps, self._ranges_of = [*steps], []  # ranges depend on the counts
 
     def add_state(self, name: str) -> Array:
-        """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
+        """Adds a state array of zeros, which is saved and loaded with the others; returns the
+        array."""
         self.state_names = (*self.state_names, name)
         array = self._flat_state.add(name)
         self._ranges_of = []
         return array
 
     def operands(self, of: Container[int] | None = None) -> Iterator[tuple[slice, Operands]]:
-        """Yields the operands of all elements that this rank updates, each with its slice of a
-        state array; with `of`, those of the parameters with these indices."""
+        """Yields (slice, operands) of the elements that this rank updates, where the slice is that
+        of a state array; with `of`, only for the parameters with these indices."""
         for i, (at, p) in enumerate(zip(self._flat_state.starts, self.parameters, strict=False)):
             if of is not None and i not in of:
                 continue
@@ -246,10 +250,10 @@ class Optimizer:
     # ---- state
 
     def state_arrays(self) -> Iterator[StateArray]:
-        """Yields what this rank has of the state of each parameter: `PATH.NAME` for each name in
+        """Yields this rank's parts of the state of each parameter: `PATH.NAME` for each name in
         `state_names`, and the number of its updates, `PATH.step`.
 
-        They are views that a step changes.
+        They are views of memory that a step changes.
         """
         return self._state_arrays([p.place for p in self.parameters])
 
@@ -269,8 +273,8 @@ class Optimizer:
                 yield StateArray(count, (), 0, 1, "int64", False, *how)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of each parameter by its number, and the options of all groups, in
-        which numbers stand for parameters.
+        """Returns the state of each parameter by its index, and the options of all groups, which
+        refer to parameters by index.
 
         The state of a parameter has a copy on the host for each name in `state_names`, in its
         shape, and `step`, the number of its updates.
@@ -281,17 +285,17 @@ class Optimizer:
         return {"state": states.by_number(values), "param_groups": groups}
 
     def named_state(self) -> dict[str, np.ndarray]:
-        """Returns the same state without options, by the paths of parameters: `PATH.NAME` and
-        `PATH.step`."""
+        """Returns the state as `state_dict` does, but without options and by the paths of
+        parameters: `PATH.NAME` and `PATH.step`."""
         states.check_paths([p.place for p in self.parameters])
         states.check_whole(self.parameters, self.owned, bool(self.state_names))
         return states.whole(self.state_arrays())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads what `state_dict` or `named_state` has returned, if all names and shapes fit;
-        raises ValueError otherwise. The options are those of the state, if it has any.
+        """Loads the result of `state_dict` or `named_state`; raises ValueError unless all names and
+        shapes fit. If the state has options, it replaces those of the groups.
 
-        The state holds whole tensors, and this rank copies the part of each that it updates.
+        The state has whole tensors, of which this rank copies the part that it updates.
         """
         if "param_groups" in state:
             states.check_groups(self.param_groups, state["param_groups"])
@@ -311,7 +315,8 @@ class Optimizer:
         return ((lo, hi) for lo, hi, _ in self._flat_state.ranges(i))
 
     def _read(self, name: str, i: int, at: int, lo: int, hi: int) -> np.ndarray:
-        """Returns elements lo..hi-1 of a state array of parameter i, which begins at `at`."""
+        """Returns elements lo..hi-1 of parameter i's part of a state array, on the host; `at` is
+        the index of the parameter's element 0."""
         return backend.to_host(self._converted(name, i, self.state[name][at + lo : at + hi]))
 
     def _write(self, name: str, at: int, values: np.ndarray) -> None:
@@ -327,7 +332,8 @@ class Optimizer:
         self._ranges_of = []  # ranges depend on the counts
 
     def _prepare(self) -> None:
-        """Finds the ranges of parameters that have gradients, and converts state to the options."""
+        """Finds the ranges of parameters that have gradients, and converts the state to the current
+        options."""
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # a copied model has parameters of their own
             self._check_slices()
@@ -338,17 +344,18 @@ class Optimizer:
         self._convert_state()
 
     def _begin(self, squares: Sequence[float]) -> None:
-        """Takes the sums over ranks when a step begins, before anything is changed."""
+        """Receives the sums of squares over ranks at the beginning of a step, before anything is
+        changed."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
-        """Returns a copy of a group with the learning rate of this step for the parameters from i
-        on: the factor of a schedule must not stay in the group."""
+        """Returns a copy of a group, with the learning rate of this step for the parameters from i
+        on. It is a copy, so that the factor of a schedule does not stay in the group."""
         group = self.param_groups[number]
         return {**group, "lr": float(group["lr"] * lr_factor)}
 
     def _check_slices(self) -> None:
-        """Raises ValueError if this rank updates other slices of the parameters than the state is
-        for."""
+        """Raises ValueError if the slices of parameters that this rank updates are not those of the
+        state."""
         if self.state_names and not self._flat_state.fits:
             raise ValueError(
                 "this optimizer has state for only a part of the parameters, since it was used on "
@@ -356,26 +363,27 @@ class Optimizer:
             )
 
     def _check(self, group: Group) -> None:
-        """Raises ValueError for bad options of a group; subclasses define it."""
+        """Raises ValueError for invalid options of a group; subclasses define it."""
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         """Returns the names of the state arrays that a group with these options needs."""
         return ()
 
     def _convert_state(self) -> None:
-        """Converts the state to the current options, if these have changed; called before it is
-        used."""
+        """Converts the state to the current options, if these have changed. It is called before the
+        state is used."""
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
         """Returns elements of a state array of parameter i, converted to the current options."""
         return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
-        """Steps one slice of flat memory, of any length; subclasses define it."""
+        """Updates one slice of flat memory, of any length; subclasses define it."""
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns what ranges depend on: the parameters' stores, and which have gradients."""
+        """Returns the facts on which ranges depend: the parameters' stores, and which parameters
+        have gradients."""
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:

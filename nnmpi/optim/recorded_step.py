@@ -1,5 +1,5 @@
-"""A step of a loop of one's own as a list of calls, recorded on arrays without data, and its
-replay; `compiled.py` decides which list runs."""
+"""Records a step of a user's training loop as a list of calls on arrays without data, and replays
+the list. `compiled.py` decides which list is replayed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -39,19 +39,20 @@ from nnmpi.optim.optimizer import Optimizer, instead_of_step
 from nnmpi.optim.step_code import StepCode
 
 WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
-"""Functions that write into their first argument."""
+"""Functions that write into their first argument, besides kernels and functions with `out`."""
 
 
 class CheckError(Exception):
-    """Raised where a check of a step's arguments fails."""
+    """A check of a step's arguments failed."""
 
 
 class RootCalls:
-    """The modules that a step calls itself: each call is a pass of its own.
+    """The modules that a step calls directly: each call is a pass of its own, with its own random
+    numbers.
 
     calls  each module, and whether its call counts as a pass
-    keys   of random numbers, with the module and the number of its counted calls before
-    draws  the words of keys of random tensors
+    keys   for each key of random numbers: the module, and how many counted calls it had before
+    draws  the words of the keys of random tensors
     """
 
     def __init__(self, code: StepCode) -> None:
@@ -59,7 +60,7 @@ class RootCalls:
         self.keys, self.draws = list[tuple[RecordedKey, Module, int]](), list[Any]()
 
     def around(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Calls the forward of a module in a pass of its own."""
+        """Calls the forward method of a module in a pass of its own."""
         if module not in self._known and any(True for _ in module.parameters()):
             refuse(f"a {type(module).__name__} that the step makes")
         earlier = sum(counted for other, counted in self.calls if other is module)
@@ -78,7 +79,7 @@ class RootCalls:
 
 
 class _StepPass(KeyedPass):
-    """A pass within a recorded step, in which random tensors may be drawn too."""
+    """A pass within a recorded step; random tensors may be drawn in it too."""
 
     draws: list[Any]
 
@@ -89,7 +90,7 @@ class _StepPass(KeyedPass):
 
 
 class _OutsidePass(_StepPass):
-    """The pass that is current in a step outside of modules."""
+    """The current pass of a step while no module is called."""
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         refuse("random numbers of a module that is not called")
@@ -99,9 +100,10 @@ class RecordedStep(NamedTuple):
     """A recorded step.
 
     given      pairs of an array without data and the memory that it stands for
-    outputs    the arrays, and those of tensors, that the step returns in `result`
-    made       the number of modules that it makes, such as losses, which are counted
-    written    parameters whose values it writes itself
+    inputs     the arrays of the arguments
+    outputs    the arrays in the step's `result`, also those of tensors
+    made       the number of modules that the step makes, such as losses, which are counted
+    written    parameters whose values the step writes itself, apart from optimizers
     """
 
     calls: Sequence[Call]
@@ -122,7 +124,7 @@ class RecordedStep(NamedTuple):
 def record_step(
     function: Callable[..., Any], code: StepCode, args: Sequence[Any], named: dict[str, Any]
 ) -> RecordedStep:
-    """Records a step on arrays without data."""
+    """Runs a step on arrays without data, and records its calls."""
     stand_ins, inputs, roots = StandIns(), list[Any](), RootCalls(code)
     known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
 
@@ -192,13 +194,13 @@ def record_step(
 
 
 def _refuse_where(*reasons: str | Literal[False]) -> None:
-    """Raises NumbersReadError for the first reason that there is."""
+    """Raises NumbersReadError with the first of these reasons that is not empty."""
     if reason := next(filter(None, reasons), ""):
         raise NumbersReadError(f"the step {reason}")
 
 
 def _written(call: Call) -> Sequence[Any]:
-    """The arrays into which a call writes."""
+    """Returns the arrays that a call writes."""
     function = call.function
     if isinstance(function, Kernel):
         marked = zip(call.args, chain(function.marks, repeat(function.marks[-1])), strict=False)
@@ -212,7 +214,8 @@ def _written(call: Call) -> Sequence[Any]:
 
 
 def _described(tree: Any) -> Any:
-    """Nested arguments as something that is equal as long as the step changes none of them."""
+    """Describes nested arguments; two descriptions are equal if a step has changed none of the
+    arguments."""
     if isinstance(tree, tuple | list):
         return type(tree), [*map(_described, tree)]
     if isinstance(tree, dict):
@@ -223,7 +226,7 @@ def _described(tree: Any) -> Any:
 
 
 def _facts(code: StepCode) -> list[Any]:
-    """Modes, options and such, which a step must not change."""
+    """Returns modes, options and other facts that a step must not change."""
     of_modules = [(m, m._changes, m.training, m._hooks) for m in code.all_modules]
     of_parameters = [(p, p.requires_grad) for p in code.parameters]
     groups = [group for optimizer in code.optimizers for group in optimizer.param_groups]
@@ -242,13 +245,13 @@ def _restore(facts: Sequence[Any]) -> None:
 
 
 def set_gradients(parameters: Sequence[Parameter], present: Sequence[bool]) -> None:
-    """Tells parameters which of them have a gradient."""
+    """Sets, for each parameter, whether it has a gradient."""
     for p, is_there in zip(parameters, present, strict=True):
         p.has_grad = is_there
 
 
 class StepReplay:
-    """A recorded step on memory."""
+    """A recorded step, bound to memory."""
 
     def __init__(self, recorded: RecordedStep) -> None:
         calls, roots = recorded.calls, recorded.roots
@@ -270,10 +273,10 @@ class StepReplay:
         self.is_used = False
 
     def __call__(self, arrays: Sequence[Array]) -> Any:
-        """Makes a step on these arguments; returns what the step returns.
+        """Replays the step with these arguments; returns what the step returns.
 
-        Raises CheckError, and has changed nothing then, if an argument has values that the step
-        does not take, or lies in the memory of a parameter, a gradient or a buffer.
+        Raises CheckError, before anything has changed, if an argument has values that the step does
+        not take, or lies in the memory of a parameter, a gradient or a buffer.
         """
         if any(array.base is not None and id(owner(array)) in self._owners for array in arrays):
             raise CheckError  # the step as written sees its updates in this argument
@@ -319,6 +322,6 @@ def _is_computed(leaf: Any) -> bool:
 
 
 def array_of_argument(value: Any) -> Array:
-    """The array of a tensor; an array itself."""
+    """Returns the array of a tensor, or an array itself."""
     array: Array = value.operand if isinstance(value, Tensor) else value
     return array

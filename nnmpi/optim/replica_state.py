@@ -1,6 +1,7 @@
-"""ReplicaState: the state that each replica has with other values, and which replica takes whose.
+"""ReplicaState: optimizer state that differs between replicas, and which arrays of it a replica
+takes if the number of replicas changes.
 
-The tables in docs/local-steps.md and docs/compression.md say it in words.
+The tables in docs/local-steps.md and docs/compression.md explain the rules.
 """
 
 from collections import defaultdict
@@ -11,22 +12,24 @@ from typing import NamedTuple
 from nnmpi.nn.place import Range, StateArray
 
 DIFFERENCE = "replica_difference"
-"""The name of the state by which a replica's own values differ from those that all show. It is of
-no use among other replicas."""
+"""The name of the state that is the difference between a replica's own values and those that all
+replicas share. It is useless among other replicas."""
 
 RESIDUAL = "compress_residual"
-"""The name of what a replica has not sent yet. The sum over the replicas counts: among fewer
-replicas, one takes the sum of several, and among more, a new one has zeros."""
+"""The name of the state that a replica has not sent yet. Its sum over the replicas must be
+preserved: among fewer replicas, one takes the sum of several, and among more, a new one has
+zeros."""
 
 REPLICA = "@"
-"""The sign before the number of a replica, in the names of arrays that are its own."""
+"""The sign before the number of a replica in the name of a state array that is this replica's
+own."""
 
 
 class ReplicaState(NamedTuple):
     """The state arrays that differ between replicas.
 
-    replica   the number of this one, of `replicas`
-    names     of the arrays
+    replica   the number of this replica, from 0 to replicas - 1
+    names     the names of the state arrays
     """
 
     replica: int = 0
@@ -34,17 +37,17 @@ class ReplicaState(NamedTuple):
     names: tuple[str, ...] = ()
 
     def own(self, x: StateArray) -> StateArray:
-        """Returns a state array under the number of this replica, if other replicas have other
-        values, as `fc.weight.momentum_buffer@2`."""
+        """Returns a state array with the number of this replica in its name, such as
+        `fc.weight.momentum_buffer@2`, if it differs between replicas; otherwise unchanged."""
         _, state = split(x.name)
         return x.named(f"{x.name}{REPLICA}{self.replica}") if state in self.names else x
 
 
 def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
-    """Returns the function that gives, by the name of a state array, the names of the saved ones
-    that it is the sum of; none if it keeps its initial values.
+    """Returns a function from the name of a state array to the names of the saved arrays whose sum
+    it becomes; an empty list if it keeps its initial values.
 
-    old, new   how many replicas there were when the arrays were saved, and how many there are
+    old, new   the number of replicas when the arrays were saved, and now
     """
     shared = set[str]()
     ranges = defaultdict[tuple[str, int], set[Range]](set)  # by state and replica
@@ -74,9 +77,8 @@ def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str],
 
 
 def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new: int) -> list[int]:
-    """Returns the replicas whose arrays one of `new` replicas takes, added up; `saved` are those
-    that are there: of all of `old`, but after a loss. `number` is None for an array that all
-    replicas have alike."""
+    """Returns the replicas whose saved arrays replica `number` (None: all replicas alike) adds up;
+    `saved` are the replicas with complete arrays, all of `old` unless some were lost."""
     if state == RESIDUAL:
         return [*saved[number or 0 :: new]]
     if state == DIFFERENCE and not len(saved) == old == new:
@@ -97,6 +99,6 @@ def unnumbered(name: str) -> tuple[str, int | None]:
 
 
 def of_one(names: Iterable[str]) -> list[str]:
-    """Returns the names of the arrays that a single copy of the state has; the residual, of which
-    it has the sum over all replicas, is the last."""
+    """Returns the names of the arrays that a single replica has. The residual is the last: a single
+    replica has the sum of those of all replicas."""
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

@@ -1,4 +1,4 @@
-"""The optimizers SGD, Adam, AdamW and RMSprop, and the table of all."""
+"""The optimizers SGD, Adam, AdamW and RMSprop, and the table of all optimizers by name."""
 
 from collections.abc import Callable
 from typing import Unpack
@@ -54,8 +54,9 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015); weight decay is added to the gradient.
 
-    The state arrays are PyTorch's exp_avg / (1 - beta1), exp_avg_sq / (1 - beta2) and
-    max_exp_avg_sq / (1 - beta2), which saves two passes over memory (see `kernels.steps`).
+    Unlike in PyTorch the state arrays are divided by a constant: exp_avg / (1 - beta1), exp_avg_sq
+    / (1 - beta2) and max_exp_avg_sq / (1 - beta2). That saves two passes over memory
+    (`kernels.steps`).
     """
 
     takes_mixed, decoupled = True, False
@@ -95,8 +96,8 @@ class Adam(Optimizer):
         return ("gradient_sum", "squared_gradient_sum", *amsgrad_state)
 
     def _convert_state(self) -> None:
-        """Rescales state arrays, which have a factor of 1 / (1 - beta), after the betas have
-        changed."""
+        """Rescales state arrays, which have a factor of 1 / (1 - beta), after a change of the
+        betas."""
         end, starts = 0, self._flat_state.starts
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
@@ -215,9 +216,9 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": AdamW,
     "rmsprop": RMSprop,
 }
-"""By their names on the command line; add-ons have more, in the table `optimizers`."""
+"""Optimizers by their names on the command line; add-ons have more, in the table `optimizers`."""
 
 
 def optimizer_named(name: str) -> Callable[..., Optimizer]:
-    """Returns what makes the optimizer with this name."""
+    """Returns the class, or another callable, that makes the optimizer with this name."""
     return OPTIMIZERS.get(name) or addons.needed("optimizers", name)

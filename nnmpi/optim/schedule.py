@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions from the number of finished steps to a factor of the rate."""
+"""Learning-rate schedules: functions from the number of completed steps to a factor of the rate."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from nnmpi.optim.optimizer import Optimizer
 
 
 class LRScheduler:
-    """The base of schedulers: sets the rate of each group to what `get_lr` returns.
+    """The base of schedulers: `step` sets the rate of each group to the result of `get_lr`.
 
     last_epoch   the number of steps
     base_lrs     the first rate of each group, which stays in the group as `initial_lr`
@@ -52,7 +52,7 @@ class LRScheduler:
 def for_each(
     owner: str, name: str, value: float | Sequence[float], groups: Sequence[Any]
 ) -> list[float]:
-    """Returns one number for each group."""
+    """Returns a list with one number for each group, from a number or a list."""
     values = [*value] if isinstance(value, Sequence) else [value] * len(groups)
     if len(values) != len(groups):
         raise ValueError(

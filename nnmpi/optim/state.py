@@ -1,5 +1,5 @@
-"""The state of an optimizer: state arrays in the shapes of parameters, step counts, and the options
-of groups."""
+"""The state of an optimizer as dictionaries: state arrays in the shapes of parameters, step counts,
+and the options of groups."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,8 +15,8 @@ STEP = "step"
 
 
 def name_of(place: Place, name: str) -> str:
-    """Returns the name in a state dict of the state array or step count of the parameter at
-    `place`; raises ValueError if that could be read in another way."""
+    """Returns the name of a state array (or step count) in a state dict, for the parameter at
+    `place`; raises ValueError for an ambiguous name."""
     if not {*".@"}.isdisjoint(name):
         raise ValueError(f"a state array is called {name!r}: leave out {'.'!r} and {'@'!r}")
     return f"{place.path}.{name}" if place.path else name
@@ -35,8 +35,8 @@ def check_paths(places: Sequence[Place]) -> None:
 
 
 def checked(state: Mapping[str, Any], entries: Iterable[Place]) -> dict[str, np.ndarray]:
-    """Returns the arrays of a state dict on the host; raises ValueError unless they are these
-    entries, with numbers of updates that can be."""
+    """Returns the arrays of a state dict, on the host. Raises ValueError unless its names and
+    shapes are those of `entries`, and its step counts are possible."""
     entries = [Place.of_whole(entry.path, entry.shape) for entry in entries]
     values = checked_arrays(state, [*dict.fromkeys(entries)], "optimizer")
     for name in (name for name in values if name.rpartition(".")[2] == STEP):
@@ -51,8 +51,8 @@ def check_whole(
     owned: Callable[[int], Iterable[tuple[int, int]]],
     has_arrays: bool,
 ) -> None:
-    """Raises ValueError unless this rank updates all of its parameters: `owned(i)` are the ranges
-    of parameter i that it updates."""
+    """Raises ValueError unless this rank updates all of its parameters: `owned(i)` yields the
+    ranges of parameter i that it updates."""
     for i, p in enumerate(parameters):
         place, updated = p.place, sum(hi - lo for lo, hi in owned(i))
         if place.local_shape != place.shape or (has_arrays and updated < p.size):
@@ -79,7 +79,7 @@ def whole(arrays: Iterable[StateArray]) -> dict[str, np.ndarray]:
 
 
 def numbered(parameters: Sequence[Parameter]) -> list[Place]:
-    """Returns the places of parameters with their numbers as paths."""
+    """Returns the places of parameters, with their indices as paths."""
     return [p.place._replace(path=str(i)) for i, p in enumerate(parameters)]
 
 
@@ -98,7 +98,8 @@ def by_name(nested: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def saved_groups(groups: Iterable[Group]) -> list[Group]:
-    """Returns the options of groups, with the numbers of parameters in their place."""
+    """Returns groups for a state dict: their options, and the indices of parameters in place of
+    these."""
     saved, start = [], 0
     for group in groups:
         end = start + len(group["params"])

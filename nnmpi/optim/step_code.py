@@ -1,12 +1,12 @@
-"""The code of a step that is compiled: what it reads besides its arguments, found in its bytecode.
+"""StepCode: finds in the bytecode of a compiled step what it reads besides its arguments.
 
 compared   variables of the program and of closures, attributes of objects and classes, functions:
            before each call
 followed   functions and methods of users; `np.exp`, `self.model`, `optimizer.step`: attributes of
            Python's modules, objects and optimizers, which are used in no other way, since then the
-           code would not say what is read of them
-refused    lists, dicts, arrays; what sets a variable or an attribute; functions that
-           `step_values.py` does not name
+           code would not show which attributes are read
+refused    lists, dicts, arrays; code that sets a variable or an attribute; functions that
+           `step_values.py` does not list
 """
 
 import builtins
@@ -32,7 +32,7 @@ UNSEEN = {
     "base", "ctypes", "flags", "imag", "load_state_dict", "passes", "seed", "setflags",
     "state_dict",
 }  # fmt: skip
-"""Attributes by which a step would read or change what is not noticed."""
+"""Attributes by which a step could read or change state without notice."""
 
 NAMED_TYPES = (
     Tensor,
@@ -50,7 +50,7 @@ NAMED_TYPES = (
 )
 PUBLIC = {name for kind in NAMED_TYPES for name in dir(kind) if name[0] != "_"} - UNSEEN
 PUBLIC |= {*METHODS_ON_USE}
-"""Attributes that a step may read of any value."""
+"""Attributes that a step may read of a value of any type."""
 
 USED = ("zero_grad", "step")
 """Methods of optimizers that a step may use."""
@@ -62,10 +62,10 @@ REFUSED = {
     "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "IMPORT_NAME", "LOAD_BUILD_CLASS", "LOAD_NAME",
     "MATCH_CLASS", "MATCH_KEYS", "STORE_GLOBAL", "STORE_NAME",
 }  # fmt: skip
-"""Operations of bytecode that replays would not do."""
+"""Bytecode operations that are refused, since a replay does not repeat them."""
 
 _DECORATED = no_grad()(len).__code__
-"""The code of functions that a context manager decorates."""
+"""The code of functions that `no_grad()` or another context manager decorates."""
 
 _CHANGES = attrgetter("_changes")
 
@@ -79,14 +79,15 @@ VERBS = {
 PLAIN_DESCRIPTORS = (FunctionType, property, classmethod, staticmethod)
 
 FREE = object()
-"""Stands for a value of which any attribute in PUBLIC may be read."""
+"""Stands for a value of which the step may read any attribute in PUBLIC."""
 
 
 class StepCode:
-    """The code of a step, and what it uses.
+    """The code of a step, and the objects that it uses.
 
-    modules      those that it calls; `all_modules` have those within them
-    optimizers, parameters   all of them; `loose` are the parameters that are in no module
+    modules      the modules that it calls; `all_modules` also has their submodules
+    optimizers   all optimizers that it uses
+    parameters   all parameters that it uses; `loose` has those that are in no module
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -117,7 +118,7 @@ class StepCode:
         self.state = *self._changes, *self._of_modules.state(), *compared_objects
 
     def is_same(self) -> bool:
-        """True if no variable is set to another object, and no module has changed."""
+        """True if no variable refers to another object than before, and no module has changed."""
         read = self._read()
         return (
             self._changes == [*map(_CHANGES, self.all_modules)]
@@ -127,7 +128,7 @@ class StepCode:
         )
 
     def has_same_parts(self, other: "StepCode") -> bool:
-        """True if another code uses the same modules, parameters and optimizers."""
+        """True if another StepCode has the same modules, parameters and optimizers."""
         parts, others = (
             [*code.all_modules, *code.parameters, *code.optimizers] for code in (self, other)
         )
@@ -145,7 +146,7 @@ class StepCode:
     # ---- values
 
     def _take(self, value: Any, name: str) -> Any:
-        """Registers a value that the step reads under this name, so that `is_same` sees changes.
+        """Registers a value that the step reads under this name, so that `is_same` notices changes.
 
         Raises UnfitError if it could change unnoticed. Returns a module or namespace itself, since
         the step may read only its attributes, and FREE for any other value.
@@ -200,8 +201,8 @@ class StepCode:
             raise UnfitError(f"{name} is a method of {kind_of(owner)}")
 
     def _as_free(self, value: Any, name: str) -> None:
-        """Raises UnfitError for a value that is used as a whole, and whose attributes are not all
-        compared."""
+        """Raises UnfitError for a value that the step uses otherwise than by its attributes, so
+        that changes would not be noticed."""
         if value is not FREE:
             raise UnfitError(
                 f"{name} is {kind_of(value)}, used otherwise than by its attributes: replays would "
@@ -209,7 +210,8 @@ class StepCode:
             )
 
     def _attribute(self, owner: Any, attribute: str, name: str, code: str) -> Any:
-        """The attribute that code reads of a value of this name, as `_take` returns it."""
+        """Registers an attribute that the code `code` reads of the object `owner`; returns the
+        result of `_take` for it."""
         if owner is FREE:
             return self._note_name(attribute, code)
         where = f"{name}.{attribute} in {code}"
@@ -254,7 +256,7 @@ class StepCode:
         return FREE
 
     def _check_names(self) -> None:
-        """Raises UnfitError if the step reads an attribute that is not known of any value."""
+        """Raises UnfitError if the step reads an attribute that is not among the known ones."""
         for attribute, name in self._names.items():
             known = attribute in PUBLIC or attribute in USED
             if not known and any(hasattr(optimizer, attribute) for optimizer in self.optimizers):
@@ -275,7 +277,8 @@ class StepCode:
     # ---- code
 
     def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
-        """Takes what the code of a function uses, whose first argument is an object, or FREE."""
+        """Registers everything that the code of a function uses; `owner` is its first argument, or
+        FREE."""
         if (key := (id(function), id(owner))) in self._seen:
             return
         self._seen.add(key)
@@ -297,7 +300,8 @@ class StepCode:
     def _look_at(
         self, code: CodeType, known: Mapping[str, Any], function: FunctionType, name: str
     ) -> None:
-        """Takes what code uses, of a function or within it, where these variables are known."""
+        """Registers everything that a code object and the functions within it use; `known` has the
+        values of its variables, as far as they are known."""
         value, of, is_target = FREE, "", False
         for step in dis.get_instructions(code):
             operation, argument = step.opname, step.argval
@@ -330,7 +334,8 @@ class StepCode:
     def _check_operation(
         self, operation: str, variables: Any, known: Any, outer: set[str], name: str
     ) -> None:
-        """Raises UnfitError for an operation that replays would not do."""
+        """Raises UnfitError for an operation that a replay would not repeat, such as setting a
+        variable."""
         sets = operation.startswith(("STORE_", "DELETE_"))
         outside = sets and operation.endswith("DEREF") and not outer.isdisjoint(variables)
         kept = operation == "STORE_ATTR" and not SETTABLE.issuperset(variables)

@@ -1,5 +1,5 @@
-"""Values that a compiled step may use: functions and classes that neither read nor change what is
-not given to them, and objects of users whose attributes can all be compared."""
+"""Values that a compiled step may use: functions and classes that read and change only their
+arguments, and objects of users all of whose attributes can be compared."""
 
 from abc import ABCMeta
 from functools import partial
@@ -22,34 +22,34 @@ FUNCTIONS = {
     abs, all, any, divmod, isinstance, iter, len, max, min, next, pow, round, sorted, sum,
     np.arange, np.eye, np.full, np.identity, np.ones, np.zeros,
 }  # fmt: skip
-"""Functions that a step may use, besides those of `math` and `operator`, the ufuncs and functions
-of arrays of NumPy, and nnmpi's own."""
+"""Functions that a step may use, besides those of `math` and `operator`, NumPy's ufuncs and
+functions of arrays, and nnmpi's own."""
 
 LIBRARIES = {"math", "_operator", "_functools"}
 
 OWN = ("nnmpi.autograd", "nnmpi.nn")
 STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
-"""Modules whose functions read or set what a list would not."""
+"""Modules of nnmpi whose functions read or set state that a replay would miss."""
 
 FILES = {"save", "savetxt", "savez", "savez_compressed"}
 
 IMMUTABLE = 1 << 8
-"""A flag of classes that are written in C."""
+"""The flag of classes that are written in C."""
 
 MISSING = object()
 """Stands for a variable without a value."""
 
 
 def is_namespace(value: Any) -> bool:
-    """True for classes of users, and for objects of which all attributes are in their `__dict__`
-    and in classes of users."""
+    """True for a user's class, and for an object all of whose attributes are in its `__dict__` and
+    in users' classes."""
     is_class = isinstance(value, type)
     *classes, last = (value if is_class else type(value)).__mro__
     return last is object and bool(classes) and all(map(_is_simple, classes))
 
 
 class _Simple:
-    """A class without fields in C."""
+    """An example of a class without fields in C, for its size."""
 
 
 def _is_simple(cls: type) -> bool:
@@ -62,7 +62,7 @@ def _is_simple(cls: type) -> bool:
 
 
 def is_known(value: Any) -> bool:
-    """True for functions and classes that a step may use, and a variable that has no value."""
+    """True for functions and classes that a step may use, and for MISSING."""
     if value is MISSING or not callable(value):
         return value is MISSING
     where = getattr(value, "__module__", None) or ""
@@ -83,7 +83,7 @@ def _is_of_step(cls: type) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Tells in a message what a value is."""
+    """Returns what a value is, as text for a message."""
     if isinstance(value, ModuleType):
         return f"the module {value.__name__}"
     if isinstance(value, type):

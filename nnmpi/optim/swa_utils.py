@@ -1,5 +1,5 @@
-"""PyTorch's averages of weights: means over steps and exponential moving averages; the schedule
-and running statistics that go with them.
+"""PyTorch's averages of weights (means over steps, exponential moving averages), the schedule
+SWALR, and `update_bn` for the running statistics of batch norms.
 
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
     ...                                # after each step:
@@ -20,30 +20,33 @@ from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.scheduler import LRScheduler, for_each
 
 Average = Callable[[Tensor, Tensor, Any], Any]
-"""`average(averaged, current, count)` returns the next average, after `count` earlier models."""
+"""A function (averaged, current, count) that returns the next average; `count` models are in it so
+far."""
 
 Averages = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
-"""`average(averaged, current, count)` writes the next averages into the first of two lists."""
+"""A function (averaged, current, count) of two lists, which writes the next averages into the
+first."""
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """Returns the average decay * averaged + (1 - decay) * current."""
+    """Returns a function that computes decay * averaged + (1 - decay) * current."""
     _check_decay(decay)
     return lambda averaged, current, count: decay * averaged + (1 - decay) * current
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """Returns the same for lists of tensors."""
+    """Returns a function that computes decay * averaged + (1 - decay) * current for lists of
+    tensors."""
     return _of_each(get_ema_avg_fn(decay))
 
 
 def get_swa_avg_fn() -> Average:
-    """Returns the mean of all models."""
+    """Returns a function that computes the mean of all models."""
     return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """Returns the same for lists of tensors."""
+    """Returns a function that computes the mean of all models, for lists of tensors."""
     return _of_each(get_swa_avg_fn())
 
 
@@ -61,8 +64,8 @@ def _of_each(average: Average) -> Averages:
 
 
 class AveragedModel(Module):
-    """A copy of a model, `module`, whose parameters are averages over the models that
-    `update_parameters` was called with: means, or what `avg_fn` or `multi_avg_fn` says.
+    """A copy of a model, `module`, whose parameters are averages over all models given to
+    `update_parameters`: means, or as `avg_fn` or `multi_avg_fn` computes them.
 
     Buffers are copied from the last model; with `use_buffers` those of floating-point type are
     averages too.
@@ -92,7 +95,7 @@ class AveragedModel(Module):
         return self.module(*args, **options)
 
     def update_parameters(self, model: Module) -> None:
-        """Takes the parameters of a model into the averages."""
+        """Updates the averages by the parameters of a model."""
         count = int(self.n_averaged)
         averaged = [p.data for p in self.module.parameters()]
         current = [
@@ -116,8 +119,8 @@ class AveragedModel(Module):
 
 
 class SWALR(LRScheduler):
-    """Goes from the rates of the optimizer to `swa_lr` in `anneal_epochs` steps, by a cosine or in
-    equal steps, and stays there."""
+    """Changes the rates from the optimizer's to `swa_lr` in `anneal_epochs` steps, by a cosine or
+    linearly, and then keeps them."""
 
     def __init__(
         self,
@@ -146,14 +149,14 @@ class SWALR(LRScheduler):
         ]
 
     def _share(self, step: int) -> float:
-        """Returns the share of the way that is done after so many steps."""
+        """Returns the share, from 0 to 1, of the change that is done after `step` steps."""
         t = min(max(step / max(1, self.anneal_epochs), 0.0), 1.0)
         return (1 - math.cos(math.pi * t)) / 2 if self._is_cosine else t
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
     """Computes the running statistics of all batch norms anew, as means over the batches of a
-    loader, of which each is an input or begins with it."""
+    loader. A batch is the model's input, or a tuple or list that begins with it."""
     norms = [m for m in model.modules() if isinstance(m, BatchNorm1d | BatchNorm2d)]
     momenta, was_training = [m.momentum for m in norms], model.training
     if not norms:
