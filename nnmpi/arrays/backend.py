@@ -23,10 +23,9 @@ DEVICES = ("cpu", "cuda", "auto")
 class Backend(NamedTuple):
     """An array library `xp`, and the number of bytes that a kernel should process at a time.
 
-    On a CPU `chunk_bytes` is what fits into the cache of a core; a GPU processes everything at
-    once.
+    On a CPU `chunk_bytes` is what fits in the cache of a core; a GPU processes everything at once.
 
-        is_host   True if arrays are in host memory, or, without data, stand for such arrays
+        is_host   True if arrays are in host memory, or stand for such arrays but have no data
     """
 
     name: str
@@ -36,7 +35,7 @@ class Backend(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The name of the backend, under the attribute that PyTorch's devices have."""
+        """The name of the backend; PyTorch's devices have an attribute of this name."""
         return self.name
 
     def __str__(self) -> str:
@@ -56,8 +55,8 @@ META = CPU._replace(xp=meta.xp)
 
 
 def is_device(value: object) -> bool:
-    """True if `value` names a device, including a numbered GPU such as "cuda:1", of which `get`
-    takes the first."""
+    """True if `value` names a device. That includes a numbered GPU such as "cuda:1", though `get`
+    takes only number 0."""
     return isinstance(value, str) and value.partition(":")[0] in DEVICES
 
 
@@ -148,8 +147,8 @@ def _is_array_type(kind: Any) -> bool:
 
 
 def from_dlpack(value: Any) -> Array:
-    """Returns an array of NumPy or CuPy in the memory of an array of another library, as a tensor
-    of PyTorch or an array of JAX; raises TypeError if it has none that can be shared."""
+    """Returns an array of NumPy or CuPy that shares memory with an array of another library, such
+    as a tensor of PyTorch or an array of JAX; raises TypeError if its memory cannot be shared."""
     if is_array(value):
         return value
     if not hasattr(value, "__dlpack__"):
@@ -170,13 +169,14 @@ def from_dlpack(value: Any) -> Array:
 
 
 HOST, PINNED, CUDA_KINDS = 1, 3, (2, 13)
-"""Device types of DLPack: host memory, host memory that is pinned, and memory of a GPU."""
+"""Device types of DLPack: host memory, pinned host memory, and memory of a GPU."""
 
 
 def to_list(row: Array) -> list[float]:
     """Copies a one-dimensional array to a list of floats; an array without data gives ones.
 
-    Ones, because a step on paper updates every parameter and must find all its results finite.
+    They are ones, because a step on paper (on arrays without data) updates every parameter and must
+    find all its results finite.
     """
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
@@ -185,7 +185,7 @@ def to_list(row: Array) -> list[float]:
 
 
 def to_floats(on: Backend, numbers: Sequence[Any]) -> list[float]:
-    """Converts numbers and arrays of one element on a backend to floats, by one copy from a
+    """Converts numbers and one-element arrays of a backend to floats, with one copy from a
     device."""
     if on.is_host:
         return [to_float(x) for x in numbers]
@@ -199,8 +199,8 @@ def to_float(x: Any) -> float:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """Returns a NumPy array with the same values; the only function of the engine that waits for a
-    device."""
+    """Returns a NumPy array with the same values. It is the only function of the training engine
+    that waits for a device."""
     # np.asarray would make a plain array of one without data, which could then be read
     if isinstance(array, (np.ndarray, np.generic)):
         return array if isinstance(array, meta.MetaArray) else np.asarray(array)

@@ -1,4 +1,4 @@
-"""NumPy's OpenBLAS: which of its kernels run, on how many threads, and how memory is allocated.
+"""NumPy's OpenBLAS: chooses its kernels, its number of threads, and how memory is allocated.
 
 OpenBLAS chooses its kernels by the name of the processor, and chooses slow ones for some. `tune`
 makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measures such rates):
@@ -7,8 +7,8 @@ makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measure
     Zen 4 (AMD family 25)   Haswell kernels  109 GF/s   SkylakeX kernels  102 GF/s
 
 The command `nnmpi.train` calls `tune` at its start. Programs that use nnmpi as a library may call
-it once, before they compute. NNMPI_TUNE=0 disables it; OPENBLAS_CORETYPE, if set, overrides its
-choice of kernels.
+it once, before they compute. NNMPI_TUNE=0 disables it. OPENBLAS_CORETYPE, if set, determines the
+kernels instead.
 """
 
 import ctypes
@@ -94,7 +94,7 @@ def cores(ranks: int, root: Path = ROOT) -> int:
 
 
 def affinity(process: int) -> set[int]:
-    """Returns the CPUs that a process may be scheduled on; empty if the system does not tell."""
+    """Returns the CPUs on which a process may run; empty if the system does not tell."""
     try:
         return os.sched_getaffinity(process)
     except (AttributeError, OSError):
@@ -117,19 +117,19 @@ def threads_of_user() -> int:
 
 
 def default_threads(n: int) -> None:
-    """Lets BLAS use n threads, unless the user has set the number in the environment."""
+    """Makes BLAS use n threads, unless the user has set the number in the environment."""
     if not set_by_user():
         set_threads(n)
 
 
 def set_threads(n: int) -> None:
-    """Lets BLAS use n threads, whatever the user has set."""
+    """Makes BLAS use n threads, even if the user has set another number."""
     if function := _function("set_num_threads"):
         function(ctypes.c_int(n))
 
 
 def threads() -> int:
-    """Returns the number of threads that BLAS uses; 1 if it cannot be asked."""
+    """Returns the number of threads that BLAS uses; 1 if it is unknown."""
     function = _function("get_num_threads")
     return int(function()) if function else 1
 
@@ -176,6 +176,7 @@ def _keep_memory() -> None:
 
 
 def release_memory() -> None:
-    """Returns freed memory to the system: what set-up has used and steps do not need again."""
+    """Returns freed memory to the system, such as memory that set-up has used and steps do not
+    need."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -8,8 +8,8 @@ ROOT = Path("/")
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Returns the CPU time per second that this process may use (1.5: one and a half cores), if
-    limited.
+    """Returns the CPU time per second that this process may use (1.5: one and a half cores); None
+    without a limit.
 
     Reads cpu.max of version 2, and cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
     """
@@ -51,8 +51,8 @@ def memory_available(root: Path = ROOT) -> int | None:
     """Returns the bytes of memory that this process may still take; None if the system does not
     tell.
 
-    This is the least of the system's MemAvailable and, for each control group, its limit less what
-    it uses, where cached pages of files that the system can drop do not count as used.
+    This is the minimum of the system's MemAvailable and, for each control group, its limit minus
+    its usage. Cached file pages that the system can drop do not count as used.
     """
     limits = [1024 * n for n in [_entry(root / "proc/meminfo", "MemAvailable:")] if n is not None]
     for folder in _folders(root, "memory"):
@@ -90,7 +90,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def cpu_list(text: str) -> frozenset[int]:
-    """Returns the CPUs in a text such as `0-3,8`; without parts that have another form."""
+    """Returns the CPUs in a text such as `0-3,8`; parts of any other form are ignored."""
     ends = (part.strip().partition("-") for part in text.split(","))
     return frozenset(
         cpu

@@ -1,10 +1,11 @@
-"""Devices: which one a rank uses, and copies to and from the host while both sides go on computing.
+"""Devices: chooses the device of a rank, and copies to and from the host while both go on
+computing.
 
     null stream     kernels ──┐                        ┌── kernels that use the result
     copy stream               └── fetch ── event    put┘
     host                                   polls it: sends, receives and adds up
 
-Nothing here waits. The interface is CuPy's; any module with this part of it works.
+No function here waits. The interface is CuPy's; any module with this part of it works.
 """
 
 import tracemalloc
@@ -30,7 +31,7 @@ def address(on: Backend) -> str | None:
 
 
 def choose(on: Backend, rank: int) -> None:
-    """Makes this thread use the GPU with number `rank` modulo the number of GPUs on the node.
+    """Makes this thread use GPU number `rank` modulo the number of GPUs on the node.
 
     `rank` is the rank's number on its node; several ranks may share a GPU.
     """
@@ -40,7 +41,8 @@ def choose(on: Backend, rank: int) -> None:
 
 
 class SideStream:
-    """A CUDA stream beside the stream of the kernels, whose work is done in the order of the calls.
+    """A second CUDA stream, beside the stream of the kernels. It does its work in the order of the
+    calls.
 
     stream   CuPy's stream: kernels launched inside `with side.stream` go there
     """
@@ -51,17 +53,17 @@ class SideStream:
         self.stream: Any = self._cuda.Stream(non_blocking=True)
 
     def follow(self) -> None:
-        """Makes work that is queued on this stream from now on wait for all kernels launched so
-        far."""
+        """Makes work that is queued on this stream from now on wait for all kernels launched
+        before."""
         self.stream.wait_event(self._recorded(self._kernels))
 
     def lead(self, event: Any = None) -> None:
-        """Makes kernels launched from now on wait for `event`, by default for all work on this
-        stream."""
+        """Makes kernels that are launched from now on wait for `event`, by default for all work
+        queued on this stream."""
         self._kernels.wait_event(event or self.event())
 
     def event(self) -> Any:
-        """Records an event that completes when all work queued on this stream so far is done."""
+        """Records an event that completes when all work queued on this stream before is done."""
         return self._recorded(self.stream)
 
     def _recorded(self, stream: Any) -> Any:
@@ -74,7 +76,7 @@ class CopyStream(SideStream):
     """The stream for copies between a rank's device and the host; helper threads may use it too."""
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """Allocates pinned host memory, which the device reads and writes by itself."""
+        """Allocates pinned host memory, which the device accesses directly."""
         return np.frombuffer(self._cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
     def fetch(self, array: Array, host: np.ndarray) -> None:

@@ -1,9 +1,9 @@
-"""The policy of dtypes: which dtype is used for what; and dtypes by name.
+"""The policy of dtypes: which dtype is used for which values; and dtypes by name.
 
     types_of(parameters)    the dtypes of everything else in a model with parameters of this dtype
 
-float16 and bfloat16 have 16 bits; NumPy has bfloat16 only from the package ml_dtypes. Its functions
-for both are slow, and add up without float32's precision. So a kernel gets copies in float32 of
+float16 and bfloat16 have 16 bits; NumPy has bfloat16 only with the package ml_dtypes. NumPy's
+functions are slow for both, and do not add up in float32. So a kernel gets float32 copies of
 NumPy's 16-bit arrays, and its results are rounded once (`native/table.py`).
 """
 
@@ -19,10 +19,10 @@ HALVES = ("float16", "bfloat16")
 class Types(NamedTuple):
     """The dtypes in a model whose parameters, activations and gradients have one dtype.
 
-    parameters  also of activations and gradients, in memory and in messages
-    sums        of reductions, products, statistics and losses, before they are rounded
-    masters     of the values that an optimizer updates, and of its state; parameters of another
-                dtype are masters rounded to it
+    parameters  the dtype of parameters, activations and gradients, in memory and in messages
+    sums        the dtype of reductions, products, statistics and losses, before they are rounded
+    masters     the dtype of the values that an optimizer updates, and of its state; parameters of
+                another dtype are masters rounded to it
     """
 
     parameters: Any
@@ -57,14 +57,15 @@ def is_float(dtype: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def category(dtype: Any) -> int:
-    """0 for booleans, 1 for integers, 2 for floats: an op on two of them gives the higher one."""
+    """Returns 0 for booleans, 1 for integers, 2 for floats. The result of an op on two arrays is in
+    the higher category."""
     return 2 if is_float(dtype) else int(dtype.kind in "iu")
 
 
 @lru_cache(maxsize=256)
 def common_type(x: Any, y: Any) -> Any:
-    """Returns the dtype of results of arrays of two dtypes, by PyTorch's rules: an integer beside a
-    float promotes nothing, where NumPy makes float64 of int64 and float32."""
+    """Returns the dtype of an op's result for two array dtypes, by PyTorch's rules: a float and an
+    integer give the float's dtype, where NumPy makes float64 of int64 and float32."""
     of_x, of_y = category(x), category(y)
     return np.promote_types(x, y) if of_x == of_y else x if of_x > of_y else y
 

@@ -32,7 +32,7 @@ from nnmpi.arrays.kernels.window import Window
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 SIDES = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,)}
-"""For each `--convolution`, the sides m of output tiles to choose from."""
+"""By value of `--convolution`, the possible sides m of output tiles."""
 
 MIN_CHANNELS = 8  # with fewer, the transforms cost more than the GEMMs save
 
@@ -48,9 +48,10 @@ class Transform(NamedTuple):
 
 
 POINTS = (5 / 8, 3 / 2)
-"""F(4x4) evaluates polynomials at 0, at these, their negatives and infinity.
+"""F(4x4) evaluates polynomials at 0, at these points, at their negatives, and at infinity.
 
-Its error is a third of that with 1 and 2. All products of these points below are exact in float32.
+Its error is a third of that with the points 1 and 2. All products of these points below are exact
+in float32.
 """
 
 
@@ -90,7 +91,8 @@ def transform(m: int, dtype: str) -> Transform:
 
 
 class Tiling(NamedTuple):
-    """How m x m tiles cover the outputs of an image of H x W pixels padded by p."""
+    """How the outputs of an image of H x W pixels, padded by p, are covered by th x tw tiles of m x
+    m outputs."""
 
     m: int
     H: int
@@ -101,7 +103,8 @@ class Tiling(NamedTuple):
 
     @property
     def products(self) -> int:
-        """The number of products for each pair of an input and an output channel of an image."""
+        """The number of multiplications for each pair of an input and an output channel of an
+        image."""
         return (self.m + 2) ** 2 * self.th * self.tw
 
 
@@ -213,7 +216,7 @@ def winograd_outputs(
 def winograd_gradients(
     g: np.ndarray, y: np.ndarray | None, largest: np.ndarray | None, db: InOut | None, M: Out
 ) -> None:
-    """Writes the gradient of M from the gradient g of y, and adds the bias's to db.
+    """Writes the gradient of M from the gradient g of y, and adds the gradient of the bias to db.
 
     It is the transpose of `winograd_outputs`.
     """
@@ -240,7 +243,7 @@ def winograd_unweights(U: np.ndarray, w: Out) -> None:
 
 
 def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
-    """Returns how the tiles V cover the images x."""
+    """Returns the Tiling by which V has tiles of the images x."""
     (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
     return Tiling(isqrt(T) - 2, H, W, p, th, tw)
 
@@ -305,7 +308,7 @@ class Winograd:
             self.U = self.transformed(self.w.swapaxes(2, 3))
 
     def release(self) -> None:
-        """Frees U, and the images, whose tiles are kept, after the last chunk of a pass."""
+        """Frees U, and after the last chunk of a pass the images whose tiles are kept."""
         images = xp_of(self.x).empty((0, *self.x.shape[1:]), self.x.dtype)
         self.U, self.x = self.w[:0], images
 
@@ -323,7 +326,8 @@ class Winograd:
         winograd_outputs(M, y, largest, *rows)
 
     def new_dw(self) -> np.ndarray:
-        """Returns zeros that `gradients` adds to: dU[k] transposed, whose product is faster."""
+        """Returns zeros, to which `gradients` adds the gradient of each U[k], transposed: that
+        product is faster."""
         shape = (self.q.m + 2) ** 2, self.O, self.C
         zeros: np.ndarray = xp_of(self.w).zeros(shape, self.sums)
         return zeros
@@ -360,11 +364,11 @@ def _rows(X: np.ndarray) -> np.ndarray:
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[Winograd, int] | None:
     """Returns the method for images x (N, H, W, C) on the host and w (3, 3, C, O), and the images
-    per chunk; None where Winograd does not apply or is slower.
+    per chunk; None if Winograd does not apply or is slower.
 
-    Of F(2x2) and F(4x4) it takes the one with fewer products for images of this size: 36 products
-    of small matrices for 16 output pixels, or 16 for 4. "auto" takes float64 as a wish for exact
-    results.
+    Of F(2x2) and F(4x4) it takes the one with fewer multiplications for images of this size: 36 for
+    16 output pixels, or 16 for 4, of each pair of channels. For "auto" with float64 it takes none,
+    since users of float64 want exact results.
     """
     (N, H, W, C), O, p = x.shape, w.shape[3], f.windows[0].before
     outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]

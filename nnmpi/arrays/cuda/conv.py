@@ -1,4 +1,4 @@
-"""Convolution by cuDNN: a method of `kernels/conv.py` for all images at once."""
+"""Convolution by cuDNN: a ConvMethod (`kernels/conv.py`) that computes all images at once."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.cuda import cudnn
@@ -10,7 +10,8 @@ from nnmpi.arrays.kernels.window import Windows
 
 
 class Cudnn:
-    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) by cuDNN, pooled or not."""
+    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) by cuDNN, with or without
+    pooling."""
 
     adds_db = False
 
@@ -29,8 +30,8 @@ class Cudnn:
     def of(cls, x: Array, w: Array, f: ConvShape) -> "Cudnn | None":
         """Makes the convolution; None if cuDNN is not installed or has no engine for it.
 
-        It does not ask for an engine for the gradient of x, which samples do not need; `gradients`
-        does.
+        It does not check for an engine for the gradient of x, which a first layer does not need;
+        `gradients` does.
         """
         h, v = (window.outputs(size) for window, size in zip(f.windows, x.shape[1:3], strict=True))
         spec = cudnn.convolution(x, w, f.windows, (h, v), f.groups)

@@ -1,8 +1,8 @@
 """cuDNN, through its Python front end, on arrays of CuPy.
 
-A graph has one operation. It is built once for each description, thread and device, and is then run
-on addresses. Only deterministic engines are used, since the same layout must give the same bits;
-and only those that compute in float32, unless TF32 is allowed.
+A graph has one operation. It is built once for each description, thread and device, and then run
+with the addresses of arrays. Only deterministic engines are used, since the same layout must give
+the same bits; and only engines that compute in float32, unless TF32 is allowed.
 
 Operations of convolutions, channels last in memory:
 
@@ -26,10 +26,10 @@ TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 """The dtypes of arrays, and cuDNN's names for them; sums are float32."""
 
 OLDEST = 1, 31
-"""The first version of the front end that takes addresses in the order of tensors."""
+"""The oldest version of the front end that is used: it takes addresses in the order of tensors."""
 
 ALIGNED = 16
-"""The alignment in bytes that graphs are built for: CuPy's addresses of whole arrays have it."""
+"""The alignment, in bytes, for which graphs are built; CuPy's arrays, except for views, have it."""
 
 
 class CudnnOperation(Protocol):
@@ -40,7 +40,7 @@ class CudnnOperation(Protocol):
 
     @property
     def label(self) -> str:
-        """The name of the operation, and what computes it where cuDNN has no engine."""
+        """The name of the operation, and how it is computed if cuDNN has no engine, as text."""
 
     @property
     def dtype(self) -> str:
@@ -55,8 +55,8 @@ class CudnnOperation(Protocol):
 
 
 class CudnnGraph(NamedTuple):
-    """A built graph: the ids of its tensors, in their order, and the bytes of workspace that it
-    needs."""
+    """A built graph: the ids of its tensors, in the order of the arrays, and the bytes of its
+    workspace."""
 
     graph: Any
     uids: tuple[int, ...]
@@ -67,7 +67,8 @@ class CudnnGraph(NamedTuple):
 def library() -> Any:
     """Returns cuDNN's front end; None if it or cuDNN itself is not installed, or it is too old.
 
-    It finds CUDA's runtime by name alone, so this function sets the path where pip installed it.
+    The front end finds CUDA's runtime by name alone, so this function sets the path to where pip
+    installed it.
     """
     try:
         path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudart").abs_path
@@ -90,7 +91,7 @@ def library() -> Any:
 
 
 def version() -> str:
-    """Returns the version of cuDNN, or says what computes instead of it."""
+    """Returns the version of cuDNN; without cuDNN, a text that says what computes instead."""
     front_end = library()
     if front_end is None:
         return "not used: convolutions use im2col, and attention uses matrix products"
@@ -98,12 +99,12 @@ def version() -> str:
 
 
 def can(operation: CudnnOperation, xp: Any) -> bool:
-    """True if cuDNN has an engine for this operation."""
+    """True if cuDNN has an engine for this operation on this device."""
     return _graph(operation, *_device_and_thread(xp)) is not None
 
 
 def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
-    """Runs an operation that `can` has accepted, on arrays in the order of its tensors."""
+    """Runs an operation for which `can` is True, on arrays in the order of its tensors."""
     xp = xp_of(arrays[0])
     context = _device_and_thread(xp)
     graph, handle = _graph(operation, *context), _handle(*context)
@@ -138,7 +139,7 @@ def _graph(operation: CudnnOperation, device: int, thread: int) -> CudnnGraph | 
 
 
 def build(operation: CudnnOperation, **device: Any) -> CudnnGraph:
-    """Builds the graph of an operation, for the device of a handle or for described device
+    """Builds the graph of an operation, for the device of a cuDNN handle or for given device
     properties.
 
     Raises cudnnGraphNotSupportedError if there is no engine.
@@ -173,7 +174,7 @@ def type_of(dtype: str) -> Any:
 
 
 def as_output(tensor: Any, dim: Sequence[int], stride: Sequence[int], dtype: str) -> Any:
-    """Declares a tensor as written by an operation, with these sizes and strides."""
+    """Marks a tensor as output of an operation, with these sizes and strides."""
     named = tensor.set_output(True).set_data_type(type_of(dtype))
     return named.set_dim([*dim]).set_stride([*stride])
 
@@ -185,16 +186,15 @@ Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Operand(NamedTuple):
-    """An argument of a graph: its name in cuDNN, and the field of `Convolution` that has its
-    sizes."""
+    """An input of a graph: its name in cuDNN, and the field of `Convolution` with its sizes."""
 
     name: str
     sizes: str
 
 
 class CudnnOp(NamedTuple):
-    """An operation of cuDNN: its method, its inputs, and the field of `Convolution` that is
-    written."""
+    """An operation of cuDNN: its method, its inputs, and the field of `Convolution` with the sizes
+    of its output."""
 
     operation: str
     inputs: tuple[Operand, Operand]
@@ -225,7 +225,8 @@ class Convolution(NamedTuple):
         return "a convolution, which im2col computes instead"
 
     def doing(self, op: CudnnOp) -> "Convolution":
-        """Returns another operation of the same convolution."""
+        """Returns the description of another operation of the same convolution, such as its
+        gradient."""
         return self._replace(op=op)
 
     def tensors(self, graph: Any) -> list[Any]:

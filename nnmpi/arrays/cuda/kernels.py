@@ -1,5 +1,5 @@
-"""The kernels of the table in CUDA: functions that check and convert arguments, then launch a
-kernel."""
+"""The CUDA kernels of the table (`native/table.py`): functions that check and convert arguments,
+then launch a kernel."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
 
 
 def _each(file: str, name: str) -> Callable[..., Any]:
-    """Makes an elementwise loop over arrays that share one memory layout."""
+    """Makes a function that launches an elementwise kernel on arrays of one memory layout."""
 
     def loop(*args: Any) -> Any:
         arrays = same_layout(*args)
@@ -51,7 +51,8 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
-    """Makes an optimizer step on float32 arrays, of which gradients and `values` may have 16 bits.
+    """Makes a function that launches an optimizer step on float32 arrays; gradients and `values`
+    may have 16 bits.
 
     The factor of the gradients is a number, or an array that `decide_loop` has written.
     """
@@ -180,7 +181,8 @@ def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float
 
 
 def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
-    """Makes a loop over rows along an axis, which must be the last one in memory."""
+    """Makes a function that launches a kernel over rows along an axis, which must be the last one
+    in memory."""
 
     def loop(*args: Any) -> Any:
         *arrays, axis = args
@@ -217,7 +219,8 @@ def scores_gradient_loop(
 
 
 def _cell(name: str) -> Callable[..., Any]:
-    """Makes a step of a recurrent layer, on arrays of states and of their gates."""
+    """Makes a function that launches a step of a recurrent layer, on arrays of states and of
+    gates."""
 
     def loop(*args: Any) -> Any:
         state = min(args, key=lambda a: a.size)

@@ -1,10 +1,10 @@
-"""Launches CUDA kernels: the array library compiles a source once a process, device and set of
-types.
+"""Launches CUDA kernels. The array library compiles a source once for each process, device and set
+of types.
 
     run("optimizers", "sgd", threads, (p, g, None, ...), T="float16")
 
-Arrays are passed as pointers, None as NULL. Numbers must have the type of the kernel's argument,
-since nothing else converts them: np.float32, np.uint32, np.int32.
+Arrays are passed as pointers, None as NULL. Numbers must have the type of the kernel's argument
+(np.float32, np.uint32, np.int32), since nothing else converts them.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ FLOAT, FLOATS = "float32", ("float32", "float16", "bfloat16")
 
 
 def source(name: str, T: str = FLOAT, G: str = FLOAT) -> str:
-    """Returns the text of a file of this folder for these types T and G, after the text that it
-    includes."""
+    """Returns the text of a file of this folder for the types T and G, with included files in
+    front."""
     files = FOLDER / "common.cuh", FOLDER / f"{name}.cu"
     texts = (path.read_text(encoding="utf-8") for path in files)
     threads = f"#define THREADS {THREADS} /* in a block */\n"
@@ -49,9 +49,10 @@ def _module(xp: Any, file: str, T: str, G: str) -> Any:
 def run(
     file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
 ) -> Any:
-    """Launches a kernel with at least this many threads, up to a limit; returns None.
+    """Launches a kernel with at least `threads` threads, up to a limit; returns None.
 
-    Every loop that has done its work returns None. All arrays belong to one library.
+    Kernels of the table return None when they have done their work, and NotImplemented otherwise.
+    All arrays belong to one library.
     """
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)
@@ -65,13 +66,14 @@ def counts(*numbers: int) -> list[np.uint32]:
 
 
 def address(view: Array) -> np.uintp:
-    """Returns the pointer to a view with gaps, whose strides the kernel gets as well."""
+    """Returns the pointer to the first element of a view with gaps; the kernel gets its strides
+    separately."""
     return np.uintp(view.data.ptr)
 
 
 @lru_cache(maxsize=64)
 def type_of(dtype: Any) -> str:
-    """Returns the name of a dtype."""
+    """Returns the name of a dtype, such as "float32"."""
     return str(dtype.name)
 
 
@@ -90,7 +92,8 @@ def compiles(xp: Any) -> bool:
 
 
 def are_dense(dtype: Any, *arrays: Array | None) -> bool:
-    """True if all arrays but None have this dtype, are contiguous, not empty and not too large."""
+    """True if each array (None is skipped) has this dtype, is contiguous, not empty and not too
+    large."""
     return all(
         a is None or (a.dtype == dtype and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS)
         for a in arrays

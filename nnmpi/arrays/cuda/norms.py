@@ -1,4 +1,4 @@
-"""Normalisation in CUDA: a block for each row; sums over columns in two stages."""
+"""Normalisation in CUDA: one thread block for each row; sums over columns in two stages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,11 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.cuda.launch import FLOAT, THREADS, are_dense, counts, fits, run, type_of
 
 COLUMNS, LANES = 32, THREADS // 32
-"""The number of columns that a block adds up, and of threads for a column, as in norms.cu."""
+"""The number of columns that a thread block adds up, and of threads per column, as in norms.cu."""
 
 ROWS_OF_LANE, MOST_PARTS = 16, 64
-"""The least number of rows that a thread adds up, and the largest number of parts of the rows."""
+"""The smallest number of rows that a thread adds up, and the largest number of parts of the
+rows."""
 
 
 def _of_rows(
@@ -22,8 +23,8 @@ def _of_rows(
     wide: Sequence[Array | None],
     args: Sequence[Any],
 ) -> Any:
-    """Launches a kernel on rows x (M, K): `numbers` have the dtype of x, `wide` are float32
-    statistics."""
+    """Launches a kernel on rows x (M, K): `numbers` are arrays of the dtype of x, `wide` are
+    float32 statistics."""
     if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *wide):
         return NotImplemented
     M, K = x.shape
@@ -69,8 +70,8 @@ def _columns(
     outs: Sequence[Array | None],
     join: str = "add_parts",
 ) -> Any:
-    """Sums over the rows of x (N, P, C) into `outs` (N, C): parts of the rows first, then
-    `join`."""
+    """Sums over the rows of x (N, P, C) into `outs` (N, C): first over parts of the rows, then the
+    kernel `join` adds the parts."""
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
     wanted = [out for out in outs if out is not None]
@@ -181,7 +182,7 @@ def _by_column(
 
 
 def _normalise(then: int) -> Callable[..., Any]:
-    """The launch of `normalise`; then: 0 alone, 1 with ReLU, 2 with SiLU."""
+    """Makes a function that launches `normalise`; then: 0 alone, 1 with ReLU, 2 with SiLU."""
 
     def loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> Any:
         args = (x, mean, scale, shift, y)

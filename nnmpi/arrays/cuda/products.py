@@ -1,8 +1,8 @@
-"""Products of matrices by cuBLAS, several at a time; of 16-bit matrices with sums in float32.
+"""Matrix products by cuBLAS, of stacks of matrices; with 16-bit factors, sums are in float32.
 
 CuPy 14.2 copies 16-bit matrices to float32 first, has no products of bfloat16, and refuses to call
-cuBLAS while a CUDA graph is captured. Here matrices are read where they are: cuBLAS takes
-column-major ones, so a row-major matrix is its transpose to it, and
+cuBLAS while a CUDA graph is captured. Here matrices are read in place: cuBLAS takes column-major
+matrices, so to it a row-major matrix is its own transpose, and
 
     C = A B    is computed as    C^T = B^T A^T
 """
@@ -25,7 +25,7 @@ TYPES = {
     "float64": "CUDA_R_64F",
 }
 FACTORS = {name: np.array([0, 1], name) for name in ("float32", "float64")}
-"""The factors alpha and beta of a GEMM in the type of its sums, whose addresses cuBLAS takes."""
+"""The factors alpha and beta of a GEMM, in the dtype of its sums; cuBLAS takes their addresses."""
 
 _MATRIX = ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_longlong
 _ARGUMENTS = (
@@ -49,7 +49,7 @@ class Matrices(NamedTuple):
 
 
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
-    """Computes the table's kernel `products_loop` by cuBLAS, also for matrices along several
+    """Computes `products_loop` of the table of kernels by cuBLAS; the stack may have several
     axes."""
     a, b, c = (x.dtype.name for x in (A, B, C))
     known = a in TYPES and a == b and (c == a or (c == "float32" and a != "float64"))
@@ -86,15 +86,16 @@ def _matrices(a: Array) -> Matrices | None:
 
 
 def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
-    """Returns the matrices of a factor, broadcast to the leading axes `lead`; copies them if it
-    must."""
+    """Returns the matrices of a factor, broadcast to the leading axes `lead`; copies them only if
+    their memory order requires it."""
     xp = xp_of(a)
     matrices = _matrices(xp.broadcast_to(a, (*lead, *a.shape[-2:])))
     return matrices or _read(xp.ascontiguousarray(a), lead)
 
 
 def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
-    """Multiplies matrices, with one cuBLAS call for all at a constant distance."""
+    """Multiplies stacks of matrices; one cuBLAS call takes all matrices that are at a constant
+    distance."""
     xp = xp_of(c.array)
     blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]
@@ -122,7 +123,8 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
 
 
 def _gemm(xp: Any, stream: Any, handle: int) -> Callable[..., object]:
-    """cuBLAS's function, as CuPy calls it; past CuPy while the stream captures a graph."""
+    """Returns cuBLAS's GEMM as CuPy calls it; while the stream captures a graph, cuBLAS's own
+    function."""
     if not stream.is_capturing():
         gemm: Callable[..., object] = xp.cuda.cublas.gemmStridedBatchedEx
         return gemm
@@ -138,7 +140,7 @@ def _gemm(xp: Any, stream: Any, handle: int) -> Callable[..., object]:
 
 @lru_cache(maxsize=1)
 def _library(xp: Any) -> Any:
-    """cuBLAS itself, which CuPy's module has loaded."""
+    """Returns the cuBLAS library that CuPy has loaded."""
     library: Any = ctypes.CDLL(xp.cuda.cublas.__file__)
     library.cublasGemmStridedBatchedEx.argtypes = _ARGUMENTS
     return library
@@ -154,8 +156,8 @@ def _batches(
 ) -> tuple[tuple[int, ...], Iterator[list[int]]]:
     """Splits a stack of matrices into calls: returns ((count, distance in each array...), offsets).
 
-    All calls have the count and distances of the longest run at a constant distance; `offsets`
-    yields where each call begins in each array.
+    All calls have the count and distances of the longest run at a constant distance. `offsets`
+    yields, for each call, its first offset in each array.
     """
     axes = list[tuple[int, ...]]()
     for n, *distances in zip(lead, *strides, strict=True):

@@ -1,4 +1,4 @@
-"""Attention by cuDNN (SDPA) on 16-bit arrays of CuPy: no scores are in memory.
+"""Attention by cuDNN (SDPA) on 16-bit arrays of CuPy; scores are not stored in memory.
 
     N  samples      T  queries      D  elements of a query and a key
     K  key heads    S  keys         E  elements of a value
@@ -8,7 +8,7 @@
 
     lse (N, K, G, T)     float32: the logarithm of the sum of e^score of each query
 
-Arrays are read and written in place, by their strides. The backward pass is the deterministic one.
+Arrays are read and written in place, by their strides. The backward pass is deterministic.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class HeadRows(NamedTuple):
 class SdpaGraph(NamedTuple):
     """The description of a graph of attention, forward or backward.
 
-    q, k, v, y, lse    are read; a forward pass writes the last two
-    gradients          of y, q, k and v, in this order; empty for a forward pass
+    q, k, v, y, lse    the arrays that it reads; a forward pass writes y and lse
+    gradients          the gradients of y, q, k and v, in this order; empty for a forward pass
     """
 
     q: HeadRows
@@ -86,15 +86,16 @@ class SdpaGraph(NamedTuple):
 def attention(
     q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
 ) -> Any:
-    """Writes y and the contiguous lse; returns NotImplemented if cuDNN has no engine for these
-    arrays."""
+    """Computes attention: writes y and lse, which is contiguous. Returns NotImplemented if cuDNN
+    has no engine for these arrays."""
     return _carried_out((q, k, v, y, lse), (), scale, causal)
 
 
 def gradients(
     arrays: Sequence[Array], scale: float, causal: bool, derivatives: Sequence[Array]
 ) -> Any:
-    """Writes dq, dk and dv of `derivatives` (dy, dq, dk, dv), from `arrays` (q, k, v, y, lse).
+    """Computes the gradients of attention: writes dq, dk and dv of `derivatives` (dy, dq, dk, dv),
+    from `arrays` (q, k, v, y, lse).
 
     Returns NotImplemented if cuDNN has no engine for these arrays.
     """
@@ -120,9 +121,9 @@ def _carried_out(
 
 
 def _fits(arrays: Sequence[Array]) -> bool:
-    """True if the arrays share a 16-bit dtype, and are laid out in memory as cuDNN reads them.
+    """True if the arrays share a 16-bit dtype, and have a memory layout that cuDNN reads.
 
-    A single query, as in decoding, is left to products: each number of keys would be another graph.
+    False for a single query, as in decoding: each number of keys would need another graph.
     """
     q = arrays[0]
     return (

@@ -23,5 +23,5 @@ def allows_tf32(xp: Any) -> bool:
 
 
 def set_up(config: Any, on: Backend) -> None:
-    """Allows TF32 if the options of a run say so."""
+    """Allows TF32 if a run has the option --tf32, and forbids it otherwise."""
     allow_tf32(on, config.tf32)

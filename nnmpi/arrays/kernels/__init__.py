@@ -1,5 +1,5 @@
-"""Kernels: functions of arrays, and what all of them use (vjps, the progress hook, sums of
-columns)."""
+"""Kernels: functions of arrays. This file has what all of them use: types of vjps, the progress
+hook, sums of columns."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -13,26 +13,29 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.native.table import Out, kernel
 
 Vjp = Callable[[Any, Array | None], Array]
-"""`vjp(g, out)`: computes the gradient of one argument from the gradient `g` of the op's value.
+"""A function vjp(g, out): computes the gradient of one argument from the gradient `g` of the op's
+value.
 
 `out` is None, or an array for the result: a vjp that can write there does so and returns it, any
 other vjp returns another array. A vjp does not change `g`.
 """
 
 Prepare = Callable[[Array, Sequence[bool]], Any]
-"""`prepare(g, needs)`: computes what the vjps share; each vjp then gets this instead of `g`.
+"""A function prepare(g, needs): computes what the vjps share; each vjp then gets its result instead
+of `g`.
 
 `needs` marks the arguments whose gradients will be computed. `prepare` changes nothing, since a
 backward pass in two halves calls it twice, with needs that have no argument in common. So it may
-send messages only for one argument, as BatchNorm's sums over ranks are for x: then one half sends
-them, the same one on every rank.
+send messages for one argument only, as BatchNorm does for x (sums over ranks): then exactly one
+half sends them, the same one on every rank.
 """
 
 
 class Result(NamedTuple):
-    """The value of an op, its vjps in the order of its arguments, and what they share.
+    """The value of an op, its vjps in the order of its arguments, and the `prepare` that they
+    share.
 
-    is_view   True if the value may lie in the memory of the first argument
+    is_view   True if the value may share memory with the first argument
     """
 
     value: Array
@@ -43,7 +46,7 @@ class Result(NamedTuple):
 
 @lru_cache
 def shared_vjps(n: int) -> tuple[Vjp, ...]:
-    """Returns the vjps of n arguments whose gradients `prepare` computes together."""
+    """Returns vjps of n arguments that pick their gradients from the result of `prepare`."""
     return tuple(lambda gradients, out, k=k: gradients[k] for k in range(n))
 
 
@@ -53,14 +56,14 @@ progress_hook: ContextVar[Callable[[], object]] = ContextVar(
 """A function that long computations call every few milliseconds, so that messages progress
 meanwhile.
 
-MPI moves no messages while a rank computes. Whoever has some in flight sets the hook. It is called
-between the layers of a Sequential, and in backward passes between nodes and between the chunks of a
-kernel. A context variable, since ranks may be threads.
+MPI moves no messages while a rank computes. Code that has messages in flight sets the hook. It is
+called between the layers of a Sequential, and in backward passes between nodes and between the
+chunks of a kernel. It is a context variable, since ranks may be threads.
 """
 
 
 def float_type(x: Array) -> Any:
-    """Returns the dtype of x if it is a float, and float32 for integers and booleans."""
+    """Returns the dtype of x if it is a float, otherwise float32."""
     return np.dtype(np.float32) if x.dtype.kind in "biu" else x.dtype
 
 

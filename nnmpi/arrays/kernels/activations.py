@@ -1,4 +1,4 @@
-"""Activations and their gradients, in one pass over arrays that share any memory layout.
+"""Activations and their gradients, in one pass over arrays of any memory layout, which all share.
 
 y = f(x)        one array is kept for the gradient: y itself, or the slope f'(x)
 dx = g f'(x)
@@ -18,7 +18,8 @@ def floats_like(x: Array) -> Array:
 
 
 def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
-    """Makes an op whose gradient is computed from its value; both loops get `options`."""
+    """Makes the Result of an op whose gradient is computed from its value; both loops get
+    `options`."""
     y = floats_like(a)
     loop(a, y, *options)
 
@@ -52,7 +53,8 @@ def tanh_gradient_loop(g: Array, y: Array, dx: Out) -> None:
 
 @kernel
 def sigmoid_loop(x: Array, y: Out) -> None:
-    """1 / (1 + e**-x), from e**-|x|: no overflow, and small values keep their digits."""
+    """Writes y = 1 / (1 + e**-x). It uses e**-|x|, which cannot overflow; small values keep their
+    digits."""
     xp = xp_of(x)
     e = xp.exp(-xp.absolute(x))
     xp.maximum(e, (x >= 0).astype(e.dtype), out=y)  # e**-|x| is at most 1
@@ -81,13 +83,14 @@ def silu_loop(x: Array, slope: Out, y: Out) -> None:
 
 
 NEAR_0 = 2.0**-10
-"""Below it the sigmoid of x is 1/2 + x/4 to 2e-11, and with - x^3/48 to 2e-18."""
+"""For |x| below this, the sigmoid of x is 1/2 + x/4 with an error of 2e-11, and 1/2 + x/4 - x^3/48
+with an error of 2e-18."""
 
 
 @kernel
 def silu_gradient_loop(g: Array, x: Array, y: Array, dx: Out) -> None:
-    """Writes dx = g s (1 + x (1 - s)), with s = sigmoid(x), which y = silu(x) = x s tells without
-    another exponential, except near 0."""
+    """Writes dx = g s (1 + x (1 - s)), with s = sigmoid(x). s is y / x, where y = silu(x) = x s,
+    which saves an exponential; near x = 0 it is a polynomial."""
     xp = xp_of(x)
     is_near = xp.absolute(x) < NEAR_0
     series = 0.5 + x * (0.25 - x * x / 48)
@@ -112,7 +115,7 @@ _CHEBYSHEV = (
 
 
 def erfc(x: Array) -> Array:
-    """Computes 1 - erf(x) to rounding, in plain array arithmetic: NumPy has no erfc."""
+    """Computes 1 - erf(x) up to rounding with array operations, since NumPy has no erfc."""
     xp = xp_of(x)
     z = xp.absolute(x)
     t = 1 / (1 + z * 0.5)

@@ -1,4 +1,4 @@
-"""Attention: softmax(scale q k^T + mask) v, for some rows of scores at a time.
+"""Attention: softmax(scale q k^T + mask) v, computed for some rows of scores at a time.
 
     N  samples      T  queries      D  elements of a query and a key
     K  key heads    S  keys         E  elements of a value
@@ -8,14 +8,14 @@
 
     lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
-Scores, lse and sums have the dtype of sums of q, k, v, y and their gradients, and results are
-rounded once. On a device cuDNN computes where it can (`cuda/sdpa.py`), without scores in memory;
+Scores, lse and sums have the `sums` dtype (`dtypes.py`) for q, k, v, y and their gradients; results
+are rounded once. On a device cuDNN computes if it can (`cuda/sdpa.py`), without scores in memory;
 elsewhere on a device factors of products are rounded to the dtype of q, as cuDNN rounds them.
 
-The scores of some queries with all keys that they see stay in cache from the first product to the
-second one. The backward pass computes them again from lse, so memory is linear in T and S. Which
-queries are taken together depends on T and S alone: cutting samples or heads among ranks changes no
-bit. `join` combines attention to some keys with attention to others.
+The scores of some queries, with all keys that they see, stay in cache between the two products. The
+backward pass computes them again from lse, so memory is linear in T and S. Which queries are taken
+together depends on T and S alone, so cutting samples or heads among ranks changes no bit. `join`
+combines attention to some keys with attention to others.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,11 +39,12 @@ from nnmpi.arrays.meta.log import call_log
 from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
 
 FEWEST_ROWS = 64
-"""The least number of queries whose scores are computed at once: fewer make slow products."""
+"""The smallest number of queries whose scores are computed at once: with fewer, products are
+slow."""
 
 MOST_ROWS = 64
-"""The largest number of queries at once in causal attention: scores with later keys are wasted
-work."""
+"""The largest number of queries at once in causal attention: their scores with later keys are
+wasted work."""
 
 CALL_ROWS = 256
 """The number of queries of a tile on the host.
@@ -53,7 +54,7 @@ A loop takes some of them at a time, and messages progress between tiles.
 
 
 class Tile(NamedTuple):
-    """Some samples and key heads, and some queries with the keys that they see, which are the first
+    """Some samples and key heads, some queries, and the keys that they see, which are the first
     ones."""
 
     samples: slice
@@ -63,24 +64,26 @@ class Tile(NamedTuple):
 
 
 class Keep(Protocol):
-    """Returns the factors of dropout for the probabilities of a tile.
+    """A function of a tile that returns the dropout factors of its probabilities.
 
-    Each is a NamedTuple, so that a recorded call shows the arrays that it reads.
+    Implementations are NamedTuples, so that a recorded call shows the arrays that they read.
     """
 
     def __call__(self, tile: Tile, /) -> Array: ...
 
 
 KeepOf = Callable[[Array, Array], Keep]
-"""Makes a `Keep` for queries and keys at these positions of whole sequences."""
+"""A function that makes a `Keep`, given the positions of queries and of keys in whole sequences."""
 
 
 class Scores(NamedTuple):
-    """How scores are made of products, and probabilities of scores.
+    """How scores are computed from products q k^T, and probabilities from scores.
 
-    mask     broadcast to (N, K, G, T, S): bool, true where a query sees a key, or added to scores
+    scale    the factor of the products
+    mask     broadcast to (N, K, G, T, S): bool, true if a query sees a key; or numbers that are
+             added to the scores
     causal   True if query i sees keys 0 to i only
-    keep     the factors of dropout of probabilities, for each tile
+    keep     gives the dropout factors of probabilities, for each tile
     """
 
     scale: float
@@ -98,7 +101,7 @@ class Scores(NamedTuple):
         """Returns the arguments of the loops for a tile: (scale, first, mask, keep).
 
         Query i of the tile sees keys 0 to first + i, or all keys if first is -1; `keep` takes tiles
-        within this one.
+        whose indices are relative to this one.
         """
         samples, heads, queries, keys = tile
         mask = self.mask
@@ -109,7 +112,7 @@ class Scores(NamedTuple):
 
 
 class _KeepWithin(NamedTuple):
-    """Makes the dropout factors of parts of the queries of a tile."""
+    """Gives the dropout factors of parts of a tile, by indices relative to the tile."""
 
     keep: Keep
     tile: Tile
@@ -149,8 +152,8 @@ def attention_gradients(
 ) -> None:
     """Computes the gradients of attention: writes dq, dk and dv from the gradient dy of y.
 
-    Where y and lse come from more keys than k has (see `join`), these are the parts of the
-    gradients that go through k and v; this does not work with a mask.
+    If y and lse include more keys than k has (see `join`), these are the parts of the gradients
+    that belong to the keys in k; this does not work with a mask.
     """
     progress, (T, S) = progress_hook.get(), (q.shape[3], k.shape[2])
     for d in (dq, dk, dv) if not T or not S else ():
@@ -182,7 +185,8 @@ def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
 
 
 def _zeros(d: Array) -> Array:
-    """Returns where the gradient d is added up: d itself, or a float32 array if d has 16 bits."""
+    """Returns zeros to which the gradient d is added: d itself, or a float32 array if d has 16
+    bits."""
     types = types_of(d.dtype)
     if types.is_mixed:
         return xp_of(d).zeros(d.shape, types.sums)
@@ -191,7 +195,7 @@ def _zeros(d: Array) -> Array:
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
-    """Combines attention to two sets of keys: changes y and lse to those of both sets together.
+    """Combines attention to two sets of keys: changes y and lse to those of the union of both sets.
 
     At least one of the sets must not be empty.
     """
@@ -214,7 +218,7 @@ def attention_loop(
     mask: Array | None,
     keep: Keep | None,
 ) -> None:
-    """Writes y and lse of a tile; `scale`, `first`, `mask` and `keep` are those of `Scores.of`."""
+    """Writes y and lse of a tile; see `Scores.of` for `scale`, `first`, `mask` and `keep`."""
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
@@ -269,7 +273,7 @@ def attention_gradient_loop(
 
 
 def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
-    """Yields the tiles, those of a head in the order of queries; none if there are no keys."""
+    """Yields tiles, those of each head in the order of queries; none if there are no keys."""
     (N, K, G, T, _), S = q.shape, k.shape[2]
     rows_at_once = _rows(q, S, causal)
     rows = max(rows_at_once, min(T, CALL_ROWS)) if of(q).is_host else rows_at_once
@@ -289,8 +293,8 @@ def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
 
 
 def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
-    """Yields parts of a tile, each with as many queries as have scores in cache, and the keys they
-    see."""
+    """Yields parts of a tile: as many queries as have scores that fit in cache, and the keys that
+    they see."""
     (n, h, _, T, _), S = q.shape, k.shape[2]
     rows = _rows(q, S, first >= 0)
     for t in range(0, T, rows):
@@ -306,7 +310,8 @@ def _rows(q: Array, S: int, causal: bool) -> int:
 
 
 def _room(q: Array) -> int:
-    """Returns the number of scores that fit in cache, with their gradients and what BLAS packs."""
+    """Returns the number of scores that fit in cache, together with their gradients and the copies
+    that BLAS packs."""
     return of(q).chunk_bytes // (4 * int(types_of(q.dtype).sums.itemsize))
 
 
@@ -325,8 +330,8 @@ def _scores(
 ) -> tuple[Array, Array | None, int]:
     """Computes the scores of some queries, (n, h, G, rows, keys), with the mask.
 
-    Returns (scores, which of them the mask lets through or None, later): row i must still hide keys
-    after later + i, unless it is -1.
+    Returns (scores, boolean array of the scores that the mask keeps, or None; later): the caller
+    must still hide the keys after later + i from row i, unless later is -1.
     """
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
     later = first + rows.start if first >= 0 else -1

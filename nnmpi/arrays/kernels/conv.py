@@ -1,5 +1,5 @@
-"""Convolution by im2col, or by a method of an add-on or of the device, in chunks of images, with
-the epilogue in cache.
+"""Convolution by im2col, or by a method of an add-on or of the device, in chunks of images. The
+epilogue (bias, ReLU, pooling) of a chunk is computed while it is in cache.
 
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
@@ -34,8 +34,8 @@ from nnmpi.arrays.native.table import device_kernels
 CONVOLUTIONS = tuple(dict.fromkeys(("auto", *addons.table("convolutions"), "im2col")))
 """The values of `--convolution`.
 
-Where the algorithm does not apply or is slower, im2col is used instead, and on a GPU cuDNN, if it
-is installed, except with "im2col".
+If the algorithm does not apply or is slower, im2col is used instead; on a GPU cuDNN is used, if it
+is installed, except for "im2col".
 """
 
 
@@ -59,10 +59,10 @@ class ConvShape(NamedTuple):
 
 
 class ConvMethod(Protocol):
-    """A method for a convolution of x by w, in chunks of images.
+    """A method to compute a convolution of x by w, in chunks of images.
 
     kept      arrays that the backward pass of a chunk needs
-    adds_db   whether it adds to the gradient of b, rather than to overwrite it
+    adds_db   True if it adds to the gradient of b, False if it overwrites it
     """
 
     x: Array
@@ -87,7 +87,7 @@ class ConvMethod(Protocol):
         """Prepares a backward pass."""
 
     def release(self) -> None:
-        """Frees memory behind a pass."""
+        """Frees memory that is not needed after a pass."""
 
 
 @cache
@@ -107,7 +107,8 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """Chooses a method of core for any device, and the images per chunk."""
+    """Chooses among Depthwise, Direct and Im2col, which work on any device; returns the method and
+    the images per chunk."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
     h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
@@ -121,13 +122,15 @@ def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
 
 
 def images_per_chunk(N: int, bytes_per_image: int, budget: int) -> int:
-    """Images per chunk within the budget, with chunks of about equal size."""
+    """Returns the number of images per chunk that fits the budget, so that chunks have about equal
+    sizes."""
     most = max(1, min(N, budget // max(bytes_per_image, 1)))
     return -(-N // -(-N // most)) if N else 1
 
 
 def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
-    """x (N, C, H, W) and w (O, C / groups, kh, kw): logical shapes over channels-last memory."""
+    """Computes a convolution of x (N, C, H, W) by w (O, C / groups, kh, kw): logical shapes, whose
+    memory is channels-last."""
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)

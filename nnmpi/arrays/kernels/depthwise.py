@@ -19,9 +19,10 @@ Term = tuple[tuple[int, int], Array, Array]
 
 
 def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slice]:
-    """Returns the inputs that one weight meets along an axis, and the outputs that they add to.
+    """Returns, for one weight and along an axis, the inputs that it multiplies and the outputs to
+    which the products are added.
 
-    Output p reads input p * step + offset; those outside of the image are left out.
+    Output p reads input p * step + offset; inputs outside of the image are left out.
     """
     first = max(0, -(offset // step))
     end = max(first, min(outputs, (inputs - 1 - offset) // step + 1))
@@ -30,8 +31,8 @@ def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slic
 
 
 def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
-    """Yields, for each element of the kernel, its index, the pixels of x that it weights, and those
-    of z that they add to."""
+    """Yields, for each element of the kernel: its index, the pixels of x that it multiplies, and
+    the pixels of z to which the products are added."""
     top, left, down, right, dh, dw = steps
     for i in range(w.shape[0]):
         rows, h = _met(x.shape[1], z.shape[1], i * dh - top, down)
@@ -41,7 +42,7 @@ def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
 
 
 def _rows(w: Array, z: Array) -> Array:
-    """Repeats each weight over a row of outputs, since operations on single pixels are slow."""
+    """Repeats each weight over a row of outputs, since NumPy is slow on single pixels."""
     kh, kw, C = w.shape
     xp = xp_of(w)
     return xp.ascontiguousarray(xp.broadcast_to(w[:, :, None], (kh, kw, z.shape[2], C)))
@@ -114,10 +115,10 @@ class Depthwise(Im2col):
         return self.xp.moveaxis(w.reshape(kh, kw, C, O // C), -1, 0)
 
     def _parts(self, n: int, z: Array) -> Iterator[tuple[int, Array, tuple[int, ...]]]:
-        """Yields (m, outputs in z (T, O) of n images for multiple m of the channels, (n, h, w, C),
-        and the numbers of the loops).
+        """Yields (m, outputs, numbers) for multiple m of the channels: its outputs (n, h, w, C) in
+        z (T, O) of n images, and the integer arguments of the loops.
 
-        Each place in a pooling window is a part of its own.
+        With pooling, each position in a window is a separate part.
         """
         C, (rows, columns) = self.x.shape[3], self.windows
         z = z.reshape(self.f, self.f, n, *self.covers, C, z.shape[1] // C)

@@ -20,7 +20,8 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def empty_places(y: Array) -> Array:
-    """Allocates the places of the largest elements of the pooling windows whose maxima are y."""
+    """Allocates the places (0 to 3) of the largest elements in the pooling windows whose maxima are
+    y."""
     return xp_of(y).empty(y.shape, "uint8")
 
 
@@ -51,14 +52,16 @@ class Gradients(NamedTuple):
 
 
 class RowConstants(NamedTuple):
-    """A bias and the zeros of ReLU, each repeated over a row of the image (w * O), or None."""
+    """Arrays for `bias_relu`: the bias and the zeros of ReLU, each repeated over a row of the image
+    (w * O); None if there is no bias or no ReLU."""
 
     bias: Array | None
     zero: Array | None
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """Makes the arrays for `bias_relu`; whole rows on the host, where single pixels are slow."""
+    """Makes the arrays for `bias_relu`: on the host for whole rows, since NumPy is slow on single
+    pixels."""
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     if b is None or w == 1:
@@ -69,9 +72,9 @@ def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConsta
 
 
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
-    """Returns a read-only array of one value, which is cached on a device.
+    """Returns a read-only array of one value; on a device it is cached.
 
-    On the host it is made anew: a cached one would keep alive the arena that it was allocated in.
+    On the host it is made anew: a cached one would keep its arena of memory alive.
     """
     if not hasattr(xp, "cuda"):
         return xp.full(shape, value, dtype)
@@ -118,8 +121,8 @@ def outputs(
 ) -> None:
     """Writes a convolution's outputs y (n, h, w, O) from raw outputs z: pool, crop, bias, ReLU.
 
-    If `largest` is given, z is (2, 2, ...), pooling windows first, and else has the order of
-    images. `covers` is the height and width that the tiles z cover, after pooling.
+    With `largest`, z is (2, 2, ...), pooling windows first; otherwise z has the axes of images.
+    `covers` is the height and width that the tiles z cover, after pooling.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
@@ -167,7 +170,7 @@ def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) 
 
 
 def _grown(a: Array, shape: tuple[int, ...]) -> Array:
-    """Returns a (..., h, w, O) with zeros after its last rows and columns, in this shape."""
+    """Pads a (..., h, w, O) to this shape, with zeros after its last rows and columns."""
     grown = xp_of(a).zeros(shape, a.dtype)
     grown[..., : a.shape[-3], : a.shape[-2], :] = a
     return grown

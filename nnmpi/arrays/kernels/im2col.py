@@ -5,14 +5,13 @@
 
 with T = f * f * n * h * w outputs, f = 2 if pooling follows and else 1: output (f*i + a, f*j + b)
 is at [a, b, image, i, j], so that a pooling window is the same place in four planes. Narrow columns
-are kept for the backward pass, wide ones are gathered again: that is faster than reading them back
+are kept for the backward pass. Wide ones are gathered again, which is faster than reading them back
 from memory.
 
 Groups are a leading axis of columns, weights and outputs (C is then the number of channels of one
-group), and there is one GEMM for each group, which writes its outputs among those of the others:
-memory is (T, O) in any case.
+group). There is one GEMM for each group; all write to one array of outputs (T, O).
 
-Columns have the dtype of images; products are added up in the dtype of sums.
+Columns have the dtype of images; products are added up in the `sums` dtype (`dtypes.py`).
 """
 
 from functools import partial
@@ -143,14 +142,14 @@ class Im2col:
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
-        """Allocates the outputs (T, O) of n images, and returns them with their view by pooling
+        """Allocates the outputs (T, O) of n images; returns them, and a view of them by pooling
         windows."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
 
     def new_dw(self) -> Array:
-        """Returns zeros that `backward` adds the gradient of w to."""
+        """Returns zeros, to which `backward` adds the gradient of w."""
         return self.xp.zeros_like(self.w, self.sums)
 
     def finish_dw(self, dw: Array) -> Array:
@@ -161,7 +160,7 @@ class Im2col:
         """Does nothing: part of the interface of convolution methods."""
 
     def release(self) -> None:
-        """Frees images whose columns are kept, after the last chunk of a pass."""
+        """Frees the images whose columns are kept, after the last chunk of a pass."""
         if self.kept:
             self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
             self.padded = self._zeros(0, self.x.dtype)
@@ -207,7 +206,8 @@ class Im2col:
             gather_loop(self._overlap_add(w, dz, len(dx[s])), dx[s])
 
     def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
-        """Adds the gradient of every column, dz @ w.T, to the pixels that it was gathered from."""
+        """Returns the gradient of n padded images: computes that of the columns, dz @ w.T, and adds
+        each column's to the pixels from which it was gathered."""
         padded = self._zeros(n, self.sums)
         places = self._places(padded)
         outputs, kernel = places.shape[1:6], places.shape[6:]

@@ -1,4 +1,4 @@
-"""Products of matrices, several at a time, and linear layers.
+"""Matrix products, also of stacks of matrices, and linear layers.
 
 x (n, K)    w (O, K)    b (O) or None    y (n, O)
 """
@@ -17,8 +17,7 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 @kernel
 def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
-    """Writes C[g] = A[g] @ B[g] for each g, or adds to C if `adds`; C may have the dtype of
-    sums."""
+    """Writes C[g] = A[g] @ B[g] for each g, or adds to C if `adds`; C may have the `sums` dtype."""
     if adds:
         C += xp_of(A).matmul(A, B)
     else:
@@ -26,7 +25,8 @@ def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
 
 
 def dot(a: Array, b: Array, out: Array) -> None:
-    """Writes out = a @ b of two matrices, with sums in the dtype of the policy (`types_of`)."""
+    """Writes out = a @ b of two matrices, with sums in the `sums` dtype of their type
+    (`types_of`)."""
     if of(a).is_host:
         xp_of(a).dot(a, b, out=out)
     else:
@@ -36,7 +36,7 @@ def dot(a: Array, b: Array, out: Array) -> None:
 def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
     """Computes a @ b of matrices or stacks of matrices, in `dtype`, by default that of a.
 
-    On a device products of 16-bit factors are added up in the dtype of sums.
+    On a device products of 16-bit factors are added up in float32.
     """
     xp = xp_of(a)
     if min(a.ndim, b.ndim) < 2 or of(a).is_host or a.dtype != b.dtype:
@@ -49,22 +49,21 @@ def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
 
 
 LARGEST = 1 << 18
-"""Up to this many multiplications the compiled loops beat BLAS everywhere (native/linear.c)."""
+"""Up to this number of multiplications the compiled loops are faster than BLAS on every processor
+(native/linear.c)."""
 
 AVX512 = {"dw": range(1, sys.maxsize), "dx": range(64, sys.maxsize)}
 OWN_PRODUCTS = {
     "avx2": {"dw": range(1, 129), "dx": range(0)},
     **dict.fromkeys(("avx512", "avx512bf16", "amx"), AVX512),
 }
-"""The instruction sets whose compiled loops beat OpenBLAS on one thread for larger products, too.
-
-That holds for outputs, and for gradients with these numbers of rows (`benchmarks/gemm.py`).
-"""
+"""Instruction sets whose compiled loops are faster than OpenBLAS on one thread for larger products
+too: for outputs, and for gradients with these numbers of rows (`benchmarks/gemm.py`)."""
 
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
-    """Writes a linear layer's y = x @ w.T + b, then ReLU if `relu`, by the fastest way for its
-    size."""
+    """Writes a linear layer's y = x @ w.T + b, and takes ReLU of it if `relu`, by the fastest code
+    for the size."""
     linear_outputs(x, w, b, y, relu, prefers_compiled(len(x), *w.shape))
 
 
@@ -73,7 +72,7 @@ def gradients(
 ) -> None:
     """Writes the gradients dx, dw and db of a linear layer, from the gradient g of y before ReLU.
 
-    Each may be None, and is computed by the fastest way for its size. Without dw, x may be None.
+    Each may be None, and is computed by the fastest code for its size. Without dw, x may be None.
     """
     if prefers_compiled(len(g), *w.shape):
         rows = OWN_PRODUCTS[native.INSTRUCTIONS]

@@ -1,8 +1,8 @@
 """Normalisation: statistics, values and gradients, each in one pass over memory.
 
 BatchNorm and InstanceNorm take x (N, P, C): N samples of P positions with C channels, and
-statistics of each sample and channel, (N, C); BatchNorm has one sample. LayerNorm and RMSNorm take
-x (M, K): M rows, each with statistics of its own.
+statistics (N, C) for each sample and channel; BatchNorm counts as one sample. LayerNorm and RMSNorm
+take x (M, K): M rows, each with its own statistics.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def _sum(x: Array) -> Array:
-    """Sums x (N, P, C) over positions, in the dtype of sums."""
+    """Sums x (N, P, C) over positions, in the `sums` dtype (`dtypes.py`)."""
     sums = types_of(x.dtype).sums
     # a device would round the factors of a product to TF32, where that is allowed
     if sums != x.dtype or not of(x).is_host:
@@ -120,7 +120,7 @@ def batch_norm_gradient_loop(
 ) -> None:
     """Writes the gradient of x (1, P, C) for BatchNorm over n elements a channel.
 
-    `sums` (2, C) are the sums of g and of g (x - mean) over the n elements, of all ranks if they
+    `sums` (2, C) are the sums of g and of g (x - mean) over the n elements; over all ranks if they
     share statistics.
     """
     of_g, of_x = sums
@@ -129,7 +129,8 @@ def batch_norm_gradient_loop(
 
 
 def _of_groups(a: Array, groups: int) -> Array:
-    """The mean of a (N, C) over each group of channels, repeated for each channel of the group."""
+    """Returns the mean of a (N, C) over each group of channels, repeated for each channel of the
+    group."""
     each = a.shape[1] // groups
     shared = a.reshape(len(a), groups, each).mean(axis=2)
     return xp_of(a).repeat(shared, each, axis=1)
@@ -183,8 +184,8 @@ def group_norm_gradient_loop(
     dot: Out,
     dx: Out | None,
 ) -> None:
-    """Writes the gradient of x for GroupNorm, unless dx is None, and for each sample and channel
-    the sums over positions that the gradients of w and b need.
+    """Writes the gradient of x for GroupNorm, unless dx is None. Also writes, for each sample and
+    channel, two sums over positions that the gradients of w and b need.
 
     y      the value of SiLU, if it follows: then g is the gradient of y
     total  the sum of the gradient g of the normalised values
@@ -206,7 +207,8 @@ def group_norm_gradient_loop(
 def track_loop(
     mean: InOut, var: InOut, batches: InOut, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> None:
-    """Updates running statistics: they move by `share` towards those of a batch of n elements."""
+    """Updates running statistics: moves them by the fraction `share` towards those of a batch of n
+    elements."""
     batches += 1
     for running, new in ((mean, batch_mean), (var, m2 / (n - 1))):
         running *= 1 - share

@@ -17,11 +17,8 @@ _2X2 = (Window(2, 2), Window(2, 2))
 def _padded(
     xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Windows
 ) -> tuple[Array, list[Array]]:
-    """Makes padded images (N, H, W, C) of one value; returns a view without the padding, and
-    windows.
-
-    There is one view (N, h, w, C) for each element of the window: that element in all windows.
-    """
+    """Makes padded images (N, H, W, C) filled with `value`. Returns a view without the padding, and
+    for each element of the window a view (N, h, w, C): that element in all windows."""
     (n, H, W, C), (rows, columns) = shape, w
     padded = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
     down, right = rows.stride * rows.outputs(H), columns.stride * columns.outputs(W)
@@ -82,7 +79,7 @@ def max_pool2d_indices(x: Array, windows: Windows) -> Array:
 
 
 def _max_pool_2x2(x: Array) -> Result:
-    """Pools 2x2 windows with stride 2 of x (N, H, W, C), with the kernel of fused convolutions."""
+    """Pools 2x2 windows with stride 2 of x (N, H, W, C), by the pooling kernel of convolutions."""
     xp, shape, dtype = xp_of(x), x.shape, x.dtype
     n, H, W, C = shape
     h, w = H // 2, W // 2
@@ -104,8 +101,8 @@ def _max_pool_2x2(x: Array) -> Result:
 
 @widened
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
-    """Computes the mean of each window of x (N, C, H, W): its sum over the number of pixels it
-    counts."""
+    """Computes the mean of each window of x (N, C, H, W): the sum over the number of pixels that
+    count."""
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     shape = xl.shape
     shares = _shares(x, windows, count_include_pad)
@@ -127,7 +124,7 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 
 
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
-    """Returns 1 / (number of pixels that each window counts): (h, w, 1), or one number if all are
+    """Returns 1 / (number of pixels that count in each window): (h, w, 1), or one number if all are
     equal."""
     rows, columns = (
         _counts(window, size, count_include_pad)
@@ -140,8 +137,8 @@ def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | floa
 
 
 def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
-    """Returns how many pixels each output averages along an axis; never pixels after the
-    padding."""
+    """Returns the number of inputs that each output averages along an axis. Positions beyond the
+    padding never count."""
     padding = window.before
     start = np.arange(window.outputs(size)) * window.stride - padding
     stop = np.minimum(start + window.kernel, size + padding)

@@ -1,12 +1,13 @@
-"""The dtypes and the memory order that ops compute in: the policy for everything that is no kernel.
+"""The dtypes and the memory order in which ops compute: the policy for all ops that are not
+kernels.
 
     cast, added, subtracted, multiplied, summed, averaged   arithmetic of arrays of any float dtype
     by_float32, elementwise                                 call a function of arrays
     promoted, all_promoted, floating                        PyTorch's types of results
     widened, widened_on_device, ...                         decorate an op, with its gradients
 
-16-bit arrays are computed with in float32, and results are rounded once. ml_dtypes takes 8 ns to
-add or multiply a bfloat16 element, so on the host kernels do that.
+Ops compute 16-bit arrays in float32, and round results once. NumPy takes 8 ns to add or multiply a
+bfloat16 element (ml_dtypes), so on the host kernels do it.
 """
 
 import operator
@@ -37,7 +38,8 @@ def cast_loop(x: Array, y: Out) -> None:
 
 @partial(kernel, composed=True)
 def round_loop(x: Array, y: Out) -> None:
-    """Copies x to y like `cast_loop`, for 16-bit rows that are apart in memory."""
+    """Copies x to y as `cast_loop` does, for 16-bit arrays whose rows are not adjacent in
+    memory."""
     y[...] = x
 
 
@@ -45,7 +47,7 @@ def round_loop(x: Array, y: Out) -> None:
 def merge_loop(masters: InOut, values: Array) -> None:
     """Replaces masters by `values` wherever a value is not the rounding of its master.
 
-    Such a value was changed by someone else than the optimizer.
+    Such a value was not written by the optimizer, but for example by the user.
     """
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
@@ -79,7 +81,8 @@ def cast(a: Array, dtype: Any) -> Array:
 
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
-    """Computes op(a, b), by a kernel if both are 16-bit NumPy arrays of one dtype and one shape."""
+    """Computes op(a, b); by a kernel, if both are 16-bit NumPy arrays of one dtype and one
+    shape."""
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
         return elementwise(op, a, b)
     y = np.empty_like(a)
@@ -98,9 +101,10 @@ multiplied = partial(_of_two, multiply_loop, operator.mul)
 
 
 def by_float32(op: Callable[..., Array], *args: Any) -> Array:
-    """Computes op(*args) in float32 and rounds it, if all arrays have the same 16-bit dtype.
+    """Computes op(*args) in float32 and rounds the result, if all arrays have the same 16-bit
+    dtype.
 
-    Otherwise op is called as it is.
+    Otherwise op is called with the arrays as they are.
     """
     dtype = next((a.dtype for a in args if in_16_bits(a)), None)
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
@@ -112,7 +116,7 @@ def by_float32(op: Callable[..., Array], *args: Any) -> Array:
 
 
 def elementwise(op: Callable[..., Array], *args: Any) -> Array:
-    """Computes an elementwise op(*args) both `by_float32` and `in_layout`."""
+    """Computes an elementwise op(*args) with the rules of `by_float32` and of `in_layout`."""
     return by_float32(partial(in_layout, op), *args)
 
 
@@ -144,7 +148,7 @@ def _reduced(name: str, a: Array, axis: Any, keepdims: bool) -> Array:
 
 
 def float32_on_host(a: Array) -> Array:
-    """Returns a float32 copy of a 16-bit NumPy array; other arrays as they are."""
+    """Returns a float32 copy of a 16-bit NumPy array; other arrays are returned unchanged."""
     return cast(a, np.float32) if on_host_in_16_bits(a) else a
 
 
@@ -154,8 +158,8 @@ def on_device_in_16_bits(array: Any) -> bool:
 
 
 def as_type_of(value: Any, like: Any) -> Any:
-    """Returns a Python number as an array of the dtype of `like`, if that has 16 bits; else
-    `value`."""
+    """Converts a Python number to an array of the dtype of `like`, if that has 16 bits; otherwise
+    returns `value`."""
     if not hasattr(value, "dtype") and in_16_bits(like):
         return xp_of(like).asarray(value, like.dtype)
     return value
@@ -170,11 +174,12 @@ def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Converts two operands, arrays or Python numbers, so that an op on them has PyTorch's type.
+    """Converts two operands, arrays or Python numbers, so that an op on them has PyTorch's result
+    type.
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
-    only to another category: a float makes float32 of integers. Types that are 16-bit floats both
-    are left to the op.
+    only to another category: a float makes float32 of integers. If both types are 16-bit floats,
+    the op handles them.
     """
     x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
     if x is None or y is None:
@@ -189,7 +194,7 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def all_promoted(arrays: Sequence[Array]) -> Sequence[Array]:
-    """Converts arrays to one type, in which they can be joined."""
+    """Converts arrays to one dtype, so that they can be concatenated."""
     dtypes = [a.dtype for a in arrays]
     if dtypes.count(dtypes[0]) == len(dtypes):
         return arrays
@@ -198,13 +203,13 @@ def all_promoted(arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def floating(a: Any) -> Any:
-    """Converts integers and booleans to float32; floats and Python numbers stay as they are."""
+    """Converts integers and booleans to float32; returns floats and Python numbers unchanged."""
     dtype = getattr(a, "dtype", None)
     return a if dtype is None or is_float(dtype) else cast(a, np.dtype(np.float32))
 
 
 def sortable(a: Array) -> Array:
-    """Returns a bfloat16 array in float32, others as they are: CuPy cannot argsort or argmax
+    """Returns a bfloat16 array as float32, other arrays unchanged: CuPy cannot argsort or argmax
     bfloat16."""
     return cast(a, "float32") if a.dtype.name == "bfloat16" else a
 
@@ -215,7 +220,7 @@ Op = Callable[..., Result]
 
 
 def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
-    """Makes a decorator of ops, which computes in float32 if `which(arrays)` is true."""
+    """Makes a decorator of ops: the op is computed in float32 if `which(arrays)` is true."""
 
     def decorated(op: Op) -> Op:
         @wraps(op)
@@ -230,19 +235,20 @@ def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
 
 
 widened = _widening(lambda arrays: any(map(in_16_bits, arrays)))
-"""Decorates an op that would overflow in 16 bits on any backend, as it squares or sums."""
+"""Decorates an op that squares or sums, and so would overflow in 16 bits: computed in float32 on
+any backend."""
 
 widened_on_device = _widening(lambda arrays: any(map(on_device_in_16_bits, arrays)))
-"""Decorates an op that needs float32 on devices only, since its kernels on the host widen
-themselves."""
+"""Decorates an op that is computed in float32 on devices only, since its kernels on the host
+compute in float32 anyway."""
 
 widened_beside_numbers = _widening(
     lambda arrays: (
         not all(hasattr(a, "dtype") for a in arrays) and any(map(on_host_in_16_bits, arrays))
     )
 )
-"""Decorates an op that needs float32 on the host beside a Python number, so that it is rounded
-once."""
+"""Decorates an op that is computed in float32 on the host if one operand is a Python number, so
+that the result is rounded once."""
 
 
 widened_products = _widening(
@@ -251,15 +257,16 @@ widened_products = _widening(
         or (any(a.ndim == 1 for a in arrays) and any(map(in_16_bits, arrays)))
     )
 )
-"""Decorates a product: float32 on the host, and for vectors, which CuPy adds up in 16 bits."""
+"""Decorates a matrix product: computed in float32 on the host; on a device only with vectors, which
+CuPy adds up in 16 bits."""
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """Computes an op on float32 copies of 16-bit arrays, which are kept if the backward pass reads
-    them.
+    """Computes an op on float32 copies of 16-bit arrays. The copies are kept if the backward pass
+    reads them.
 
-    The value and the gradients have the dtype of the first 16-bit array; Python numbers stay as
-    they are.
+    The value and the gradients have the dtype of the first 16-bit array; Python numbers are passed
+    unchanged.
     """
     dtype = next(a.dtype for a in arrays if in_16_bits(a))
     result = op(*(cast(a, np.float32) if in_16_bits(a) else a for a in arrays))
@@ -281,8 +288,8 @@ def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
 def in_layout(op: Callable[..., Array], *args: Any) -> Array:
     """Computes an elementwise op(*args) in the memory layout of its largest argument.
 
-    NumPy keeps this layout. CuPy's ufuncs return C order, so they are given transposed views.
-    Gradients of tables (of embeddings) have no layout: they add themselves.
+    NumPy keeps this layout. CuPy's ufuncs return C order, so they get transposed views. Sparse
+    gradients of embedding tables have no layout: they define addition themselves.
     """
     arrays = [a for a in args if not isinstance(a, Number)]
     on_device = [hasattr(a, "strides") and not isinstance(a, np.ndarray) for a in arrays]
@@ -296,7 +303,7 @@ def in_layout(op: Callable[..., Array], *args: Any) -> Array:
 
 
 def concatenated(arrays: Sequence[Array], axis: int) -> Array:
-    """Joins arrays along an axis, in the memory layout of the largest one."""
+    """Concatenates arrays along an axis, in the memory layout of the largest one."""
     first = max(arrays, key=lambda a: a.size)
     xp = xp_of(first)
     if isinstance(first, np.ndarray) or first.flags.c_contiguous:
@@ -312,8 +319,8 @@ def _orders(a: Array) -> tuple[list[int], list[int]]:
 
 
 def _transposed(a: Any, order: list[int]) -> Any:
-    """Returns a view with the axes in this order, after leading axes of length 1 if it has fewer
-    axes."""
+    """Returns a view with the axes in this order; if it has fewer axes, leading axes of length 1
+    are added."""
     if getattr(a, "ndim", 0) == 0:
         return a
     return a.reshape((1,) * (len(order) - a.ndim) + a.shape).transpose(order)

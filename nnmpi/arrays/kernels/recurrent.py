@@ -1,13 +1,13 @@
-"""One step of recurrent layers, forward and backward: everything except the products of matrices.
+"""One step of recurrent layers, forward and backward: everything except matrix products.
 
-For n sequences and H hidden elements, whose gates are side by side in a row, in PyTorch's order:
+For n sequences and H hidden elements; a row has the gates next to each other, in PyTorch's order:
 
     z (n, G H)    x W_ih^T + b_ih of this step; overwritten by the gates
-    u (n, G H)    h W_hh^T + b_hh of the state before
-    h, c (n, H)   the states before; overwritten by those after the step
+    u (n, G H)    h W_hh^T + b_hh of the previous state
+    h, c (n, H)   the previous states; overwritten by those after the step
 
     dh, dc (n, H) gradients of the states after the step; overwritten by the part of the gradients
-                  of the states before that does not go through u
+                  of the previous states that does not go through u
     d (n, G H)    the gradient of z before it was overwritten; also of u, except for GRU (see e)
     e (n, G H)    GRU: the gradient of u
 """
@@ -24,7 +24,7 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def _gates(z: Array, count: int) -> tuple[Array, ...]:
-    """Returns the columns of each gate: views."""
+    """Returns the columns of each gate, as views."""
     H = z.shape[1] // count
     return tuple(z[:, k * H : (k + 1) * H] for k in range(count))
 

@@ -1,4 +1,4 @@
-"""Operations on rows given by integers: the mask of dropout, the gradient of an embedding."""
+"""Operations on rows selected by integers: the mask of dropout, the gradient of an embedding."""
 
 from functools import partial
 
@@ -38,8 +38,8 @@ def embedding_gradient_loop(g: Array, index: Array, dw: InOut) -> None:
 
 
 def add_rows(to: Array, index: Array, g: Array) -> None:
-    """Adds rows of g to to[index] with the same bits in each run; on a device in float32 at
-    least."""
+    """Adds row i of g to to[index[i]]; each run gives the same bits. On a device sums are at least
+    in float32."""
     xp = xp_of(to)
     if isinstance(to, np.ndarray):
         xp.add.at(to, index, g)

@@ -22,7 +22,8 @@ def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
 def scores_gradient_loop(
     s: InOut, dp: InOut, lse: Array, delta: Array, scale: float, later: int
 ) -> None:
-    """Replaces scores s by probabilities p, and their gradients dp by those of the scores.
+    """Overwrites scores s by probabilities p, and dp, the gradients of p, by the gradients of the
+    scores.
 
     dp = scale p (dp - delta)     with p as in `probabilities_loop`
     """
@@ -34,7 +35,8 @@ def scores_gradient_loop(
 
 
 def softmax_backward(p: Array, dp: Array, delta: Array, scale: float) -> None:
-    """Replaces dp, the gradient of probabilities p, by scale p (dp - delta), that of the scores."""
+    """Overwrites dp, the gradient of probabilities p, by that of the scores: scale p (dp -
+    delta)."""
     dp -= delta[..., None]
     dp *= p
     dp *= scale

@@ -44,8 +44,8 @@ NARROW = 32
 def like_scores(z: Array) -> Array:
     """Allocates the probabilities of `cross_entropy_loop`, in the shape (n, C) of z.
 
-    Up to `NARROW` classes it is a transpose: batches are longer than rows, and array operations are
-    fastest with a long last axis.
+    Up to `NARROW` classes it is the transpose of an array (C, n): a batch is longer than a row, and
+    NumPy is fastest with a long last axis.
     """
     xp, (n, C), dtype = xp_of(z), z.shape, float_type(z)
     return xp.empty((C, n), dtype).T if C <= NARROW else xp.empty((n, C), dtype)
@@ -56,7 +56,7 @@ def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out,
     """Writes p = softmax(z) of scores z (n, C), and the loss -log(p) at the labels (n,).
 
     loss  the loss of each row, (n,), or `scale` times their sum, ()
-    at    where in the memory of p the labels are, (n,)
+    at    the indices of the labels' elements in the memory of p, (n,)
     """
     xp, (n, C) = xp_of(z), z.shape
     at[...] = labels
@@ -78,7 +78,8 @@ def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out,
 
 @kernel
 def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Out) -> None:
-    """Writes dz = (p - 1 at the labels) (g scale), with g of each row or one for all."""
+    """Writes dz = (p - 1 at the labels) (g scale), where g has a value for each row, or one for
+    all."""
     dz[...] = p
     d = dz.T if p.shape[1] <= NARROW and p.flags.f_contiguous else dz
     d.reshape(-1)[at] -= 1
@@ -105,7 +106,8 @@ def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Ou
 
 @kernel
 def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
-    """Writes dz = (softmax(z) - 1 at the labels) (g scale), with g of each row or one for all."""
+    """Writes dz = (softmax(z) - 1 at the labels) (g scale), where g has a value for each row, or
+    one for all."""
     xp = xp_of(z)
     xp.exp(z - sums[0][:, None] - sums[1][:, None], out=dz)
     dz[xp.arange(len(at)), at] -= 1

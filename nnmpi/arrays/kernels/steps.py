@@ -8,14 +8,14 @@ Adam keeps M = m / (1 - beta1) and V = v / (1 - beta2), which saves two passes i
 
 Rules:
 
-- Each element of p depends only on the elements at its own place. So a rank that updates a part
-  (ZeRO, memory of a node) gets the bits of the whole; a norm over p belongs in Update.
+- Each element of p depends only on the elements with its index. So a rank that updates a part
+  (ZeRO, memory of a node) gets the same bits as for the whole; a norm over p belongs in Update.
 - The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
   equal bits. If you change one, change all three (`tests/kernels/`).
 - Gradients are not changed: users read them after the step, and `--verify` compares them.
 - `values` of a step are p rounded to 16 bits, or None: they are merged into p before the step, as
   `merge_loop` does, and written after it. Gradients, of any dtype, are multiplied by `factor`: a
-  number, or what the device has decided (`decide_loop`), which may also leave the step out.
+  number, or an array that the device has computed (`decide_loop`), which may also skip the step.
 - M and V depend on the betas. When these change, `Optimizer._convert_state` converts M and V.
 """
 
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 17  # of one array: the five arrays of Adam then fit in the 
 
 
 class AdamStep(NamedTuple):
-    """The options and the number t of one Adam step; `decoupled` is AdamW's weight decay."""
+    """The options and the step number t of one Adam step; `decoupled` is AdamW's weight decay."""
 
     lr: float
     beta1: float
@@ -61,20 +61,20 @@ class RmsPropStep(NamedTuple):
 
 
 BLOCK_OF_SQUARES = 8192
-"""The number of elements whose squares one dot product adds; over 10,000 OpenBLAS starts
-threads."""
+"""The number of elements whose squares one dot product adds up; for more than 10,000 OpenBLAS
+starts threads."""
 
 
 class MixedStep(NamedTuple):
-    """The mixed-precision part of a step: the 16-bit values of the masters p, and a gradient
-    factor."""
+    """The mixed-precision part of a step: the 16-bit values of the masters p, and a factor of the
+    gradients."""
 
     values: Array | None = None
     factor: float | Array = 1.0
 
     @property
     def is_empty(self) -> bool:
-        """True if there are no 16-bit values and gradients are used as they are."""
+        """True if there are no 16-bit values and the factor of the gradients is 1."""
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def part(self, part: slice) -> "MixedStep":
@@ -90,8 +90,8 @@ def _chunks(
 ) -> Iterator[tuple[Array, ...]]:
     """Yields chunks of the arrays, each with scratch arrays of its size; gradients come as copies.
 
-    The second array is the gradient. If the device decides to leave the step out, changed arrays
-    are restored at the end.
+    The second array is the gradient. If the device decides to skip the step, the changed arrays are
+    restored at the end.
     """
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
@@ -160,7 +160,8 @@ def adam_loop(
     shrink: float,
     factor: float,
 ) -> None:
-    """Computes the step of `adam`: p *= shrink, then g + decay * p takes the place of g."""
+    """Computes the step of `adam`: p *= shrink, then the update with g + decay * p in place of
+    g."""
     xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
     for P, G, m, v, top, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if shrink != 1:
@@ -182,7 +183,7 @@ def adam_loop(
 
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
-    """Makes one step of SGD on p; without momentum `velocity` is not touched, and may be None."""
+    """Makes one step of SGD on p; without momentum `velocity` is not used, and may be None."""
     used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct = c.nesterov or not c.momentum
@@ -203,8 +204,8 @@ def sgd_loop(
     direct: bool,
     factor: float,
 ) -> None:
-    """Computes the step of `sgd`: p -= lr g, if `direct`, and p -= rate velocity, if there is
-    one."""
+    """Computes the step of `sgd`: p -= lr g if `direct`, and p -= rate velocity if that is not
+    None."""
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
     for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if decay:
@@ -229,7 +230,7 @@ def rmsprop(
     c: RmsPropStep,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
+    """Makes one step of RMSprop on p; without momentum `velocity` is not used, and may be None.
 
     squares = alpha squares + (1 - alpha) g^2
     mean    = alpha mean + (1 - alpha) g          if not None; mean^2 is subtracted from squares

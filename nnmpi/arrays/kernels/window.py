@@ -1,4 +1,4 @@
-"""Window: which inputs along one axis each output of a convolution or a pooling reads."""
+"""Window: the inputs that each output of a convolution or a pooling reads, along one axis."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,7 +26,7 @@ class Window(NamedTuple):
 
     @property
     def span(self) -> int:
-        """The inputs from the first to the last that an output reads, gaps included."""
+        """The number of inputs from the first to the last that an output reads, including gaps."""
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, size: int) -> int:
@@ -50,7 +50,8 @@ class Window(NamedTuple):
     def ceiled(self, size: int) -> "Window":
         """Returns this window with the padding that `ceil_mode` adds after the last input.
 
-        The last output may read padding, if it begins within the inputs or the padding before them.
+        The last output may read padding, but must begin in the inputs or in the padding before
+        them.
         """
         outputs = -(-(size + self.before + self.after - self.span) // self.stride) + 1
         # as in PyTorch, no window begins in the padding after the inputs
@@ -67,7 +68,8 @@ Windows = tuple[Window, Window]
 def windows(kernel: Size, stride: Size, padding: Size | str = 0, dilation: Size = 1) -> Windows:
     """Makes the windows of a kernel; `padding` is "same", "valid", or the padding on both sides.
 
-    "same" gives as many outputs as inputs; an odd amount has one more after the last input.
+    "same" gives as many outputs as inputs at stride 1; an odd amount of padding has one more after
+    the last input.
     """
     given = padding if isinstance(padding, str) else pair(padding)
     return _windows(pair(kernel), pair(stride), given, pair(dilation))
@@ -87,7 +89,7 @@ def _windows(kernel: Pair, stride: Pair, padding: Pair | str, dilation: Pair) ->
 
 
 def pair(size: Size) -> Pair:
-    """Returns (rows, columns) of one number or two."""
+    """Returns (rows, columns) from one number or two."""
     if isinstance(size, Sequence):
         rows, columns = size
         return rows, columns

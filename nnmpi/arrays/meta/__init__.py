@@ -4,11 +4,11 @@
     y = np.exp(x) @ w        each function makes an array without data at once
 
 Views are NumPy's own: all these arrays lie at addresses that are never read, so strides, bases and
-sizes are those of real arrays. A function that makes a new array is carried out on small examples,
-whose axes have length 2 at most. The result of the examples tells the dtype and the order of axes
-in memory, and a rule (`shapes.py`) tells the shape.
+sizes are those of real arrays. A function that makes a new array is called on small examples, whose
+axes have length 2 at most. The result gives the dtype and the order of axes in memory, and a rule
+(`shapes.py`) gives the shape.
 
-Whatever asks for values raises NumbersReadError: a branch, `item`, a function without a rule.
+Operations that need values raise NumbersReadError: a branch, `item`, a function without a rule.
 """
 
 from nnmpi.arrays.meta.array import MetaArray as MetaArray

@@ -20,7 +20,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 RULES: dict[Any, Callable[..., Any]] = {}
-"""How NumPy's functions compute on arrays without data, beside those in OF_METHODS."""
+"""By NumPy function, how it computes on arrays without data; see also OF_METHODS."""
 
 OF_METHODS = frozenset(
     {
@@ -33,7 +33,7 @@ OF_METHODS = frozenset(
         *(np.atleast_1d, np.atleast_2d, np.broadcast_arrays, np.iscomplexobj),
     }
 )
-"""NumPy functions that need no rule: NumPy composes them of methods and of functions with rules."""
+"""NumPy functions without a rule, since they only call methods and functions with rules."""
 
 
 class MetaArray(np.ndarray):
@@ -81,7 +81,7 @@ class MetaArray(np.ndarray):
     # ---- new arrays
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
-        """Returns a view where NumPy makes one, else a new array."""
+        """Returns a view if NumPy would, otherwise a new array."""
         try:
             return super().reshape(*shape, order=order, copy=False)
         except ValueError:
@@ -94,7 +94,7 @@ class MetaArray(np.ndarray):
             return new
 
     def ravel(self, order: Any = "C") -> Any:
-        """Returns a view where NumPy makes one, else a new array."""
+        """Returns a view if NumPy would, otherwise a new array."""
         return self.reshape(-1)
 
     def flatten(self, order: Any = "C") -> Any:
@@ -106,8 +106,8 @@ class MetaArray(np.ndarray):
         return self.astype(self.dtype, order)
 
     def astype(self, dtype: Any, order: Any = "K", *args: Any, copy: bool = True) -> Any:  # type: ignore[override]
-        """Returns an array in another dtype; the array itself if `copy` is false and the dtype is
-        the same."""
+        """Converts to another dtype; without `copy`, returns the array itself if it has that
+        dtype."""
         if not copy and self.dtype == dtype:
             return self
         new = new_like(self.shape, small(self).astype(dtype, order))
@@ -183,7 +183,8 @@ class MetaArray(np.ndarray):
         return scalar
 
     def _view(self, entries: tuple[Any, ...]) -> Any:
-        """Indexes with slices and integers; without axes left, the result is an array too."""
+        """Indexes with slices and integers; if no axes are left, the result is a 0-d array, not a
+        scalar."""
         return super().__getitem__(entries if ... in entries else (*entries, ...))
 
     def _index(self, index: Sequence[Any]) -> "MetaArray":
@@ -213,7 +214,7 @@ class MetaArray(np.ndarray):
     # ---- what asks for numbers
 
     def _read(self, *args: Any, **options: Any) -> NoReturn:
-        """Raises NumbersReadError: in the place of methods that read values."""
+        """Raises NumbersReadError; replaces the methods that read values."""
         refuse("reading an array")
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = __contains__ = _read
@@ -223,7 +224,7 @@ class MetaArray(np.ndarray):
     __str__ = __format__ = _read
 
     def __repr__(self) -> str:
-        """Tells what the array is, without its values."""
+        """Describes the array without its values."""
         return f"{type(self).__name__}({self.shape}, {self.dtype})"
 
 
@@ -255,6 +256,6 @@ def new_like(shape: Sequence[int], example: Any) -> MetaArray:
 
 
 def logged(new: MetaArray, function: Any, *args: Any, **options: Any) -> MetaArray:
-    """Logs that the result of a function becomes the new array; returns that."""
+    """Logs a call whose result becomes the array `new`; returns `new`."""
     log_call(assign_result, new, function, *args, **options)
     return new

@@ -1,4 +1,4 @@
-"""Functions of arrays without data, and `xp`, the module of these functions, as NumPy is one."""
+"""Functions of arrays without data; `xp` is their module, with NumPy's names."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ def like(array: np.ndarray) -> MetaArray:
 
 
 def copy_of(array: np.ndarray) -> MetaArray:
-    """Makes an array without data that gets the values of an array with data."""
+    """Makes an array without data, and logs that the values of `array` are copied to it."""
     new = like(array)
     log_call(assign, new, array)
     return new
@@ -41,7 +41,8 @@ def is_meta(*values: Any) -> bool:
 
 
 def _register(*functions: Any) -> Callable[[F], F]:
-    """Enters a rule into RULES for these NumPy functions."""
+    """Makes a decorator that enters a function into RULES, as the rule for these NumPy
+    functions."""
 
     def register(rule: F) -> F:
         RULES.update(dict.fromkeys(functions, rule))
@@ -105,7 +106,8 @@ def _ones_like(a: Any, *args: Any, **options: Any) -> Any:
 
 @_register(np.einsum)
 def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
-    """Computes np.einsum of arrays without data; a view if einsum of small examples makes one."""
+    """Computes np.einsum of arrays without data; the result is a view if it would be one with
+    data."""
     terms, arrow, output = equation.partition("->")
     if not arrow or "." in equation:
         refuse(f"numpy.einsum of {equation}")
@@ -178,11 +180,11 @@ class Namespace:
         return new_array([int(n) for n in (shape if np.iterable(shape) else (shape,))], dtype)
 
     def zeros(self, shape: Any, dtype: Any = float) -> MetaArray:
-        """Makes an array without data, for zeros in C order."""
+        """Makes an array without data in C order, in place of zeros."""
         return self.full(shape, 0, dtype)
 
     def ones(self, shape: Any, dtype: Any = float) -> MetaArray:
-        """Makes an array without data, for ones in C order."""
+        """Makes an array without data in C order, in place of ones."""
         return self.full(shape, 1, dtype)
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> MetaArray:
@@ -192,17 +194,18 @@ class Namespace:
         return new
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
-        """Returns a MetaArray itself, or in this dtype; converts anything else by `np.asarray`."""
+        """Converts a MetaArray to this dtype, if one is given; converts anything else by
+        `np.asarray`."""
         if not isinstance(a, MetaArray):
             return np.asarray(a, dtype)
         return a if dtype is None else a.astype(dtype, copy=False)
 
     def array(self, a: Any, dtype: Any = None) -> Any:
-        """Returns a copy, with the data of an array that has data."""
+        """Returns a copy; an array with data keeps its values."""
         return a.astype(dtype or a.dtype) if isinstance(a, MetaArray) else np.array(a, dtype)
 
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
-        """Returns the array in C order; an array with data keeps them."""
+        """Returns the array in C order; an array with data keeps its values."""
         if not isinstance(a, MetaArray):
             return np.ascontiguousarray(a, dtype)
         return self.asarray(a if a.flags.c_contiguous else a.copy(), dtype)

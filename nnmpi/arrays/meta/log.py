@@ -1,8 +1,8 @@
-"""The log of calls on arrays without data: what a computation would do, as calls to make later.
+"""The log of calls on arrays without data: a computation as a list of calls, to be made later.
 
 While `call_log` holds a list, each function that would read or write an array without data appends
-the call that does so. A result that NumPy would allocate stands in the arguments of its call, as an
-array without data; `memory_plan.py` replaces it by memory. Views append nothing.
+a call. An array that NumPy would allocate for the result is an argument of the call, without data;
+`memory_plan.py` replaces it by memory. Views append nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Call(NamedTuple):
-    """A call to make later: function(*args, **options).
+    """A call to be made later: function(*args, **options).
 
     is_check   True if it writes nothing, and raises an error for values that do not fit
     """
@@ -26,11 +26,11 @@ class Call(NamedTuple):
 
 
 class UnlikeError(Exception):
-    """Values are not as they were assumed to be when calls were logged."""
+    """Values differ from those that were assumed when calls were logged."""
 
 
 call_log: ContextVar[list[Call] | None] = ContextVar("call_log", default=None)
-"""The list to which calls on arrays without data are appended; None if they are not logged."""
+"""The list to which calls on arrays without data are appended; None if calls are not logged."""
 
 
 @contextmanager
@@ -57,7 +57,8 @@ def log_check(function: Callable[..., object], *args: Any) -> None:
 
 
 def refused() -> None:
-    """Stands in a log where values were needed that arrays do not have."""
+    """Is logged in place of an operation that needs values, which arrays without data do not
+    have."""
 
 
 def assign(out: Any, value: Any) -> None:
@@ -66,12 +67,12 @@ def assign(out: Any, value: Any) -> None:
 
 
 def assign_result(out: Any, function: Callable[..., Any], /, *args: Any, **options: Any) -> None:
-    """Writes the result of a function that cannot write into given memory itself."""
+    """Writes the result of a function that has no `out` argument."""
     out[...] = function(*args, **options)
 
 
 def arrays_in(value: Any) -> Iterator[np.ndarray]:
-    """Yields the arrays in an argument: itself, or in a tuple, list or dict."""
+    """Yields the arrays in an argument: the argument itself, or arrays in a tuple, list or dict."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple | list):
@@ -82,7 +83,7 @@ def arrays_in(value: Any) -> Iterator[np.ndarray]:
 
 
 def touched_bytes(calls: Iterable[Call]) -> int:
-    """The bytes of the arrays that calls read and write; arrays filled with a number do not count,
-    as the system makes most of them."""
+    """Returns the bytes of the arrays that calls read and write. Arrays filled with a number do not
+    count, since the system provides most of them (as zeros)."""
     moving = (c for c in calls if c.function is not assign or isinstance(c.args[1], np.ndarray))
     return sum(a.nbytes for call in moving for a in arrays_in((call.args, call.options)))

@@ -1,4 +1,4 @@
-"""Memory for logged calls: each new array gets a place in one arena, planned by its first and last
+"""Plans memory for logged calls: gives each new array a place in one arena, by its first and last
 use.
 
     calls   0 1 2 3 4
@@ -22,20 +22,21 @@ from nnmpi.arrays.meta.log import Call, arrays_in
 from nnmpi.arrays.meta.shapes import axis_order, owner, refuse
 
 ALIGN = 64
-"""Each array starts at a multiple of this many bytes: a cache line."""
+"""Each array starts at a multiple of this many bytes, which is a cache line."""
 
 PAGE = 4096
 """An arena starts at a multiple of this many bytes."""
 
 EFFORT = 200_000
-"""The number of pairs of arrays that are compared for a plan."""
+"""The approximate number of pairs of arrays to compare when a plan is made."""
 
 ENOUGH = 1 << 18
-"""A plan is good enough if it needs at most so many bytes more than are alive at once."""
+"""A plan is good enough if it needs at most this many bytes more than are in use at once."""
 
 
 class Lifetime(NamedTuple):
-    """An array without data that owns its memory, and the first and the last call that use it."""
+    """An array without data that owns its memory, and the numbers of the first and the last call
+    that use it."""
 
     array: Any
     first: int
@@ -48,12 +49,12 @@ class Lifetime(NamedTuple):
 
     @property
     def room(self) -> int:
-        """The bytes of the array, up to the next aligned one."""
+        """The bytes of the array, rounded up to a multiple of ALIGN."""
         return -(-self.nbytes // ALIGN) * ALIGN
 
 
 class MemoryPlan(NamedTuple):
-    """Where in an arena of `size` bytes arrays lie: the offsets by the ids of the arrays."""
+    """The places of arrays in an arena of `size` bytes: their offsets, by the ids of the arrays."""
 
     offsets: Mapping[int, int]
     size: int
@@ -64,8 +65,8 @@ def lifetimes(
     uses: Iterable[tuple[Any, int]] = (),
     of: type[np.ndarray] = MetaArray,
 ) -> dict[int, Lifetime]:
-    """The lifetimes of all arrays of a type in calls, by id; `uses` are further uses, each with
-    the number of a call."""
+    """Returns the lifetimes of all arrays of the type `of` in calls, by the id of the array that
+    owns the memory. `uses` are further uses, as (array, number of a call)."""
     found = dict[int, Lifetime]()
     in_calls = ((a, k) for k, c in enumerate(calls) for a in arrays_in((c.args, c.options)))
     of_calls = ((a, k) for a, k in in_calls if isinstance(a, of))
@@ -82,7 +83,8 @@ def most_alive(
     stop: float = math.inf,
     size: Callable[[Lifetime], int] = attrgetter("room"),
 ) -> int:
-    """The most bytes of arrays that are alive at once in calls `start` to `stop` - 1."""
+    """Returns the most bytes of arrays that are in use at the same time, in calls `start` to `stop`
+    - 1."""
     changes = Counter[float]()
     for a in arrays:
         if a.first < stop and a.last >= start:
@@ -102,8 +104,8 @@ class _Placed(NamedTuple):
 
 
 def _placed(order: Iterable[Lifetime], fixed: Iterable[_Placed]) -> list[_Placed]:
-    """Places arrays in order, each at the lowest offset that is free while it lives; returns all,
-    with those that are there already, by their starts."""
+    """Places arrays in order, each at the lowest offset that is free during its lifetime. Returns
+    these and the `fixed` places, sorted by their starts."""
     arena = sorted(fixed, key=itemgetter(0))
     for new in order:
         offset, room, (_, begins, ends) = 0, new.room, new
@@ -121,8 +123,8 @@ def _size(arena: Iterable[_Placed]) -> int:
 
 
 def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list[_Placed]:
-    """The smallest arena that is found for arrays, in several orders: which one gets its place
-    first. Those that are there already keep their places."""
+    """Places arrays in several orders, and returns the places in the smallest arena; `fixed` places
+    do not change."""
     order = sorted(arrays, key=lambda a: -a.room)
     least = max(_size(fixed), most_alive([*order, *(p.array for p in fixed if p.array)]))
     last = best = _placed(order, fixed)
@@ -138,22 +140,26 @@ def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list
 
 
 def _plan_of(arena: Iterable[_Placed], base: int = 0) -> MemoryPlan:
-    """The plan of the arrays that lie from `base` on."""
+    """Returns the plan of the arrays placed at offset `base` or later, relative to `base`."""
     offsets = {id(p.array.array): p.start - base for p in arena if p.array and p.start >= base}
     return MemoryPlan(offsets, max(_size(arena) - base, 0))
 
 
 def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
-    """The places of arrays in one arena."""
+    """Plans the places of arrays in one arena."""
     return _plan_of(_smallest(arrays))
 
 
 def plan_in_parts(
     arrays: Sequence[Lifetime], starts: Sequence[int], in_flight: int
 ) -> tuple[MemoryPlan, MemoryPlan]:
-    """The places of arrays in two arenas, of calls in parts between which other calls may be made:
-    one that keeps its contents between parts, of which `in_flight` are in use at once, and one
-    scratch arena for arrays that live within one part, and find no place in the first one."""
+    """Plans the places of arrays in two arenas, for calls in parts between which other calls may be
+    made.
+
+    The first arena keeps its contents between parts, so there are `in_flight` copies of it at once.
+    The second one is scratch memory, for arrays that live within one part and find no place in the
+    first.
+    """
     if in_flight == 1:  # nothing is shared, and arrays of both kinds fill each other's gaps
         return plan(arrays), MemoryPlan({}, 0)
     kept, local = list[Lifetime](), list[Lifetime]()
@@ -167,22 +173,23 @@ def plan_in_parts(
 
 
 Places: TypeAlias = Mapping[int, tuple[np.ndarray, int]]
-"""The memory of arrays, by their ids: a buffer of bytes, and where in it an array begins."""
+"""The memory of arrays, by their ids: a buffer of bytes, and the offset of the array in it."""
 
 
 def arena_of(size: int) -> np.ndarray:
-    """Memory for so many bytes, which begins at a page."""
+    """Allocates `size` bytes that begin at a page."""
     memory = np.empty(size + PAGE, np.uint8)
     return memory[-memory.ctypes.data % PAGE :][:size]
 
 
 def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
-    """The places of the arrays of a plan in an arena."""
+    """Returns the places of the arrays of a plan, in the memory `arena`."""
     return {key: (arena, offset) for key, offset in plan.offsets.items()}
 
 
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
-    """The places of arrays without data that stand for given arrays."""
+    """Returns the places of arrays without data that stand for given arrays: the memory of
+    those."""
     return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
 
 
@@ -193,7 +200,7 @@ class Binding:
         self._places = {key: place for some in places for key, place in some.items()}
 
     def array(self, array: Any) -> np.ndarray:
-        """The array with memory that an array without data stands for."""
+        """Returns the view of memory that replaces an array without data."""
         if not array.size:
             return np.empty(array.shape, array.dtype)
         memory = owner(array)
@@ -202,7 +209,7 @@ class Binding:
         return np.ndarray(array.shape, array.dtype, buffer, offset, array.strides)
 
     def argument(self, value: Any) -> Any:
-        """An argument of a call, with memory in the place of arrays without data."""
+        """Returns an argument of a call, with arrays without data replaced by views of memory."""
         if isinstance(value, MetaArray):
             return self.array(value)
         if isinstance(value, dict):
@@ -215,10 +222,10 @@ class Binding:
         return value
 
     def call(self, call: Call) -> Call:
-        """A call on memory."""
+        """Returns a call, with arrays without data replaced by views of memory."""
         return Call(call.function, self.argument(call.args), self.argument(dict(call.options)))
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    """The memory of an array without gaps, as bytes."""
+    """Returns the memory of a gapless array as a flat array of bytes."""
     return array.transpose(axis_order(array)).reshape(-1).view(np.uint8)

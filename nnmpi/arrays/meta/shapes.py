@@ -25,8 +25,7 @@ def shape_of(value: Any) -> Shape:
 
 
 def stand_in(shape: Shape) -> np.ndarray:
-    """Makes an array of this shape that takes one byte, so that NumPy itself can check or refuse
-    it."""
+    """Makes an array of this shape that takes one byte, so that NumPy itself checks the shape."""
     return np.broadcast_to(np.ones((), np.int8), shape)
 
 
@@ -129,7 +128,7 @@ class NumbersReadError(Exception):
 
 
 def refuse(operation: str) -> NoReturn:
-    """Raises NumbersReadError: `operation` needs values."""
+    """Raises NumbersReadError, which says that `operation` needs values."""
     log_call(refused)  # the code that is logged may catch the error
     raise NumbersReadError(f"{operation} needs values, and this array has no data")
 
@@ -137,7 +136,7 @@ def refuse(operation: str) -> NoReturn:
 _filled: ContextVar[Callable[[int], memoryview] | None] = ContextVar("filled", default=None)
 
 MOST_FILLED = 1 << 24
-"""Arrays without data of more bytes are at addresses without memory all the same."""
+"""The largest number of bytes of an array that `addresses_filled_with` gives memory."""
 
 
 def reserve_addresses(bits: int) -> mmap | memoryview:
@@ -156,8 +155,8 @@ def _reserved(bits: int) -> mmap:
 
 @contextmanager
 def addresses_filled_with(byte: int | None) -> Iterator[None]:
-    """A context in which arrays without data are at addresses with memory of such bytes, or without
-    memory: code that reads it unnoticed computes something else than with other bytes."""
+    """A context in which arrays without data lie in memory filled with a byte, or at addresses
+    without memory. Code that reads their values by mistake gives other results for another byte."""
 
     @lru_cache
     def filled(bits: int) -> memoryview:
@@ -171,8 +170,8 @@ def addresses_filled_with(byte: int | None) -> Iterator[None]:
 
 
 def axis_order(array: Any) -> tuple[int, ...]:
-    """Returns the axes of an array by decreasing stride, from which `strides` makes the strides
-    again.
+    """Returns the axes of an array by decreasing stride, which is the argument `order` of
+    `strides`.
 
     Of axes with equal strides, those of length 1 come last.
     """
@@ -195,10 +194,10 @@ def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[
 
 
 def small(value: Any) -> Any:
-    """Returns a small example of an array: its dtype and memory layout, with axes of length 2 at
-    most.
+    """Returns a small example of an array, with its dtype and memory layout and with axes of length
+    2 at most.
 
-    Anything that is not an array is returned as it is.
+    Anything that is not an array is returned unchanged.
     """
     if not isinstance(value, np.ndarray):
         return value

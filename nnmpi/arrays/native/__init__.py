@@ -72,7 +72,8 @@ def kernel(name: str) -> Callable[..., Any] | None:
 
 
 def missing() -> str:
-    """Says where compiled kernels are missing and what to do; "" if they are loaded or disabled."""
+    """Returns a text that says where compiled kernels are missing and what to do; "" if they are
+    loaded or disabled."""
     setting = os.environ.get("NNMPI_NATIVE")
     if _module is not None or setting == "0":
         return ""
@@ -86,8 +87,8 @@ def missing() -> str:
 
 
 def remedy(folder: Path) -> str:
-    """Says how to get compiled kernels for this package, whose kernels are in `folder`: in a
-    checkout, or installed from a wheel."""
+    """Returns a text that says how to get compiled kernels for the package whose kernels are in
+    `folder`, for a checkout or for an installed wheel."""
     has_compiler = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
     project = folder.parents[2]
     if (project / "setup.py").exists():
@@ -106,11 +107,13 @@ COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "baseline": {"bfloat16": (1.2, 1.8), "float16": (1.5, 2.7)},
     "none": {"bfloat16": (1.3, 2.0), "float16": (2.0, 3.6)},
 }
-"""The time of a 16-bit step over that of a float32 step (least, most), where it takes longer."""
+"""By instruction set and dtype: the time of a 16-bit step over that of a float32 step (from, to);
+only those above 1."""
 
 
 def cost_of_halves(dtype: str) -> str:
-    """Says how much longer a step in this dtype takes on the host; "" if it does not."""
+    """Returns a text that says how much longer a 16-bit step takes than one in float32 on the host;
+    "" if it does not."""
     if dtype not in (costs := COST_OF_HALVES.get(INSTRUCTIONS, {})):
         return ""
     by = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"

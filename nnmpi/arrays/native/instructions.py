@@ -19,7 +19,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 
 
 def _of_system() -> dict[str, bool]:
-    """Reads from /proc/cpuinfo the features that NumPy 2.1 does not ask for."""
+    """Returns processor features that NumPy 2.1 does not detect, from /proc/cpuinfo."""
     path = Path("/proc/cpuinfo")
     flags = {*path.read_text(errors="replace").split()} if path.exists() else {""}
     return {"AVX512BF16": "avx512_bf16" in flags, "AMXBF16": "amx_bf16" in flags}

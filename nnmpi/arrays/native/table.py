@@ -1,13 +1,13 @@
-"""The table of kernels: each inner loop by its name, in NumPy, compiled, and for a device.
+"""The table of kernels: each inner loop by its name, in NumPy, compiled in C, and for a device.
 
     @kernel                      an entry of KERNELS: this function, which computes on any backend;
-    def add(a, b, y: Out)        native's of that name for NumPy's arrays, if it was built;
-                                 an add-on's for those of a device, if there is one
+    def add(a, b, y: Out)        the compiled one of that name for NumPy's arrays, if it was built;
+                                 an add-on's for arrays of a device, if there is one
 
-Callers do not know which of them computes. On arrays in 16 bits each entry computes in float32 and
+Callers do not know which of these computes. For 16-bit arrays each entry computes in float32 and
 rounds its results once: compiled kernels do so a block at a time in cache (`native/halves.c`), CUDA
-kernels element by element, and where neither takes the arguments, the function runs on float32
-copies. Annotations say which arrays are copied back, as types do in C. On a device a `narrow` entry
+kernels element by element, and if neither takes the arguments, the function runs on float32 copies.
+The annotations Out and InOut mark the arrays that are copied back. On a device a `narrow` entry
 gets 16-bit arrays as they are.
 """
 
@@ -26,7 +26,7 @@ from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.meta.log import log_call
 
 Out = Annotated[Any, "written"]
-"""An array that a kernel writes completely, and does not read before."""
+"""An array that a kernel overwrites completely, without reading it first."""
 
 InOut = Annotated[Any, "read and written"]
 """An array that a kernel reads and changes."""
@@ -44,9 +44,9 @@ def _mark(annotation: Any) -> Any:
 class DeviceKernels(NamedTuple):
     """Kernels for arrays of a device.
 
-    loops        those of the table, and others that an op looks up, by name; each returns
-                 NotImplemented, having written nothing, for arrays that it is not made for
-    convolution  (x, w, shape): the method of a convolution; None if it has none for these
+    loops        by name, kernels of the table, and others that an op looks up; each returns
+                 NotImplemented, before it writes anything, for arrays that it does not support
+    convolution  (x, w, shape): returns a ConvMethod; None if it has none for these
     """
 
     loops: Mapping[str, Callable[..., Any]] = {}
@@ -71,7 +71,7 @@ class Kernel:
     """A loop over arrays that writes into some of them, in up to three forms: NumPy, C and one for
     the device.
 
-    All arrays of a call are on one backend, which the first one tells.
+    All arrays of a call are on one backend; that of the first array determines the form.
     """
 
     __slots__ = ("compiled", "composed", "marks", "name", "narrow", "reference")
@@ -114,7 +114,7 @@ def _copy(x: Any, y: Any) -> None:
 
 
 def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
-    """Calls a loop on float32 copies of 16-bit arrays, and rounds back those that it writes."""
+    """Calls a loop on float32 copies of 16-bit arrays, and rounds the arrays that it writes."""
     copies: list[tuple[Any, Any]] = []
 
     def widened(value: Any, mark: Any) -> Any:
@@ -138,10 +138,10 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
-    """Enters a loop into the table of kernels, with its compiled form, if there is one.
+    """Adds a loop to the table of kernels, with its compiled form, if there is one.
 
-    composed    the loop, or the kernels that it calls, take 16-bit arrays themselves
-    narrow      on a device the loop takes 16-bit arrays: products and sums are in float32 there
+    composed    the loop, or kernels that it calls, take 16-bit arrays themselves
+    narrow      on a device the loop takes 16-bit arrays: its products and sums are in float32 there
     """
     name = reference.__name__
     KERNELS[name] = entry = Kernel(reference, native.kernel(name), composed, narrow)
