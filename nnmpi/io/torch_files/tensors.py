@@ -47,7 +47,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _remedy(file: Path, state: Any) -> str:
-    """What to do with a file that has more than the state of a model."""
+    """Returns the remedy for a file that has more than the state of a model."""
     if not isinstance(state, dict):
         return "save model.state_dict() in PyTorch"
     states = [key for key, value in state.items() if value and _is_state(value)]

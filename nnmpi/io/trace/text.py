@@ -22,6 +22,6 @@ def times(e: dict[str, Any]) -> str:
             "simulated with these times ": bubble["simulated"],
             "with equal stages ": bubble.get("formula"),
         }
-        shown = [f"{what}{x:.1%}" for what, x in shares.items() if x is not None]
+        shown = [f"{name}{x:.1%}" for name, x in shares.items() if x is not None]
         lines.append(f"bubble {', '.join(shown)}")
     return "\n".join(lines)

@@ -36,8 +36,8 @@ class StepTraffic:
         """Yields the first steps of an epoch, up to and including the last that is counted; none
         if they were counted already."""
         n = len(loader.split.y)
-        whole, is_epoch = min(self._samples, n), self._samples > n
-        if self.sent is not None or whole < self._batch:
+        counted, is_epoch = min(self._samples, n), self._samples > n
+        if self.sent is not None or counted < self._batch:
             return
         earlier = self._so_far() if self._has_begun else None
         self._has_begun = True
@@ -49,8 +49,8 @@ class StepTraffic:
                 after = self._so_far()
                 sent = {axis: sent[axis] + after[axis] - earlier[axis] for axis in sent}
                 samples += result.samples
-                if samples == whole:
-                    self.sent = {axis: sent[axis].over(-(-whole // self._batch)) for axis in sent}
+                if samples == counted:
+                    self.sent = {axis: sent[axis].over(-(-counted // self._batch)) for axis in sent}
             yield result
             if self.sent is not None:
                 return
