@@ -115,8 +115,11 @@ for name in {modules!r}:
     return "python", "-c", tries
 
 
-BY_NAME = ("names", "methods", "tensor_methods", "models", "datasets", "optimizers")
-"""Tables whose keys are what programs name."""
+BY_NAME = (
+    *("names", "methods", "tensor_methods", "models", "datasets", "optimizers"),
+    "state_files",
+)
+"""Tables whose keys are in messages about what is gone."""
 
 
 def names_of(gone: set[str]) -> Iterator[str]:
