@@ -1,6 +1,6 @@
-"""Measures the fastest all-reduce for each message size on this machine; each is timed once.
+"""Measures which all-reduce algorithm is the fastest at each message size on this machine.
 
-Algorithms that a price rules out on any machine are not timed.
+Algorithms whose modelled cost is higher than another's on any machine are not timed.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ LARGE = 1 << 16
 
 
 class TimedComm(Protocol):
-    """The methods of a Comm that measurements use."""
+    """The part of the interface of a Comm that the measurements need."""
 
     size: int
     system: System
@@ -36,33 +36,42 @@ class TimedComm(Protocol):
 
 
 class AlgorithmChoice(NamedTuple):
-    """The name of the fastest algorithm for each of the first entries of SIZES."""
+    """The names of the fastest algorithms, one for each of the sizes SUM_BYTES[:len(names)]."""
 
     names: tuple[str, ...]
 
     def without(self, name: str) -> Self:
-        """This choice with `halving` in place of an algorithm that cannot be used."""
+        """Returns a copy with `halving` in place of algorithm `name`, which cannot be used."""
         return type(self)(tuple("halving" if n == name else n for n in self.names))
 
     def name(self, nbytes: int) -> str:
-        """The fastest algorithm at the measured size that is nearest to `nbytes` on a log scale."""
+        """Returns the fastest algorithm at the measured size nearest to `nbytes` on a log scale."""
         nearest = (nbytes.bit_length() - SUM_BYTES[0].bit_length() + 1) // 2
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
 Cost: TypeAlias = tuple[float, int, int]
-"""Bytes that follow each other, of a buffer of one byte; rounds; messages of a rank, at most."""
+"""Modelled cost of an all-reduce: bytes sent one after another per byte of the buffer, rounds, and
+the most messages that one rank sends."""
 
 
 def rules_out(x: Cost, y: Cost) -> bool:
-    """True if cost x is no larger than y in any way, and has fewer bytes, or fewer messages in as
-    many rounds: on one level, no network makes y faster."""
+    """Returns True if an algorithm of cost x is at least as fast as one of cost y on any flat
+    network.
+
+    None of bytes, rounds and messages is larger in x, and x has fewer bytes, or as many rounds with
+    fewer messages.
+    """
     is_no_larger = all(a <= b for a, b in zip(x, y, strict=True))
     return x != y and is_no_larger and (x[0] < y[0] or x[1] == y[1])
 
 
 def candidates(p: int) -> list[str]:
-    """The names of the all-reduces that no other one rules out; many ranks are priced as fewer."""
+    """Returns the names of the all-reduces worth timing on p ranks: no other costs less on any
+    network.
+
+    From 256 ranks on, costs are computed for p / 2**k ranks, at most 255, to save time.
+    """
     p >>= max(p.bit_length() - 8, 0)
     costs = dict[str, Cost]()
     for name in ALGORITHMS.keys() - NEED_SETUP:
@@ -73,7 +82,11 @@ def candidates(p: int) -> list[str]:
 
 
 def measure_choice(trial: TimedComm) -> AlgorithmChoice:
-    """Times candidates on a trial Comm; collective, with the same result on all ranks."""
+    """Times the candidate all-reduces through the Comm `trial`, and returns the fastest at each
+    size.
+
+    Collective; the result is the same on all ranks.
+    """
     names, fastest = candidates(trial.size), []
     for nbytes in SUM_BYTES:
         array = np.zeros(nbytes // 4, np.float32)
@@ -92,7 +105,10 @@ def measure_choice(trial: TimedComm) -> AlgorithmChoice:
 
 
 def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[float]:
-    """The median seconds of collective calls that are timed in turns, averaged over the ranks."""
+    """Returns the median seconds of each of several collective calls, averaged over the ranks.
+
+    The calls are timed in turns, so that a slow phase of the machine affects all of them.
+    """
     first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
     repeats = min(max(int(SECONDS * len(calls) / max(sum(first), 1e-9)), 5), 30)
     rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]
@@ -100,7 +116,7 @@ def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[floa
 
 
 def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
-    """The seconds of the second of two calls, which finds its memory in the cache."""
+    """Makes a call twice and returns the seconds of the second, whose data is in the CPU cache."""
     call()
     comm.barrier()  # otherwise the time would include waiting for a rank that comes late
     start = comm.system.clock()
@@ -109,7 +125,7 @@ def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
 
 
 def _agreed(comm: TimedComm, seconds: Sequence[float]) -> list[float]:
-    """The mean of each value over the ranks, so that all ranks decide alike."""
+    """Returns each value's mean over the ranks, so that all ranks take the same decision."""
     total = np.array(seconds, float)
     comm.all_reduce(total, "ring")
     return [float(x) / comm.size for x in total]

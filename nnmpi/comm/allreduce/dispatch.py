@@ -1,4 +1,6 @@
-"""All-reduce by name: by an algorithm of `collectives`, the MPI library, or shared memory."""
+"""Selects an all-reduce by name: an algorithm of `collectives`, the MPI library, or shared
+memory.
+"""
 
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -22,7 +24,9 @@ IALLREDUCE_BYTES = 2048  # bytes: up to here MPI_Iallreduce takes about as long 
 
 
 class PreparedSum(NamedTuple):
-    """The cached parts of all-reduces of one length and type: log signature and steps."""
+    """The parts that all-reduces of one length and type share: their entry in the log, and their
+    steps.
+    """
 
     signature: CallSignature
     steps: AllReduce
@@ -44,7 +48,11 @@ class AllReduceDispatch:
         self._custom: dict[str, Algorithm] = {}  # users' algorithms, proved for this many ranks
 
     def prepare(self, signature: CallSignature) -> PreparedSum:
-        """Prepares a sum of flat buffers; `set_up` goes first where `lacks_setup` says so."""
+        """Returns the steps of a sum of flat buffers, whose algorithm and length are in
+        `signature`.
+
+        If `lacks_setup` returns True, `set_up` must be called first.
+        """
         name, n, dtype = signature.algorithm, signature.elements, np.dtype(signature.dtype)
         short = None
         if name == "shared":
@@ -86,14 +94,15 @@ class AllReduceDispatch:
         return self._topology
 
     def reduction(self, n: int, dtype: Any) -> SharedReduction:
-        """Allocates shared memory for sums of n elements; collective."""
+        """Allocates and returns shared memory for sums of n elements; collective."""
         topology = self.topology()
         needed = memory_of_sums(n, np.dtype(dtype), topology.node.size)
         topology.check_memory(needed, "a sum through shared memory", "take another algorithm")
         return SharedReduction(topology, self._interpreter, n, dtype)
 
     def node_transport(self, nbytes: int) -> Transport:
-        """A new transport between the ranks of this node, for memory that they share; collective.
+        """Returns a new transport between the ranks of this node, to allocate shared memory on;
+        collective.
 
         Raises NoRoomError on all ranks unless each node has `nbytes` of shared memory free.
         """
@@ -124,11 +133,11 @@ class AllReduceDispatch:
         return steps if blocks else self._queue.add(steps)
 
     def _agree_and_sum(self, row: Array, starts: bool) -> Steps:
-        """Sums by MPI_Allreduce if no rank merely starts the sum, otherwise by MPI_Iallreduce.
+        """Sums by MPI_Allreduce if all ranks make a blocking call, otherwise by MPI_Iallreduce.
 
-        The blocking call is up to three times as fast, but it does not match the other one, and a
-        rank's other operations stand still in it. So all ranks agree first. Short sums use
-        MPI_Iallreduce anyway, which costs less than agreeing.
+        MPI does not match one with the other, so the ranks agree first. MPI_Allreduce is up to
+        three times as fast, but a rank's pending operations make no progress in it. Short sums
+        always use MPI_Iallreduce, which costs less than the agreement.
         """
         assert self._library is not None
         transport, dtype = self._library, _library_dtype(row.dtype)
@@ -148,17 +157,19 @@ class AllReduceDispatch:
 
 @cache
 def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which the MPI library sums elements of a dtype.
+    """Returns the type in which the MPI library sums elements of `dtype`.
 
-    8- and 16-bit integers are summed as 32-bit ones and cut, which wraps around as NumPy does: MPI
-    libraries with vector instructions saturate.
+    8- and 16-bit integers are summed as 32-bit ones and truncated, which wraps around as in NumPy:
+    MPI libraries with vector instructions saturate instead.
     """
     short = dtype.itemsize <= 2 and dtype.kind in "iu"
     return np.dtype(np.int32) if short else accumulator(dtype)
 
 
 def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
-    """Rounds the length up to a power of two, so that a few reductions serve all buffers."""
+    """Returns n rounded up to a power of two, and the type: a few reductions then serve all
+    buffers.
+    """
     return power_of_two(n), dtype
 
 

@@ -5,13 +5,13 @@ bounds  the element at which each chunk begins, and n at the end
 
 Rules:
 
-- Works interleave at every `yield`. Whatever a work needs across a `yield` must be its own: its
-  scratch memory leaves the pool until the work ends.
-- The order of additions, and of operands, is the same for all ways to carry out a plan, blocking or
-  not: the bits of a sum depend on the algorithm and the ranks alone.
+- Pending operations of a rank ("works") interleave at every `yield`. Memory that a work needs
+  across a `yield` must not be shared: its scratch memory leaves the pool until it ends.
+- The order of additions, and of operands, is the same in blocking and non-blocking calls: the bits
+  of a sum depend on the algorithm and the number of ranks alone.
 - Plans are cached by algorithm, and an algorithm is equal to itself only: a caller that creates a
   new one for each call derives its moves each time (`rooted` is cached for that reason).
-- `exchanges.algorithm_traffic` says how much a plan sends; tests compare both.
+- `exchanges.algorithm_traffic` predicts how much a plan sends; tests compare it with the messages.
 """
 
 from collections import defaultdict
@@ -39,12 +39,16 @@ MOST_PLANS = 1000  # in the cache
 
 
 ROW, SUMS, SCRATCH = range(3)
-"""The buffers of messages: the caller's, sums in a wider type, and memory for what is to be added
-or put in its place later."""
+"""The numbers of the buffers of messages: the caller's buffer (ROW), sums in a wider type (SUMS),
+and memory for received data that is added or moved later (SCRATCH)."""
 
 
 class Message(NamedTuple):
-    """A message of this rank, as bytes of one of its buffers; or of parts of it that are packed."""
+    """A message to or from rank `peer`: a slice of bytes of one of this rank's buffers.
+
+    `buffer` is ROW, SUMS or SCRATCH. If `packed` is given, these slices are concatenated, and
+    `bytes` is a slice of the result.
+    """
 
     peer: int
     buffer: int
@@ -53,7 +57,9 @@ class Message(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The messages of one rank in one round, on all its ports, and what is done with them."""
+    """The messages that one rank sends and receives in one round, and the handling of received
+    data.
+    """
 
     out: tuple[Message, ...]
     into: tuple[Message, ...]
@@ -63,19 +69,20 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All moves of one rank for buffers of one length and type, cut at the same elements.
+    """All moves of one rank for buffers of one length and type, with the same chunk boundaries.
 
     Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 buffers
     it is float32: the rank that sends a complete sum rounds it first, so complete sums travel in 16
-    bits. Narrow sums are kept in the type of the buffer: each addition is made in `adds_dtype`,
-    float32, and rounded. Either way the bits depend on the order of additions alone.
+    bits. With narrow sums, `sums_dtype` is the type of the buffer: each addition is made in
+    `adds_dtype`, float32, and rounded. In both cases the bits depend on the order of additions
+    alone.
     """
 
     moves: tuple[Move, ...]
     dtype: np.dtype[Any]
     sums_dtype: np.dtype[Any]
     adds_dtype: np.dtype[Any]
-    scratch: int  # elements of memory for what arrives and is to be added
+    scratch: int  # elements of memory for received data that is added later
     round: tuple[slice, ...]  # sums to be rounded at the end
 
 
@@ -88,7 +95,11 @@ def make_plan(
     message_limit: int = 1 << 30,
     narrow_sums: bool = False,
 ) -> Plan:
-    """Derives the plan of rank r of p; no message is longer than `message_limit` bytes."""
+    """Returns the plan of rank r of p; no message is longer than `message_limit` bytes.
+
+    `bounds` are the first elements of the chunks, and n. With `narrow_sums`, sums of 16-bit floats
+    are kept in 16 bits.
+    """
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
@@ -128,7 +139,9 @@ def make_plan(
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
-    """Raises ValueError if an algorithm adds to a sum that was complete, and is rounded by then."""
+    """Raises ValueError if step `s` adds to a complete sum, which has already been rounded to 16
+    bits.
+    """
     for message in (*s.sends(len(rounded)), *s.receives(len(rounded))):
         for lo, hi in message:
             if rounded[lo:hi].any():
@@ -140,7 +153,7 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
 
 
 def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice, ...], int, int]:
-    """The bytes of each piece of a message, the first one of all, and their number."""
+    """Returns a message's pieces as slices of bytes, its first byte, and its number of bytes."""
     parts = tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
     return parts, parts[0].start, sum(part.stop - part.start for part in parts)
 
@@ -150,8 +163,11 @@ def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
 
 
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
-    """Yields parts that are not empty, and where they are if they follow each other from `start`
-    on, in units of so many bytes."""
+    """Yields each piece that is not empty, and its place if the pieces are stored one after
+    another.
+
+    `parts` and `start`, the first place, are in bytes; the slices are in units of `unit` bytes.
+    """
     for part in parts:
         end = start + part.stop - part.start
         if end > start:
@@ -160,12 +176,14 @@ def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Sli
 
 
 def _cut(start: int, size: int, most: int) -> list[slice]:
-    """The bytes from `start` on, cut into messages of at most `most`."""
+    """Cuts `size` bytes from `start` on into slices of at most `most` bytes."""
     return [slice(i, min(i + most, start + size)) for i in range(start, start + size, most)]
 
 
 def _round(rounded: NDArray[np.bool_], message: Pieces, bounds: Bounds) -> list[slice]:
-    """The element slices of chunks that are not rounded yet; marks them as rounded."""
+    """Returns the elements of a message's chunks that are not rounded yet; marks the chunks as
+    rounded.
+    """
     due = [c for piece in message for c in range(*piece) if not rounded[c]]
     rounded[due] = True
     return [slice(bounds[c], bounds[c + 1]) for c in due]
@@ -193,13 +211,14 @@ class Interpreter:
         sums: Array | None = None,
         bounds: Bounds | None = None,
     ) -> Steps:
-        """Exchanges and adds a flat buffer as the algorithm says; yields the requests it waits for.
+        """Runs an algorithm on a flat buffer, in place; yields the requests that must be complete
+        to continue.
 
         `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
         Without `bounds`, lengths of chunks differ by at most one.
 
-        In each round the messages of all ports are posted at once. What arrives is added when all
-        are complete, since the rank may be sending the elements to which it adds.
+        In each round the messages of all ports are posted at once. Received data is added when all
+        of them are complete, since the rank may still be sending the elements to which it adds.
         """
         plan = self.plan(algorithm, row.size if bounds is None else bounds, row.dtype)
         return self.carry_out(plan, row, tag, blocks, sums)
@@ -207,8 +226,8 @@ class Interpreter:
     def carry_out(
         self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
     ) -> Steps:
-        """Exchanges and adds a flat buffer by a plan of this rank; yields requests as
-        `steps` does.
+        """Runs a plan of this rank on a flat buffer, in place; arguments and yields are those of
+        `steps`.
         """
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:
@@ -251,7 +270,7 @@ class Interpreter:
         free.append(scratch)
 
     def finish(self, algorithm: Algorithm, row: Array) -> None:
-        """Carries out an algorithm to its end, while no other operation uses this transport."""
+        """Runs an algorithm to its end, while no other operation uses this transport."""
         for needs in self.steps(algorithm, row, tag=0, blocks=True):
             self._transport.wait(needs or ())
 
@@ -260,7 +279,10 @@ class Interpreter:
         self._transport.free()
 
     def plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
-        """The plan of this rank for an algorithm, cached by algorithm, cuts and type."""
+        """Returns this rank's plan for an algorithm, cached by algorithm, cuts and type.
+
+        `cuts` is the length of a buffer to be cut evenly, or the bounds of its chunks.
+        """
         plan = self._plans.get((algorithm, cuts, dtype))
         if plan is None:
             if len(self._plans) == MOST_PLANS:

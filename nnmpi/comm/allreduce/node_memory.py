@@ -1,9 +1,10 @@
 """Sums through memory that the ranks of a node share: nothing is sent.
 
-mine      the values that this rank adds, one segment a rank
+mine      the values that this rank adds: each rank has a segment of shared memory for them
 total     the sum, one array for all; rank i of the node adds up slice i of it
 
-rank 0   mine [a0|b0|c0]──┐ rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
+rank 0   mine [a0|b0|c0]──┐
+rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
 rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
 
 For short arrays each rank adds up everything itself, in the same order: that takes one barrier
@@ -29,13 +30,13 @@ USABLE = 0.9  # share of the free shared memory that a sum may take
 
 
 class NodeTopology(NamedTuple):
-    """The ranks that share memory with this one, and the algorithm that sums over nodes."""
+    """The ranks that share memory with this one, and the algorithm that sums over the nodes."""
 
     node: Transport
     size: int  # of the transport that was split
     ranks: tuple[int, ...]  # of the node, numbered as in that transport
     leader_ring: Algorithm | None  # over the first rank of each node; None on a single node
-    control: Interpreter  # for agreements of the ranks; its ledger is not the run's
+    control: Interpreter  # for agreements of the ranks; not counted in the traffic of the run
 
     @classmethod
     def of(cls, transport: Transport) -> Self:
@@ -73,10 +74,11 @@ class NodeTopology(NamedTuple):
 
 
 class SharedReduction:
-    """Shared memory for sums over the ranks of a node, and over nodes if there are several.
+    """Shared memory for sums over the ranks of a node, and then over the nodes if there are
+    several.
 
-    `mine` holds the values that this rank adds, `total` the sum, one array for all ranks of the
-    node.
+    `mine` holds the values that this rank adds. `total` holds the sum, one array for all ranks of
+    the node.
     """
 
     def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
@@ -120,7 +122,9 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums an array outside shared memory in place; copies only elements that others need."""
+        """Sums `array`, which lies outside shared memory, in place; copies only elements that
+        others add.
+        """
         if self._is_short:
             steps = self._exchange(array, blocks)
         else:
@@ -128,15 +132,17 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int) -> ShortSum | None:
-        """The compiled all-reduce of n elements, or None if they are many or it is not compiled."""
+        """Returns a compiled all-reduce of n elements, or None if n is large or none is
+        compiled.
+        """
         if not self._is_short:
             return None
         return self._window.short_sum(self._turn, *self._half_segments(n))
 
     def _exchange(self, array: Array, blocks: bool) -> Steps:
-        """Sums a short array with one barrier; segments have two halves, used in turns.
+        """Sums a short array with a single barrier: each segment has two halves, used in turns.
 
-        When a half is written again, all ranks have read it: they met for the other half in
+        All ranks have read a half before it is overwritten: the barrier of the other half lies
         between.
         """
         parts = self._half_segments(array.size)[self._turn[0]]
@@ -156,8 +162,9 @@ class SharedReduction:
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """Sums elements start..stop-1; `array`, if given, replaces this rank's `mine` and gets the
-        sum.
+        """Sums elements start..stop-1 of all ranks' `mine` into `total`.
+
+        `array`, if given, is used in place of this rank's `mine`, and receives the sum.
         """
         slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
@@ -178,7 +185,9 @@ class SharedReduction:
             array[...] = self.total[:stop]
 
     def is_viewed(self) -> bool:
-        """Drops `mine` and `total`; returns True if other arrays still view the memory."""
+        """Drops `mine` and `total`; returns True if other arrays are still views of the shared
+        memory.
+        """
         del self._segments, self.mine, self.total, self._sums
         return self._window.is_viewed()
 
@@ -189,21 +198,27 @@ class SharedReduction:
         self._window.free()
 
     def _barrier(self, blocks: bool) -> Any:
-        """A barrier of the node, waited for if `blocks`; all see earlier writes after it."""
+        """Starts a barrier of the node, and waits for it if `blocks`. Earlier writes are visible
+        after it.
+        """
         if not blocks:
             return self._window.ibarrier()
         self._window.barrier()
         return ()
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
-        """Adds up elements lo..hi-1 over the node, always in rank order."""
+        """Adds up elements lo..hi-1 of the arrays `parts`, one of each rank of the node, in rank
+        order.
+        """
         sum_loop(self._sums[lo:hi], *[part[lo:hi] for part in parts])
         if self._rounds:
             self.total[lo:hi] = self._sums[lo:hi]
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
-    """The bytes of p ranks' segments, of the total, and of separate sums in a wider type (or 0)."""
+    """Returns the bytes of p ranks' segments, of the total, and of sums in a wider type (0 if
+    none).
+    """
     total, wider = _pages(n * dtype.itemsize), accumulator(dtype)
     segment = 2 * total if _is_short(n, dtype) else total
     return p * segment, total, _pages(n * wider.itemsize) * (wider is not dtype)

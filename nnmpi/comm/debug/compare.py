@@ -1,7 +1,7 @@
-"""NNMPI_DEBUG=collectives: before each collective, the ranks compare what they are about to call.
+"""Compares the ranks' next calls before each collective, under NNMPI_DEBUG=collectives.
 
-MPI does not compare: two ranks that sum different types, or in a different order, get garbage and
-an exit status of 0.
+MPI does not: two ranks that sum different types, or call collectives in a different order, get
+garbage and an exit status of 0.
 """
 
 import json
@@ -20,11 +20,13 @@ LONGEST_NAME, LONGEST_FILE = 80, 150  # longer ones keep their last characters
 
 
 class MismatchError(RuntimeError):
-    """Ranks do not call the same collective."""
+    """Raised on all ranks when they do not call the same collective."""
 
 
 class CallComparison:
-    """Compares the collectives that the ranks of a communicator call, on a transport of its own."""
+    """Compares the collectives that the ranks of a communicator call, by messages on a new
+    transport.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport.duplicate(Ledger(transport.size))
@@ -61,7 +63,7 @@ def encode(call: LoggedCall) -> bytes:
 
 
 def difference(calls: list[LoggedCall]) -> str:
-    """Describes which ranks call what, smaller groups of ranks first."""
+    """Returns a text that names the ranks that make each call, smaller groups of ranks first."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for r, call in enumerate(calls):
         groups.setdefault(_compared(call), []).append(r)

@@ -1,4 +1,4 @@
-"""Exception hooks: an exception that reaches the top level ends the job, or this rank alone.
+"""Exception hooks: an exception that no code catches ends the job, or this rank alone.
 
 Without them a rank that fails waits in MPI_Finalize for the others, which wait for it.
 """
@@ -29,10 +29,10 @@ INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 
 
 class JobEnd(NamedTuple):
-    """The way a rank ends the job, or itself in a fault-tolerant job.
+    """How a rank ends: with the whole job, or alone in a fault-tolerant job.
 
-    A fault-tolerant job (`mpirun --with-ft ulfm`) continues without the ranks that end by
-    themselves.
+    `end_job` ends all ranks with an exit status. A fault-tolerant job (`mpirun --with-ft ulfm`)
+    continues without a rank that ends alone.
     """
 
     end_job: Callable[[int], None]
@@ -46,7 +46,7 @@ class JobEnd(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """Reports of failures on other ranks, as known to a rank that fails."""
+    """The failures of other ranks that a failing rank knows of."""
 
     is_first: bool = True  # this rank failed first
     others: Mapping[int, str] = {}  # other ranks that failed, and their messages
@@ -55,10 +55,11 @@ class Failures(NamedTuple):
 
 @contextmanager
 def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """A context in which an exception ends this rank; exceptions of the types in `passed`
-    propagate.
+    """Returns a context in which an exception is printed and ends this rank.
 
-    For code that runs before the hooks are installed, or after Python has stopped calling them.
+    Exceptions of the types in `passed` propagate instead. `who` names the rank in the message. The
+    context is for code that runs before the hooks are installed, or after Python stops calling
+    them.
     """
     try:
         yield
@@ -130,19 +131,21 @@ def install(
 
 
 def _print(who: str, text: str) -> None:
-    """Prints the reason why this rank ends, with the rank's name on each line."""
+    """Prints the reason why this rank ends; each line begins with `who`, the rank's name."""
     flush_output()
     print_error("\n".join(f"{who}: {line}" for line in text.rstrip().splitlines()))
 
 
 def _interrupt_ends_process() -> None:
-    """Restores the default action of Ctrl-C, since an exception would only delay the end."""
+    """Lets Ctrl-C end the process at once, since a KeyboardInterrupt would only delay the end."""
     with suppress(ValueError):  # only the main thread may set signal handlers
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
-    """Lines that name the other ranks that failed, with the same message or another one."""
+    """Returns lines on other ranks that failed: those with the same message together, then each
+    other.
+    """
     alike = [r for r in others if others[r] == message]
     lines = [f"{name_ranks(sorted([rank, *alike]))} failed with the same error:\n"] if alike else []
     rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)

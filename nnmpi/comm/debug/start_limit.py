@@ -1,9 +1,9 @@
 """Time limits for the start and the end of MPI, enforced by a second process.
 
-No Python thread runs inside MPI_Init and MPI_Finalize. At the start the second process is a fork of
-the rank. It exits when the start is over, and ends the job if that takes too long or if another
-rank of this host has ended meanwhile: in a fault-tolerant job MPI_Init would wait for that rank for
-ever.
+A second process is needed since no Python thread runs inside MPI_Init and MPI_Finalize. At the
+start it is a fork of the rank. It exits when MPI has started. It ends the job if the start takes
+too long, or if another rank of this host has ended meanwhile: in a fault-tolerant job MPI_Init
+would wait for that rank for ever.
 """
 
 import os
@@ -32,8 +32,8 @@ TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started, or p
 
 @contextmanager
 def limited_start(timeout: float) -> Iterator[None]:
-    """A context that ends this process with a message if its body takes longer than `timeout`
-    seconds.
+    """Returns a context for the start of MPI; if it takes over `timeout` seconds, the job is
+    ended.
     """
     if timeout > threading.TIMEOUT_MAX or "mpi4py.MPI" in sys.modules:  # MPI runs already
         yield
@@ -64,7 +64,10 @@ def limited_start(timeout: float) -> Iterator[None]:
 
 
 def _problem(ends: int, timeout: float, parent: int) -> str:
-    """Waits until the start is over and returns "", or returns the reason to end the job."""
+    """Waits until the start is over and returns "", or returns the reason to end the job.
+
+    `ends` is a pipe that the rank closes when it has started, `parent` the launcher's process.
+    """
     rank, began = rank_of(os.environ), time.monotonic()
     # later for higher ranks: the first rank that ends the job keeps the others from printing
     until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
@@ -97,9 +100,10 @@ if not select.select([0], [], [], limit)[0]:
 
 
 def limit_end(timeout: float) -> None:
-    """Starts a process that ends this one with a message after `timeout` seconds.
+    """Starts a process that ends this rank with a message after `timeout` seconds.
 
-    No Python thread runs in MPI_Finalize, and a process that is exiting cannot fork.
+    It cannot be a thread, as none runs in MPI_Finalize, nor a fork, as a process that exits cannot
+    fork.
     """
     if timeout > threading.TIMEOUT_MAX:
         return
@@ -119,7 +123,7 @@ def end_late(limit: float, process: int, parent: int) -> None:
 
 
 def end_rank(process: int, parent: int, problem: str) -> None:
-    """Prints the problem of a rank, then ends that rank and the others of its launcher."""
+    """Prints the problem of a rank, then ends its launcher's ranks and the process of this one."""
     print_error(f"rank {rank_of(os.environ)} {problem}")
     time.sleep(TIME_TO_READ)
     launcher.terminate(parent)

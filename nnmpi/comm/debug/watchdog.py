@@ -1,17 +1,20 @@
-"""The watchdog: a thread beside each rank that acts when ranks would wait for ever.
+"""The watchdog: a thread beside each rank that ends the job when ranks would wait for ever.
+
+It handles these cases:
 
 warning  a rank has waited for a minute: it prints the call it waits in, once
 report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end (or for the start,
-         by default 5 minutes): it prints what it does, asks the other ranks to print the same, and
+         by default 5 minutes): it prints its call and stack, asks the other ranks for theirs, and
          then ends the job
 left     a rank has reached its end; another rank that waits for it, in a collective or for its
          message, ends the job
-failed   an exception ends a rank; if several ranks fail, the first one prints it
-silent   in a fault-tolerant job, a rank for which others have waited that long is killed instead of
-         the job: its `SilentRanks` find it
+failed   an exception ends a rank; if several ranks fail, the first one prints its exception
+silent   in a fault-tolerant job, a rank for which others wait longer than NNMPI_TIMEOUT is killed,
+         and the job continues: see `SilentRanks`
 
-Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
-would do so silently, and would not notice that a rank waits for one that has left.
+Watchdogs send nothing while no rank waits for long, except that ranks wait for each other at the
+end: MPI_Finalize would do so silently, and would not notice that a rank waits for one that has
+left.
 """
 
 import json
@@ -48,7 +51,7 @@ END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # the wait of a ran
 
 
 class DepartedRank(NamedTuple):
-    """The last known state of a rank that has reached its end."""
+    """The state of a rank that has reached its end, as in its last message."""
 
     calls: dict[str, int]  # number of collectives that it has called, by communicator
     incomplete: list[list[object]]  # communicator and number of pending collectives
@@ -56,8 +59,8 @@ class DepartedRank(NamedTuple):
     received: float  # when the message arrived
 
     def takes_part_in(self, call: LoggedCall) -> bool:
-        """True if the rank has completed its part of a collective; False for messages, where it is
-        unknown.
+        """Returns True if the rank has completed its part of a collective; always False for
+        messages.
         """
         if call.number < 0 or [call.comm, call.number] in self.incomplete:
             return False
@@ -65,23 +68,28 @@ class DepartedRank(NamedTuple):
 
 
 class SilentRanks(Protocol):
-    """A monitor that finds and kills silent ranks, in a job that continues without them."""
+    """Finds ranks that make no progress and has them killed, in a job that continues without
+    them.
+    """
 
     def note_activity(self) -> None:
-        """Records what this rank does; called at each look."""
+        """Records whether this rank makes progress; the watchdog calls it every TICK."""
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """Handles a message about silent ranks."""
+        """Handles a message of type `kind` about silent ranks, from rank `source`."""
 
     def kill(self, reason: str, limit: float) -> bool:
-        """Has silent ranks killed, and returns False if that cannot help; called at each look
-        while this rank waits for longer than the limit."""
+        """Has silent ranks killed; returns False if that cannot help.
+
+        The watchdog calls it every TICK while this rank has waited for longer than `limit` seconds.
+        """
 
 
 class Watchdog:
-    """A thread that watches the thread that creates it, and talks to the watchdogs of other ranks.
+    """A thread that watches the thread that creates it, and exchanges messages with other ranks'
+    watchdogs.
 
-    Without a `channel` it knows of no other ranks.
+    Until `channel` is set it knows of no other ranks.
     """
 
     def __init__(self, rank: int, progress: Progress, ending: JobEnd) -> None:
@@ -97,7 +105,9 @@ class Watchdog:
         self._thread.start()
 
     def leave(self) -> None:
-        """Ends the watchdog: returns when all ranks have called it, unless a rank ends the job."""
+        """Ends the watchdog at the rank's end: returns when all ranks have called it, or a rank
+        ends the job.
+        """
         self._ended.set()
         self._thread.join()
 
@@ -108,8 +118,8 @@ class Watchdog:
     def failures(self, message: str, follows: bool) -> Failures:
         """Tells the other ranks that this rank fails; returns the failures that they have reported.
 
-        An error that `follows` from another rank's is not sent if the job ends anyway. Of several
-        ranks that fail at the same time, the one with the lowest number counts as the first.
+        `follows` is True for an error caused by another rank's failure; it is not sent if the job
+        ends anyway. Of ranks that fail at the same time, the lowest number counts as the first.
         """
         channel = self.channel
         if channel is None or self._ended.is_set() or (follows and not self._ending.fault_tolerant):
@@ -203,7 +213,7 @@ class Watchdog:
                 self._ending.end_job(1)
 
     def _wait_for_all(self, channel: "MPIChannel") -> None:
-        """Waits at the end for all ranks; pauses between tests, since others may need this core."""
+        """Waits at the end for all ranks; sleeps between polls, since others may need this core."""
         started, sent, pause = time.monotonic(), False, 0.001
         all_here = channel.ibarrier()
         while not all_here():
@@ -235,14 +245,14 @@ class Watchdog:
             self.send(r, *message)
 
     def send(self, to: int, *message: object) -> None:
-        """Sends a message, its type first and then its values, as JSON."""
+        """Sends a message to rank `to` as JSON: its type first, then its values."""
         assert self.channel is not None
         with self._lock:
             self.channel.send(json.dumps(message, default=str).encode(), to)
 
 
 def warn(rank: int, call: LoggedCall, seconds: float) -> None:
-    """Prints the call that a rank has waited in for long, and how to find the cause."""
+    """Prints the call in which a rank has waited for long, and how to find the cause."""
     print_error(
         f"rank {rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
         "NNMPI_DEBUG=collectives names those that call something else, and NNMPI_TIMEOUT=seconds "
@@ -253,7 +263,8 @@ def warn(rank: int, call: LoggedCall, seconds: float) -> None:
 def join(
     threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
 ) -> None:
-    """Waits for threads that are ranks; if one waits too long, ends all with a report of each.
+    """Waits for threads that run as ranks; if one waits too long, calls `abort` with a report of
+    each.
 
     A thread cannot be stopped: one that computes for ever is left running.
     """

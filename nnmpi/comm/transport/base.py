@@ -15,15 +15,16 @@ Request: TypeAlias = Any  # any object that the transport's own `wait` and `test
 
 
 class AbortedError(RuntimeError):
-    """Another rank failed, so this rank cannot continue."""
+    """Raised when this rank cannot continue because another rank failed."""
 
 
 class OtherRankError(RuntimeError):
-    """Another rank failed; the message is from that rank (see Comm.agree)."""
+    """Raised when another rank failed, with the message of that rank's error (see Comm.agree)."""
 
 
 class RankLost(RuntimeError):
-    """Another rank is lost for ever, and this rank can continue without it: see Comm.shrink.
+    """Raised when another rank is lost for good, and this rank can continue without it: see
+    Comm.shrink.
 
     Code that raises it has revoked all Comms of this rank, so that all other ranks notice.
     """
@@ -44,10 +45,10 @@ class NoRoomError(MemoryError):
 
 
 class Ledger:
-    """Counts messages and bytes sent and received, by peer, except those inside the MPI library.
+    """Counts messages and bytes sent and received, by peer, without those inside the MPI library.
 
-    It counts where data is sent, whereas the log of a step records what was requested: a difference
-    between the two shows that one of them is wrong.
+    It counts data that is really sent, whereas the log of a step records the requested operations:
+    a difference between the two shows that one of them is wrong.
     """
 
     def __init__(self, size: int) -> None:
@@ -60,10 +61,10 @@ class Ledger:
 
 
 class TransportFamily:
-    """All transports that one rank has made since it started, or since it last shrank.
+    """All transports that one rank has made since it started, or since its last shrink.
 
-    All of them are revoked together, at the first RankLost. This base class is for jobs that end
-    with the first lost rank.
+    All of them are revoked together, at the first RankLost. In this base class a lost rank ends the
+    job; subclasses can continue.
     """
 
     abandoned = False
@@ -83,16 +84,17 @@ class TransportFamily:
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
     def confirm(self) -> None:
-        """Returns on all ranks of the job, or raises RankLost on all that are left.
+        """Returns on all ranks if none is lost and all call it; otherwise raises RankLost on all
+        survivors.
 
-        It raises if a rank is lost, or calls `shrink` instead. The ranks then shrink.
+        Ranks that call `shrink` meanwhile count as not confirming. After RankLost all ranks shrink.
         """
 
     def shrink(self) -> "Transport":
-        """Returns the first transport of a new family: the ranks that are left, in their old order.
+        """Returns the first transport of a new family, of the surviving ranks in their old order.
 
-        All of them call it after abandoning this family. Raises RankLost if another rank is lost
-        meanwhile, unless the new transport is already without it.
+        All survivors call it after they have abandoned this family. Raises RankLost if another rank
+        is lost meanwhile, unless the new transport already excludes it.
         """
         raise RuntimeError(
             "this job cannot continue without a lost rank: start it with mpirun --with-ft ulfm of "
@@ -101,7 +103,7 @@ class TransportFamily:
 
 
 class Segments(NamedTuple):
-    """The shared memory of all ranks of a node, as one buffer a rank."""
+    """The shared memory of a node: one buffer for each of its ranks."""
 
     buffers: Sequence[Any]
     sync: Callable[[], None]  # a memory fence, as MPI_Win_sync
@@ -111,7 +113,7 @@ class Segments(NamedTuple):
 class ShortSum(NamedTuple):
     """A compiled all-reduce of a short array through shared memory, in one or two calls."""
 
-    call: Callable[[NDArray[Any]], bool]  # starts; True if complete, since all others came soon
+    call: Callable[[NDArray[Any]], bool]  # starts; True if complete, as all other ranks called soon
     wait: Callable[[NDArray[Any]], None]  # completes a sum for which `call` has returned False
 
 
@@ -127,8 +129,8 @@ class SharedWindow(NamedTuple):
 
 
 class Receiver(Protocol):
-    """The interface of objects that receive messages: a transport, or its length-checking
-    `receiver`.
+    """An object that receives messages: a transport, or its `receiver`, which checks their
+    lengths.
     """
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
@@ -166,7 +168,10 @@ class Transport(Receiver, Protocol):
         """Sends, receives, or does both at once; returns when they are complete."""
 
     def receiver(self) -> Receiver:
-        """A receiver that compares lengths of messages; its requests are of a type of its own."""
+        """Returns a receiver that raises MessageLengthError for messages of an unexpected length.
+
+        Its `wait` and `test` take only requests of its own `irecv`.
+        """
 
     def ibarrier(self) -> Request:
         """Returns a request that is complete when all ranks have called `ibarrier` or `barrier`."""
@@ -180,19 +185,23 @@ class Transport(Receiver, Protocol):
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        """A transport of the same ranks, whose messages cannot match those of this one.
+        """Returns a transport of the same ranks, whose messages cannot match those of this one.
 
         It counts messages in the same ledger unless another is given.
         """
 
     def split(self, color: int | None, key: int) -> Self | None:
-        """A transport of the ranks with the same color, ordered by key; None if color is None."""
+        """Returns a transport of the ranks with the same color, in the order of `key`; None if
+        color is None.
+        """
 
     def group(self, ranks: Sequence[int]) -> Self:
-        """A transport of the given ranks, which alone call it; it may block until all have."""
+        """Returns a transport of the given ranks; only these ranks call it, and it may wait for all
+        of them.
+        """
 
     def split_node(self) -> Self:
-        """A transport of the ranks that share memory with this one."""
+        """Returns a transport of the ranks that share memory with this one."""
 
     def free(self) -> None:
         """Frees a duplicate or split; collective. Does nothing if the family was abandoned."""
@@ -201,10 +210,15 @@ class Transport(Receiver, Protocol):
         """The free bytes of shared memory on this node."""
 
     def window(self, nbytes: int) -> SharedWindow:
-        """Allocates `nbytes` of shared memory on this rank; collective within one node."""
+        """Allocates `nbytes` of shared memory on this rank; collective within a node.
+
+        Returns a window with the segments of all ranks of the node.
+        """
 
     def abort(self, message: str, status: int = 1) -> NoReturn:
-        """Prints a message and ends all ranks; processes get the exit status."""
+        """Prints a message and ends all ranks; if ranks are processes, their exit status is
+        `status`.
+        """
 
 
 def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:
@@ -213,7 +227,7 @@ def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:
 
 
 def add_up(array: NDArray[Any], rows: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
-    """Writes the sum of the rows to the array, in row order: all ranks get the same bits."""
+    """Writes the sum of `rows`, added in row order, to `array`: all ranks get the same bits."""
     array[...] = rows[0]
     for row in rows[1:]:
         np.add(array, row, out=array)

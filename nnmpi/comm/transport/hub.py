@@ -1,14 +1,14 @@
 """The hub: the meeting point of ranks that are threads of one process.
 
-A message is copied once its receive is matched, straight from the sender's memory to the
-receiver's, and a send is complete only then. MPI treats large messages like that, so an algorithm
-that waits in a circle, or writes to a buffer that is being sent, fails here as it would there.
+A message is copied from the sender's memory to the receiver's when its send and receive match, and
+the send is complete only then. MPI treats large messages like that, so an algorithm that waits in a
+circle, or writes to a buffer that is being sent, fails with threads as it would with MPI.
 
 A rank may be killed: at one of its operations, or by `lose`.
 
-rank 0   receives from rank 1       RankLost ─ revokes ─────────┐     shrinks ──► ranks 0 and 2 rank
-1   killed                                                 │ rank 2   receives from rank 0, which is
-there: goes on until ───┴─► RankLost     shrinks
+rank 0   receives from rank 1       RankLost ─ revokes ─────────┐     shrinks ──► ranks 0 and 2
+rank 1   killed                                                 │
+rank 2   receives from rank 0, which is alive: waits until ─────┴─► RankLost     shrinks
 """
 
 from collections import deque
@@ -26,25 +26,27 @@ Callback: TypeAlias = Callable[[list[Any]], object]  # gets the values of all ra
 
 
 class DeadlockError(AbortedError):
-    """Every rank waits, and none of them can continue."""
+    """Raised on all ranks when every rank waits and none of them can continue."""
 
 
 class RankKilled(BaseException):  # not an Exception: a killed process handles no errors either
-    """This rank is lost: its thread ends as a process ends by SIGKILL."""
+    """Raised in the thread of a lost rank to end it, as SIGKILL ends a process."""
 
 
 class Caller(Protocol):
-    """The rank that calls an operation of the hub, in the era since it started or last shrank."""
+    """The rank that calls an operation of the hub, during an era: from its start or last shrink to
+    the next.
+    """
 
     job_rank: int
-    era: int  # number of the meeting at which the ranks shrank; 0 at first
+    era: int  # number of the SurvivorMeeting at which the ranks shrank; 0 at first
     members: Sequence[int]  # job ranks that were left then
 
     def lost(self, reason: str) -> RankLost: ...
 
 
 class PostedMessage:
-    """A posted send or receive; `awaited` holds the job rank of its peer."""
+    """A send or receive that a rank has posted; `awaited` holds the job rank of its peer."""
 
     def __init__(self, data: Bytes, sends: bool, label: str, era: int, peer: int) -> None:
         self.data, self.sends, self.label, self.done = data, sends, label, False
@@ -53,7 +55,7 @@ class PostedMessage:
 
 
 class Rendezvous:
-    """One collective of a channel; complete when all its ranks have brought their values."""
+    """One collective of a channel; complete when all its ranks have called it with their values."""
 
     error = None
 
@@ -70,7 +72,9 @@ class Rendezvous:
 
 
 class SurvivorMeeting:
-    """A meeting of the ranks that are left: complete when all of them have come, however many."""
+    """A collective of the surviving ranks: complete when every rank that has not ended has called
+    it.
+    """
 
     label, error, awaited = "all ranks that are left", None, ()
 
@@ -85,10 +89,10 @@ _DONE = attrgetter("done")
 
 
 class Hub:
-    """The meeting point of ranks that are threads; all its state is guarded by one lock.
+    """The meeting point of ranks that are threads; one lock guards all its state.
 
     `killed` maps ranks to the number, from 1, of the operation at which each is lost. The scheduler
-    decides when ranks go on, and when they learn of what others do.
+    decides when each thread runs, and when a rank learns of other ranks' actions.
     """
 
     def __init__(
@@ -117,7 +121,9 @@ class Hub:
     # ---- operations of a rank
 
     def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
-        """Copies the message if its counterpart was posted before, else queues it; returns it."""
+        """Queues a send or receive, or copies its message if the matching one is queued; returns
+        it.
+        """
         with self._lock:
             self._begin(caller, "posts", (message,))
             queue = self._posted.get(key, deque())
@@ -138,7 +144,11 @@ class Hub:
     def join(
         self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
-        """Brings this rank's value to a collective of the given job ranks, and returns that."""
+        """Adds this rank's value to a collective of the job ranks `ranks`, and returns the
+        collective.
+
+        When all ranks have joined, `callback` gets their values, in the order of `ranks`.
+        """
         with self._lock:
             self._begin(caller, "joins", ())
             rendezvous = self._rendezvous.get(key) or Rendezvous(caller.era, ranks)
@@ -168,13 +178,15 @@ class Hub:
             self._all_done(caller, requests)
 
     def test(self, caller: Caller, requests: Sequence[Posted]) -> bool:
-        """Returns True if all requests are complete."""
+        """Returns True if all requests are complete, without waiting."""
         with self._lock:
             self._begin(caller, "tests", requests)
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
-        """Returns on all ranks if all have called it and none is lost; otherwise raises on all."""
+        """Returns if all ranks of the caller's era call it and none is lost; otherwise raises
+        RankLost on all.
+        """
         with self._lock:
             meeting = self._meet(caller, confirms=True)
             if meeting.ranks != [*caller.members] or not all(meeting.came.values()):
@@ -182,19 +194,21 @@ class Hub:
                 raise self._loss(caller)
 
     def shrink(self, caller: Caller) -> SurvivorMeeting:
-        """Returns the meeting of all ranks that are left, once they have called it or `confirm`."""
+        """Returns the completed meeting of all surviving ranks, once each has called `shrink` or
+        `confirm`.
+        """
         with self._lock:
             return self._completed.pop(caller.job_rank, None) or self._meet(caller, confirms=False)
 
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
-        """Ends all pending operations of an era."""
+        """Makes all pending and later operations of an era raise RankLost."""
         with self._lock:
             self._tell(("revoked", era))
 
     def lose(self, rank: int) -> None:
-        """Kills a rank: it ends in the operation that it waits in, or at its next one."""
+        """Kills a rank: its current wait or its next operation raises RankKilled."""
         with self._lock:
             self._lost.add(rank)
             self._tell(("lost", rank))
@@ -205,7 +219,7 @@ class Hub:
             return rank in self._lost
 
     def enter(self, rank: int) -> None:
-        """Returns when the thread of a rank may begin."""
+        """Waits until the scheduler lets the thread of a rank begin."""
         with self._lock:
             self.scheduler.begin(rank, self)
 
@@ -243,7 +257,9 @@ class Hub:
         self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
-        """Counts an operation; raises RankKilled if it is the rank's last one, or later."""
+        """Counts an operation of a rank; raises RankKilled if the rank is to be lost at it, or is
+        lost already.
+        """
         rank = caller.job_rank
         self.scheduler.turn(rank, verb, requests)
         if rank in self._remaining:
@@ -254,16 +270,19 @@ class Hub:
             raise RankKilled(f"rank {rank} was killed")
 
     def _can_go_on(self, rank: int, requests: Sequence[Posted]) -> bool:
-        """True if a rank that waits for these requests can stop waiting: they are complete or
-        broken, or the job has failed.
+        """Returns True if a rank need not wait longer: the requests are complete or can never be.
+
+        A failure of the job, or the loss of this rank, ends the wait too.
         """
         if self._failure is not None or all(map(_DONE, requests)):
             return True
         return self.fault_tolerant and (rank in self._lost or self._any_broken(rank, requests))
 
     def _any_broken(self, rank: int, requests: Sequence[Posted]) -> bool:
-        """True if this rank has noticed that one of the requests can never complete: it is revoked,
-        or a rank that it needs is lost."""
+        """Returns True if this rank has noticed that a request can never complete.
+
+        The reason is that its era was revoked, or that a rank that it needs is lost.
+        """
         noticed = self._noticed[rank]
         return bool(noticed) and any(
             not posted.done
@@ -275,7 +294,7 @@ class Hub:
         )
 
     def _complete(self, source: PostedMessage, into: PostedMessage, sender: int) -> None:
-        """Copies a message, and completes both its ends."""
+        """Copies a message from its send to its receive, and marks both as complete."""
         expected, got = into.data.size, source.data.size
         if got == expected:
             into.data[...] = source.data
@@ -285,13 +304,16 @@ class Hub:
         self._wake((*source.awaited, *into.awaited))
 
     def _tell(self, fact: tuple[str, int]) -> None:
-        """Lets all ranks notice that a rank is lost, or that an era is revoked."""
+        """Notifies all ranks of a fact: ("lost", rank) or ("revoked", era)."""
         for rank, noticed in enumerate(self._noticed):
             self.scheduler.notify(rank, fact, partial(noticed.add, fact))
         self._wake(range(self.size))
 
     def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
-        """Returns True if all are complete; a complete one stays so even if a rank fails."""
+        """Returns True if all requests are complete; raises an error if one can never be.
+
+        A complete request stays complete even if a rank fails.
+        """
         done = all(map(_DONE, requests))
         if not done:
             self._check(caller, requests)
@@ -320,7 +342,7 @@ class Hub:
         return meeting
 
     def _complete_meeting(self) -> None:
-        """Completes the meeting of the ranks that are left if all of them have come."""
+        """Completes the meeting of the surviving ranks if all of them have called it."""
         meeting = self._meeting
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
@@ -328,7 +350,7 @@ class Hub:
             self._wake(range(self.size))
 
     def _wake(self, ranks: Iterable[int]) -> None:
-        """Lets these job ranks check again whether they can continue."""
+        """Wakes these job ranks, to check again whether they can continue."""
         self.scheduler.wake(ranks)
 
     def _fail(self, failure: AbortedError) -> None:

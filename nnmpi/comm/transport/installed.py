@@ -1,8 +1,9 @@
-"""The MPI libraries of this machine: where they are, their launchers, and how mpi4py loads one.
+"""Finds the MPI libraries of this machine and their launchers, and the settings to load one in
+mpi4py.
 
-mpi4py's wheel contains no MPI. It is compiled for two ABIs, and loads a library of either by its
-name: `libmpi.so.40` (Open MPI) or `libmpi.so.12` (MPICH and its relatives). Debian calls MPICH's
-library `libmpich.so.12`, so mpi4py finds it only by a link in a folder of the loader's path.
+mpi4py's wheel contains no MPI. It is compiled for two ABIs, and loads a library of either ABI by
+name: `libmpi.so.40` (Open MPI) or `libmpi.so.12` (MPICH and compatible libraries). Debian calls
+MPICH's library `libmpich.so.12`, so mpi4py finds it only by a link in a folder of LD_LIBRARY_PATH.
 """
 
 import os
@@ -16,43 +17,51 @@ from typing import NamedTuple
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 DEBIAN = "libmpich.so.12"
 NAMES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, DEBIAN: MPICH}
-"""The files of libraries, and the ABI of each."""
+"""The file names of MPI libraries, and the ABI of each."""
 
 LAUNCHERS = {OPEN_MPI: ("mpirun.openmpi", "mpirun"), MPICH: ("mpirun.mpich", "mpirun")}
-"""The launchers of an ABI; where several MPIs share a folder, Debian adds a name."""
+"""The launchers of each ABI; Debian adds a suffix where several MPIs share a folder."""
 
 VERSIONS = {
     r"\(Open(?: MPI|RTE)\) (\S+)": (OPEN_MPI, "Open MPI"),
     r"Intel\(R\) MPI Library.*Version (\S+)": (MPICH, "Intel MPI"),
     r"HYDRA build details:\s+Version:\s+(\S+)": (MPICH, "MPICH"),
 }
-"""The pattern of the output of --version, with the ABI and the name of its MPI."""
+"""Patterns of a launcher's --version, each with the ABI and the name of the MPI that prints it."""
 
 LINKS = "$HOME/.local/lib/mpich"
 """The folder of the link to Debian's MPICH, which the user makes."""
 
 
 class Library(NamedTuple):
-    """The file of an MPI library, by the name that mpi4py knows, and its ABI."""
+    """An MPI library: its ABI, and its file, under a name that mpi4py knows or as Debian's
+    MPICH.
+    """
 
     path: Path
     abi: str
 
     @property
     def needs_link(self) -> bool:
-        """True for Debian's MPICH."""
+        """Returns True for Debian's MPICH, which mpi4py finds only by a link named libmpi.so.12."""
         return self.path.name == DEBIAN
 
     def settings(self, links: str, loader_path: str = "") -> dict[str, str]:
-        """The environment in which mpi4py loads this library; `links` is a folder with a link to
-        it, `loader_path` the LD_LIBRARY_PATH that there is."""
+        """Returns the environment variables with which mpi4py loads this library.
+
+        `links` is a folder with a link to the library, `loader_path` the present LD_LIBRARY_PATH.
+        """
         if not self.needs_link:
             return {"MPI4PY_LIBMPI": str(self.path)}
         path = os.pathsep.join(filter(None, (links, loader_path)))
         return {"MPI4PY_LIBMPI": f"{links}/libmpi.so.12", "LD_LIBRARY_PATH": path}
 
     def command(self, loader_path: str = "") -> str:
-        """The command of a shell after which mpi4py loads this library."""
+        """Returns a shell command after which mpi4py loads this library; it also makes the link, if
+        needed.
+
+        `loader_path` is the present LD_LIBRARY_PATH.
+        """
         file = shlex.quote(str(self.path))
         if not self.needs_link:
             return f"export MPI4PY_LIBMPI={file}"
@@ -62,7 +71,7 @@ class Library(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """An mpirun: its file, the ABI of its MPI, and the name and version of that."""
+    """An mpirun: its file, the ABI of its MPI, and the MPI's name and version."""
 
     path: Path
     abi: str
@@ -73,9 +82,12 @@ class Launcher(NamedTuple):
 
 
 def folders(prefixes: Iterable[str], loader_path: str, cache: str, path: str) -> Iterator[Path]:
-    """The folders where a library may be, those first in which mpi4py looks first: `lib` of the
-    prefixes of Python, LD_LIBRARY_PATH, the loader's cache (the output of `ldconfig -p`), and then
-    beside the launchers on PATH."""
+    """Yields the folders that may contain an MPI library, in the order in which mpi4py searches
+    them.
+
+    They are `lib` of Python's prefixes, LD_LIBRARY_PATH, the loader's cache (the output of
+    `ldconfig -p`), and then the library folders beside the launchers on PATH.
+    """
     yield from (Path(prefix, "lib") for prefix in prefixes)
     yield from map(Path, filter(None, loader_path.split(os.pathsep)))
     for file in re.findall(r"=> (\S+)$", cache, re.MULTILINE):
@@ -88,7 +100,9 @@ def folders(prefixes: Iterable[str], loader_path: str, cache: str, path: str) ->
 
 
 def libraries(where: Iterable[Path]) -> list[Library]:
-    """The MPI libraries in these folders; of several names of a file, the first."""
+    """Returns the MPI libraries in these folders; a file with several names counts once, with the
+    first.
+    """
     by_file: dict[Path, Library] = {}
     for folder in where:
         for name, abi in NAMES.items():
@@ -101,7 +115,9 @@ def libraries(where: Iterable[Path]) -> list[Library]:
 
 
 def launcher_at(path: Path, version: str) -> Launcher | None:
-    """The launcher whose --version prints this text; None for text of another program."""
+    """Returns the launcher at `path` if its --version output, `version`, is that of an MPI, else
+    None.
+    """
     for pattern, (abi, name) in VERSIONS.items():
         if match := re.search(pattern, version):
             return Launcher(path, abi, f"{name} {match[1]}")
@@ -109,8 +125,10 @@ def launcher_at(path: Path, version: str) -> Launcher | None:
 
 
 def launcher_of(library: Library, version: Callable[[Path], str]) -> Launcher | None:
-    """The launcher that was installed with a library, in `bin` beside its `lib`, or None. `version`
-    returns what a file prints for --version."""
+    """Returns the launcher that was installed with a library, in `bin` beside its `lib`, or None.
+
+    `version` returns the output of a file that is run with --version.
+    """
     prefixes = [p.parent for p in library.path.parents if p.name in ("lib", "lib64")]
     for file in (
         prefix / "bin" / name for prefix in prefixes[:1] for name in LAUNCHERS[library.abi]
@@ -127,8 +145,12 @@ def loading(
     load: Callable[[Mapping[str, str]], tuple[int, str]],
     loader_path: str = "",
 ) -> str:
-    """The command after which mpi4py loads a library, and the launcher that starts its ranks; empty
-    if that fails. `load` tries it with these settings, and returns a status and VERSION;PATH."""
+    """Returns text with the command to load a library in mpi4py and its launcher; "" if loading
+    fails.
+
+    `load` tries to load the library with the given environment variables, and returns an exit
+    status and "VERSION;PATH".
+    """
     with TemporaryDirectory() as links:
         Path(links, "libmpi.so.12").symlink_to(library.path)
         status, text = load(library.settings(links, loader_path))

@@ -1,7 +1,7 @@
-"""The launcher of Open MPI 5 (prterun), and how to end a job without lines of its own.
+"""Detects the launcher of Open MPI 5 (prterun), and ends jobs so that it prints nothing.
 
-It prints lines below the last message of a rank, unless a SIGTERM ends it (in this way a rank ends
-the job with status 1), or the last rank to end is the only one whose exit status is not 0.
+It prints lines below the last message of a rank, unless it is ended by SIGTERM (so a rank ends the
+job with status 1), or the last rank to end is the only one whose exit status is not 0.
 """
 
 import fcntl
@@ -22,11 +22,11 @@ def is_launcher(process: int) -> bool:
 
 
 def terminate(launcher: int) -> None:
-    """Sends SIGTERM to the process with id `launcher` if it is the launcher of Open MPI, which then
-    ends all ranks with status 1.
+    """Sends SIGTERM to process `launcher` if it is Open MPI's launcher, which ends all ranks with
+    status 1.
 
-    MPI_Abort would make the launcher print 14 lines. Returns at once for another process, and after
-    5 s if this process still lives.
+    MPI_Abort would make it print 14 lines. Returns at once if the process is not that launcher;
+    otherwise waits 5 s, in which the launcher should end this process.
     """
     with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
         if name.read() == NAME:
@@ -39,8 +39,8 @@ def terminate(launcher: int) -> None:
 def wait_for_other_ranks() -> None:
     """Returns when the other ranks of this node have ended, or after 2 seconds.
 
-    If a rank that does not end last has an exit status other than 0, the launcher prints seven
-    lines.
+    A rank that exits with a status other than 0 calls it to end last: otherwise the launcher prints
+    seven lines.
     """
     launcher, until = os.getppid(), time.monotonic() + 2.0
     time.sleep(0.1)  # for ranks of other nodes, and systems without /proc

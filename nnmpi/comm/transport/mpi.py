@@ -24,7 +24,7 @@ MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit integers before MPI 4
 
 
 class MPITransport:
-    """The ranks of an MPI communicator, by mpi4py's calls for buffers."""
+    """The transport between the ranks of an MPI communicator, by mpi4py's calls for buffers."""
 
     fault_tolerant = False
 
@@ -49,7 +49,9 @@ class MPITransport:
 
     @classmethod
     def world(cls) -> Self:
-        """All ranks of the job, on a duplicate of MPI_COMM_WORLD; collective."""
+        """Returns the transport of all ranks of the job, on a duplicate of MPI_COMM_WORLD;
+        collective.
+        """
         return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
@@ -175,7 +177,7 @@ class MPITransport:
 
 
 class Receive:
-    """A receive that checks the length of its message: MPI fills only a part of a longer buffer
+    """A receive request that checks the length of its message: MPI accepts a shorter one
     silently.
     """
 
@@ -184,7 +186,10 @@ class Receive:
         self._status, self._done = MPI.Status(), False
 
     def complete(self, waits: bool) -> bool:
-        """Waits or tests; returns True if the message has arrived."""
+        """Returns True if the message has arrived, after waiting for it if `waits`.
+
+        Raises MessageLengthError if the message is longer or shorter than the buffer.
+        """
         if self._done:
             return True
         request = self._request
@@ -201,9 +206,10 @@ class Receive:
 
 
 class MPIReceiver:
-    """Receives on a transport and checks the status of each message.
+    """Receives on a transport and checks the length of each message.
 
-    The transport itself passes no statuses to MPI: messages of collectives have agreed lengths.
+    The transport itself checks no lengths, which takes time: those of collectives' messages are
+    agreed.
     """
 
     def __init__(self, transport: MPITransport) -> None:
@@ -221,5 +227,5 @@ class MPIReceiver:
 
 
 def _sum(array: NDArray[Any]) -> MPI.Op:
-    """The MPI operation for NumPy's addition; for booleans, which MPI does not add, it is LOR."""
+    """Returns the MPI operation that adds as NumPy does; for booleans it is MPI.LOR."""
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM

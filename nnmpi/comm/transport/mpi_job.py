@@ -12,9 +12,10 @@ from nnmpi.comm.transport.start_mpi import MPI, at_exit, finalize
 
 
 class MPIChannel:
-    """A channel for messages of watchdogs, on a communicator of its own; ranks are job ranks.
+    """A channel for watchdogs' messages, on a new communicator; ranks are numbered as in the whole
+    job.
 
-    Watchdogs send from another thread than the rank's own, so MPI must run with THREAD_MULTIPLE.
+    A watchdog sends from a thread other than the rank's, so MPI must run with THREAD_MULTIPLE.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -29,7 +30,7 @@ class MPIChannel:
         return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def left(self) -> Sequence[int]:
-        """The other ranks that are not known to be lost."""
+        """Returns the other ranks, without those that are known to be lost."""
         return self.peers
 
     def send(self, message: bytes, to: int) -> None:
@@ -50,7 +51,7 @@ class MPIChannel:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This rank and the number of ranks of the job."""
+    """Returns this rank and the number of ranks of the job."""
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
@@ -64,7 +65,9 @@ def abort_job(status: int) -> NoReturn:
 
 
 def end_last() -> None:
-    """Ends MPI, and returns when the other ranks of this node have ended: see `launcher`."""
+    """Ends MPI, and returns when the other ranks of this node have ended, so that this one ends
+    last.
+    """
     finalize()
     launcher.wait_for_other_ranks()
 
@@ -82,6 +85,8 @@ def before_finalize(f: Callable[[], None]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The names and versions of the MPI library (from the first line of its text) and of mpi4py."""
+    """Returns the MPI library's name and version, from the first line of its text, and mpi4py's
+    version.
+    """
     library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(",")[0]
     return {"mpi": " ".join(library.split()), "mpi4py": mpi4py.__version__}

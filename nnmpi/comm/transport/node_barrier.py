@@ -1,7 +1,8 @@
-"""Shared memory of a node's ranks, and a barrier in it: each rank counts how often it has arrived.
+"""Shared memory of a node's ranks, with a barrier in it: each rank counts its arrivals.
 
-rank 0   [ segment, of any length ....... | 3 ] rank 1   [ segment .... | 3 ] rank 2   [ segment
-.......... | 2 ]    has not arrived for the third time: ranks 0 and 1 wait
+rank 0   [ segment, of any length ....... | 3 ]
+rank 1   [ segment .... | 3 ]
+rank 2   [ segment .......... | 2 ]    has not arrived for the third time: ranks 0 and 1 wait
 """
 
 import ctypes
@@ -26,8 +27,8 @@ Numbers = NDArray[Any]
 
 BLOCK = 1 << 19  # bytes added at a time: the partial sum stays in the second-level cache
 LINE = 64  # bytes: counts of two ranks are in different cache lines
-LOOKS = 1000  # at other ranks' counts, before the MPI library gets a turn to move messages
-SOON = 100  # looks before a rank counts as waiting
+LOOKS = 1000  # reads of other ranks' counts before each call of MPI, which moves messages
+SOON = 100  # reads of other ranks' counts before a rank counts as waiting
 
 
 @kernel
@@ -54,10 +55,10 @@ def meet_loop(
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
 ) -> None:
-    """Writes this rank's count, then looks up to `looks` times if all others have reached it.
+    """Writes this rank's count, then checks up to `looks` times if all others have reached it.
 
-    `here` gets the result. `sync` makes writes visible; the compiled kernel has atomic stores and
-    loads instead.
+    `here` receives the result, 0 or 1. `sync` makes writes visible; the compiled kernel uses atomic
+    stores and loads instead.
     """
     sync()
     own[0] = count
@@ -70,7 +71,7 @@ def meet_loop(
 
 
 class Barrier:
-    """A barrier of a node; it is also the request of its last `arrive`, for `wait` and `test`."""
+    """A barrier of a node's ranks; the object is also the request for its last `arrive`."""
 
     def __init__(
         self,
@@ -86,7 +87,9 @@ class Barrier:
         self._after = sync, self._others
 
     def arrive(self) -> "Barrier":
-        """Arrives without waiting; makes this rank's earlier writes visible to the others."""
+        """Arrives without waiting, and returns the request; this rank's earlier writes become
+        visible.
+        """
         self._look(self._own.item() + 1, 1)
         return self
 
@@ -103,9 +106,10 @@ class Barrier:
         self._wait(self._own.item())
 
     def short_sum(self, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
-        """The compiled sum of short arrays, or None if there is no kernel for them.
+        """Returns the compiled sum of short arrays, or None if no kernel is compiled.
 
-        Ranks write to their arrays in the first and second half of `parts` by turns, and arrive.
+        `parts` are two tuples of all ranks' arrays, used in turns: a rank writes to its array of
+        the tuple parts[turn[0]] and arrives at the barrier, then all arrays of the tuple are added.
         """
         make = native.kernel("short_sum")
         counts = self._own, turn, *self._others
@@ -127,7 +131,9 @@ class Barrier:
 
 
 def length(nbytes: int) -> int:
-    """The size of a segment for `nbytes` of data and the barrier count behind them."""
+    """Returns the bytes of a segment: `nbytes` of data, padded, and the barrier count after
+    them.
+    """
     return -(-nbytes // LINE) * LINE + LINE
 
 
@@ -137,9 +143,9 @@ def shared_window(
     barrier: Callable[[], None],
     make_barrier: Callable[[Sequence[Counts], int, Callable[[], Any]], Barrier],
 ) -> SharedWindow:
-    """Makes a window of these segments; collective.
+    """Makes a window and a barrier of all ranks' segments; collective.
 
-    Raises MemoryError on the ranks that lack memory, while the others wait for them.
+    Raises MemoryError on the ranks that lack memory; the other ranks then wait for them.
     """
     if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
         raise MemoryError("shared memory of the barrier cannot be written")

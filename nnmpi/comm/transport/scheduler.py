@@ -1,11 +1,11 @@
-"""Schedulers: when ranks that are threads go on, and when what one of them does reaches the others.
+"""Schedulers decide when ranks that are threads run, and when their actions reach other ranks.
 
-    hub      what happens: messages are matched, ranks are lost, deadlocks are found
-    here     when: whose turn it is, when a message arrives, when a rank notices a loss; also the
-             time and the threads of ranks
+    hub         matches messages, loses ranks, finds deadlocks
+    scheduler   decides whose turn it is, when a message arrives and when a rank notices a loss;
+                also provides the ranks' time and threads
 
-`FreeThreads` leaves it to the operating system, and nothing is ever late. Another scheduler may
-decide all of it, and so replay a run: tests/simulation has one.
+`FreeThreads` lets the operating system decide, and delays nothing. Another scheduler may decide all
+of it, and so replay a run: tests/simulation has one.
 """
 
 import threading
@@ -16,9 +16,9 @@ from nnmpi.comm.transport.system import OperatingSystem, System
 
 
 class Scheduler(System, Protocol):
-    """Decides when the ranks of a hub go on; the methods below are called under `lock`.
+    """Decides when the ranks of a hub run; the methods below are called under `lock`.
 
-    pending  True if something is under way that may let a waiting rank go on
+    pending  True if a delivery or notification is under way that may let a waiting rank continue
     """
 
     lock: Any
@@ -28,25 +28,31 @@ class Scheduler(System, Protocol):
         """Returns when the thread of a rank may begin."""
 
     def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
-        """Returns when a rank may make an operation, which `verb` names, on these requests."""
+        """Waits until a rank may make an operation on these requests; `verb` names the
+        operation.
+        """
 
     def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
         """Returns when `is_over` returns True."""
 
     def wake(self, ranks: Iterable[int]) -> None:
-        """Lets these ranks, where they wait, look again whether their wait is over."""
+        """Makes these ranks, if they wait, check `is_over` again."""
 
     def buffers(self, message: Any) -> bool:
-        """True if a send that nobody receives yet is complete: its data were copied."""
+        """Returns True if the data of an unmatched send is to be copied, so that the send is
+        complete.
+        """
 
     def deliver(self, source: Any, into: Any, complete: Callable[[], object]) -> None:
-        """Calls `complete`, which copies a message, when it arrives."""
+        """Calls `complete`, which copies a message from `source` to `into`, when the message
+        arrives.
+        """
 
     def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
-        """Calls `notice` when a rank notices that a rank is lost, or that an era is revoked."""
+        """Calls `notice` when `rank` is to learn of a fact: ("lost", rank) or ("revoked", era)."""
 
     def end(self, rank: int) -> None:
-        """Records that a rank makes no operation any more."""
+        """Records that a rank makes no more operations."""
 
 
 class FreeThreads(OperatingSystem):

@@ -1,4 +1,4 @@
-"""Imports MPI with its options set: Open MPI reads them at its start. All files import MPI from
+"""Sets MPI's options, then imports MPI, which reads them when it starts. All files import MPI from
 here.
 """
 

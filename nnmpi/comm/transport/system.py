@@ -1,4 +1,4 @@
-"""System: time and threads as ranks have them: of the operating system, or of a scheduler."""
+"""The clock and threads of ranks: those of the operating system, or simulated by a scheduler."""
 
 import threading
 import time
@@ -10,28 +10,30 @@ T = TypeVar("T")
 
 
 class System(Protocol):
-    """The time by which ranks measure and wait, and the threads that they start."""
+    """The clock by which ranks measure and wait, and the threads that they start."""
 
     def clock(self) -> float:
-        """Seconds since some moment."""
+        """Returns seconds since an arbitrary moment."""
 
     def sleep(self, seconds: float) -> None:
-        """Returns after so many seconds."""
+        """Returns after `seconds`."""
 
     def in_thread(self, f: Callable[[], T]) -> Future[T]:
-        """A Future with the result of f, which a thread computes that uses no Comm."""
+        """Runs f, which must not use a Comm, in a thread, and returns a Future with its result."""
 
 
 class OperatingSystem:
-    """The System that a process has."""
+    """The clock and threads of the operating system."""
 
     clock = staticmethod(time.perf_counter)
     sleep = staticmethod(time.sleep)
 
     @staticmethod
     def in_thread(f: Callable[[], T]) -> Future[T]:
-        """A Future with the result of f, which a daemon thread computes: the process can end
-        without waiting for it."""
+        """Runs f in a daemon thread, and returns a Future with its result.
+
+        The process can end without waiting for a daemon thread.
+        """
         future = Future[T]()
 
         def run() -> None:

@@ -23,7 +23,7 @@ FAILED_TESTS = 30  # after so many in a row, a rank lets other threads run
 
 
 class ThreadFamily(TransportFamily):
-    """The transports of one rank of the hub in one era."""
+    """The transports of one rank of the hub in one era: between two shrinks."""
 
     def __init__(self, hub: Hub, job_rank: int, members: Sequence[int], era: int = 0) -> None:
         self.hub, self.job_rank, self.members, self.era = hub, job_rank, members, era
@@ -42,12 +42,12 @@ class ThreadFamily(TransportFamily):
         return ThreadFamily(self.hub, self.job_rank, survivors.ranks, survivors.era).first()
 
     def first(self) -> "ThreadTransport":
-        """The transport of all ranks of the family."""
+        """Returns the transport of all ranks of the family."""
         return ThreadTransport(self, self.members, self.era)
 
 
 class ThreadTransport:
-    """One rank's end of a channel of the hub."""
+    """The transport of one rank that is a thread: messages pass through a channel of the hub."""
 
     any_thread = True
 
@@ -165,7 +165,7 @@ class ThreadTransport:
         return self._hub.join(self.family, key, self.members, value, callback)
 
     def _gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in rank order."""
+        """Returns the values of all ranks, in rank order."""
         values: list[Any] = []
         self.wait([self._join(value, values.extend)])
         return values

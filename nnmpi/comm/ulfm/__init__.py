@@ -1,1 +1,1 @@
-"""Ranks of MPI that outlive others: `mpirun --with-ft ulfm` of Open MPI 5."""
+"""MPI ranks that continue when other ranks are lost: `mpirun --with-ft ulfm` of Open MPI 5."""

@@ -14,10 +14,12 @@ ENDED = b"e"  # the message of a rank that has reached its end
 
 
 class UlfmChannel(MPIChannel):
-    """A channel for messages of watchdogs, some of which may be lost."""
+    """A channel for watchdogs' messages between ranks some of which may be lost."""
 
     def __init__(self, transport: UlfmTransport) -> None:
-        """Creates the channel from the first transport of a new family; then confirm it."""
+        """Creates the channel from the first transport of a new family; the caller then calls
+        `confirm`.
+        """
         super().__init__(transport.family.communicator())
         self._gone: set[int] = set()
         self._ended: set[int] = set()
@@ -45,8 +47,8 @@ class UlfmChannel(MPIChannel):
         return self.receive()
 
     def ibarrier(self) -> Callable[[], bool]:
-        """Tells the others that this rank is at its end; returns a function that tests
-        if all are.
+        """Tells the other ranks that this rank is at its end; returns a function that tests if all
+        are.
         """
         for r in self.left():
             self.send(ENDED, r)

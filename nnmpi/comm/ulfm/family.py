@@ -1,9 +1,9 @@
-"""The family of transports that outlive the loss of ranks: one communicator for all of them.
+"""The transports that survive the loss of ranks until the next shrink, on a single communicator.
 
-A death while MPI makes a communicator may end survivors: a half-made communicator cannot be
-revoked. Only MPI_Comm_shrink is safe, since it leaves out ranks that die meanwhile. So all
-communicators are made by shrinking, also at the start of the job. The ranks that are left shrink
-MPI_COMM_WORLD, which nobody revokes.
+If a rank dies while MPI creates a communicator, survivors may be killed: a half-made communicator
+cannot be revoked. Only MPI_Comm_shrink is safe, since it leaves out ranks that die meanwhile. So
+all communicators are made by shrinking, also at the start of the job. The survivors always shrink
+MPI_COMM_WORLD, which no rank revokes.
 
 tags    0 ..              SPAN ..           2 SPAN ..
         first transport   second            third ...
@@ -24,11 +24,11 @@ LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 
 class UlfmFamily(TransportFamily):
-    """The transports of one rank up to a loss, all of them on one communicator.
+    """The transports that one rank makes between two shrinks, all of them on one communicator.
 
-    Each has a number that is new to all its ranks and determines its range of tags. So two
-    transports with the same number have no rank in common. Numbers grow; ranges of tags are reused
-    once they are free.
+    Each transport has a number that none of its ranks has used before, and that determines its
+    range of tags. So two transports with the same number have no rank in common. Numbers grow;
+    ranges of tags are reused when their transports are freed.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class UlfmFamily(TransportFamily):
             self.comm.Revoke()
 
     def leave(self) -> None:
-        """Marks a family that nobody has used as abandoned, without revoking its communicator."""
+        """Marks an unused family as abandoned, without revoking its communicator."""
         self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:
-        """The first number >= `least` that is new to this rank and whose tags are free."""
+        """Returns the first number >= `least` that is new to this rank and whose tags are free."""
         if len(self._taken) == self._contexts:
             raise RuntimeError(f"{self._contexts:,} Comms are not freed yet: free some")
         number = max(least, self._next)
@@ -66,13 +66,13 @@ class UlfmFamily(TransportFamily):
         return number
 
     def reserve(self, number: int) -> int:
-        """Takes a number for a transport; returns the first of its tags."""
+        """Reserves the tags of transport `number`, and returns the first of them."""
         context = number % self._contexts
         self._taken.add(context)
         return context * SPAN
 
     def skip(self, number: int) -> None:
-        """Excludes numbers up to this one, which transports of this rank or of others have."""
+        """Excludes all numbers up to this one from new transports of this rank."""
         self._next = number + 1
 
     def give_back(self, first_tag: int) -> None:
@@ -80,7 +80,7 @@ class UlfmFamily(TransportFamily):
         self._taken.remove(first_tag // SPAN)
 
     def keep(self, request: MPI.Request) -> MPI.Request:
-        """Keeps a request and its buffer until it is complete, or for ever if it never is; returns
+        """Stores a request and its buffer until it is complete, or for ever if it never is; returns
         it.
         """
         self._posted.append(request)
@@ -94,10 +94,11 @@ class UlfmFamily(TransportFamily):
             raise self.lost("lost a rank")
 
     def _meet(self, confirms: bool) -> bool:
-        """Returns True if all ranks confirm and none is lost; the same on all ranks.
+        """Returns True on all ranks if all of them confirm and none is lost, otherwise False on
+        all.
 
-        Ranks that shrink take part too; otherwise ranks that confirm would wait for them. Once the
-        result is False, it stays False.
+        Ranks that shrink call it too, since ranks that confirm wait for them. Once the result is
+        False, it stays False.
         """
         if not self._met:
             try:
@@ -108,11 +109,11 @@ class UlfmFamily(TransportFamily):
         return not self._met
 
     def shrink(self) -> Transport:
-        """Shrinks MPI_COMM_WORLD and returns the first transport of the ranks that are left.
+        """Shrinks MPI_COMM_WORLD and returns the first transport of the surviving ranks.
 
-        All ranks shrink the whole job each time, so that they all call it on the same communicator.
-        Then they agree that all have the new one before any rank uses it, since it may be revoked
-        from then on.
+        All ranks shrink the whole job each time, so that they all use the same communicator. They
+        agree that all have the new one before any rank uses it, since it may be revoked from then
+        on.
         """
         self._meet(confirms=False)
         job, left = MPI.COMM_WORLD, None
@@ -128,9 +129,9 @@ class UlfmFamily(TransportFamily):
         return self._first(UlfmFamily(self._first, left, gone))
 
     def communicator(self) -> MPI.Intracomm:
-        """Another communicator of the same ranks, which nobody revokes.
+        """Returns another communicator of the same ranks, which no rank revokes.
 
-        All ranks call it right after they have shrunk, and then confirm that they have it.
+        All ranks call it right after they have shrunk, and then call `confirm`.
         """
         with self.noticing():
             made = MPI.Intracomm(self.comm.Shrink())
@@ -140,14 +141,14 @@ class UlfmFamily(TransportFamily):
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
-        """A context that turns MPI errors of a lost rank into RankLost."""
+        """Returns a context that turns MPI errors of a lost rank into RankLost."""
         try:
             yield
         except MPI.Exception as error:
             self.raise_loss(error)
 
     def raise_loss(self, error: MPI.Exception) -> NoReturn:
-        """Raises RankLost if a rank is lost, otherwise the given MPI error."""
+        """Raises RankLost if a rank is lost; otherwise raises `error`."""
         gone = sorted(failed_ranks(MPI.COMM_WORLD) - {*self.gone})
         if not gone and error.Get_error_class() not in LOSSES:
             raise error
@@ -156,7 +157,7 @@ class UlfmFamily(TransportFamily):
 
 
 def failed_ranks(comm: MPI.Intracomm) -> set[int]:
-    """The job ranks of a communicator's members that are known to be lost."""
+    """Returns the members of a communicator that are known to be lost, as ranks of the job."""
     failed = comm.Get_failed()
     ranks = failed.Translate_ranks(range(failed.Get_size()), MPI.COMM_WORLD.Get_group())
     failed.Free()

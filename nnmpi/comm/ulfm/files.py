@@ -27,10 +27,10 @@ HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER) and KERNEL.exists
 
 
 def node_number() -> int:
-    """A number that is equal on ranks that can map each other's files.
+    """Returns a number that is equal on all ranks that can map each other's files.
 
-    It is a hash of the kernel's boot id and the process namespace: /proc/PID must mean the same to
-    them.
+    It is a hash of the kernel's boot id and the process namespace: a path /proc/PID must mean the
+    same process on all of them.
     """
     name = KERNEL.read_text() + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
@@ -42,10 +42,10 @@ def map_segments(
     nbytes: int,
     barrier: Callable[[], None],
 ) -> Segments:
-    """Maps a segment of `nbytes` on each rank; collective. `gather` returns one row a rank.
+    """Maps a shared segment of `nbytes` for each rank of a node; collective.
 
-    All segments are in one file of the first rank: a process may open few files, but a node may
-    have many ranks.
+    `gather` returns the values of all ranks, one row for each. All segments are in one file of the
+    first rank (`is_first`): a process may open few files, but a node may have many ranks.
     """
     descriptor = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if is_first else -1
     try:

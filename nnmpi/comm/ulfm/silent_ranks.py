@@ -5,9 +5,9 @@
     rank 2   stopped ◄───── SIGKILL ─────┐                               │
     rank 3   waits ..... answer          └── on the host of rank 2 ◄─────┘
 
-A rank is silent if it does not answer in time, or if it has only computed for longer than the
-limit: it has made no call and waits in none. Of the ranks that wait, the one with the lowest number
-has it killed. A rank that has reached its end counts as waiting.
+A rank is silent if it does not answer in time, or if it has neither made a call nor waited in one
+for longer than the limit. Of the ranks that wait, the one with the lowest number has silent ranks
+killed. A rank that has reached its end counts as waiting.
 """
 
 import math
@@ -40,7 +40,8 @@ class SilentRankMonitor:
         self._killed_at: dict[int, float] = {}
 
     def note_activity(self) -> None:
-        """Records whether this rank has made a call since the last look, or waits in one.
+        """Records the time if this rank has made a call since `note_activity` was last called, or
+        waits in one.
 
         The watchdog calls it repeatedly.
         """
@@ -50,7 +51,7 @@ class SilentRankMonitor:
             self._last_record, self._active_at = record, time.monotonic()
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """Handles another rank's message about silent ranks: a question, an answer, or an order to
+        """Handles another rank's message: a question if this rank waits, an answer, or a process to
         kill.
         """
         if kind == ASK:
@@ -63,11 +64,11 @@ class SilentRankMonitor:
             kill_process(int(value))
 
     def kill(self, reason: str, limit: float) -> bool:
-        """Has silent ranks killed and returns True; False if that cannot help, since all ranks
-        wait.
+        """Has silent ranks killed and returns True; returns False if all ranks wait, or killing is
+        impossible.
 
-        The watchdog calls it repeatedly while this rank waits for longer than the limit. The first
-        call asks the other ranks, later ones evaluate their answers.
+        The watchdog calls it repeatedly while this rank has waited for longer than `limit` seconds.
+        The first call asks the other ranks; later calls evaluate their answers.
         """
         now, others = time.monotonic(), self._channel.left()
         answer_time = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
@@ -94,7 +95,7 @@ class SilentRankMonitor:
         return not new or self._kill(new, reason)
 
     def _kill(self, silent: list[int], reason: str) -> bool:
-        """Has these ranks killed; returns False if a rank's host has no other rank that can kill
+        """Has these ranks killed; returns False if no rank on the host of one of them can kill
         it.
         """
         processes = self._channel.processes

@@ -1,4 +1,4 @@
-"""The start of a job that outlives its ranks."""
+"""Starts a job that continues when ranks are lost."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,9 @@ from nnmpi.comm.ulfm.transport import UlfmTransport
 
 
 def is_available() -> bool:
-    """True if this job outlives its ranks: it was started with ULFM, by a library that has it."""
+    """Returns True if this job can continue without lost ranks: it was started with ULFM, which MPI
+    has.
+    """
     if not OUTLIVES_RANKS or MPI.get_vendor()[0] != "Open MPI":
         return False
     try:
@@ -26,7 +28,7 @@ def is_available() -> bool:
 
 
 def problem() -> str:
-    """The reason why such a job cannot run here; empty if it can."""
+    """Returns the reason why a fault-tolerant job cannot run on this system; empty if it can."""
     if HAS_FILES:
         return ""
     return (
@@ -38,11 +40,11 @@ def problem() -> str:
 def connected(
     progress: Progress, agree: Callable[[Transport], None]
 ) -> tuple[Comm, channel.UlfmChannel]:
-    """The Comm of the ranks that are left once all have connected and agreed, and a channel for
-    their watchdogs.
+    """Returns a Comm of the surviving ranks and a channel for their watchdogs, once `agree`
+    succeeds.
 
-    If a rank is lost meanwhile, the Comm is abandoned: the caller's next operation raises RankLost,
-    as for a later loss, and the caller shrinks.
+    If a rank is lost at the very end, the Comm is returned abandoned: the caller's next operation
+    raises RankLost, as for a later loss, and the caller shrinks.
     """
     progress.family = before_start()
     while True:
@@ -59,7 +61,9 @@ def connected(
 
 
 def before_start() -> UlfmFamily:
-    """The family of all ranks that the launcher has started; they shrink it to start."""
+    """Returns the family of all ranks that the launcher has started; they shrink it to start the
+    job.
+    """
 
     def first(family: UlfmFamily) -> UlfmTransport:
         family.skip(0)

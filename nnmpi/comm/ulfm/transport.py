@@ -1,20 +1,21 @@
-"""The transport of MPI ranks that outlive others (ULFM): `mpirun --with-ft ulfm` of Open MPI 5.
+"""The transport of MPI ranks that survive the loss of others: `mpirun --with-ft ulfm`, Open MPI 5.
 
-rank 0   Irecv · Isend · Test · Test · Test ── an error ──► Revoke ─► RankLost ─► Shrink rank 1
-Irecv · killed                                        │                     ║ rank 2   Irecv · Isend
-· Test · Test ── revoked ──► Revoke ◄───┘  ─► RankLost ─► Shrink
+rank 0   Irecv · Isend · Test · Test · Test ── an error ──► Revoke ─► RankLost ─► Shrink
+rank 1   Irecv · killed                                        │                     ║
+rank 2   Irecv · Isend · Test · Test ── revoked ──► Revoke ◄───┘  ─► RankLost ─► Shrink
 
-Rules, each of which was measured:
+Rules, each of which comes from an experiment:
 
 - A rank polls its requests one by one. Waitall ends the job if one of them fails, and Sendrecv may
   crash the process.
 - Pending requests and their buffers are kept for ever: the library may still write to the buffers.
 - Only ranks that wait for the lost one notice the loss. They revoke their family's communicator, so
-  that whoever waits for them notices too, and so on.
+  that ranks which wait for them notice too, and so on.
 - A probe that finds a message returns it even if its sender is lost, and does not report the loss:
   so a look for losses probes for a tag that no message has.
 - Nothing that was revoked is freed.
-- A death while MPI makes a communicator may end survivors, so few are made: see `family`.
+- If a rank dies while MPI creates a communicator, survivors may be killed, so few are made: see
+  `family`.
 """
 
 import time
@@ -36,7 +37,9 @@ TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
 
 
 class UlfmTransport(MPITransport):
-    """Some ranks of the family's communicator; if a rank is lost, its operations raise RankLost."""
+    """A transport between some ranks of the family's communicator; raises RankLost if a rank is
+    lost.
+    """
 
     fault_tolerant = True
     family: UlfmFamily
@@ -137,7 +140,7 @@ class UlfmTransport(MPITransport):
         return node
 
     def _agreed_number(self) -> int:
-        """A new transport number: the ranks repeat proposals until all propose the same."""
+        """Returns a new transport number: the ranks repeat proposals until all propose the same."""
         least = 0
         while True:
             proposals = self.gather([self.family.new_number(least)])
@@ -147,7 +150,7 @@ class UlfmTransport(MPITransport):
                 return least
 
     def gather(self, values: Sequence[int]) -> NDArray[np.int64]:
-        """The values of all ranks, one row a rank."""
+        """Returns the values of all ranks, one row for each."""
         rows = list[NDArray[np.int64]]()
         self.wait([self._gathering(GATHER, np.array(values, np.int64), rows.append)])
         return rows[0]
@@ -179,7 +182,7 @@ class UlfmTransport(MPITransport):
         return UlfmBarrier(counts, rank, sync, self._notice)
 
     def _notice(self) -> None:
-        """Moves messages forward, and raises RankLost if a rank is lost."""
+        """Makes MPI move pending messages; raises RankLost if a rank is lost."""
         try:
             self._comm.Iprobe(tag=self.family.unused_tag)
         except MPI.Exception as error:
@@ -189,11 +192,15 @@ class UlfmTransport(MPITransport):
 class MessageGather:
     """An all-gather made of messages, tested like a request; with empty rows it is a barrier.
 
-    rank 0   a . . .     a b . .     a b c d rank 1   b . . .     b c . .     b c d a     from the
-    next rank, the second next, the fourth ... rank 2   c . . .     c d . .     c d a b rank 3   d .
-    . .     d a . .     d a b c
+    Each rank receives from the next rank, then from the second next, the fourth next, ...
 
-    The library's own collectives print lines if a rank is lost, and need a communicator for each
+    rank 0   a . . .     a b . .     a b c d
+    rank 1   b . . .     b c . .     b c d a
+    rank 2   c . . .     c d . .     c d a b
+    rank 3   d . . .     d a . .     d a b c
+
+    `swap` starts a send and a receive and returns their requests; `take` gets the rows, in rank
+    order. MPI's own collectives print lines if a rank is lost, and need a communicator for each
     transport.
     """
 
@@ -225,7 +232,7 @@ class MessageGather:
 
 
 class UlfmBarrier(Barrier):
-    """A barrier in shared memory that notices lost ranks, which counts alone do not show."""
+    """A barrier in shared memory that notices lost ranks; the plain barrier would wait for ever."""
 
     def test(self) -> bool:
         if super().test():
