@@ -1,4 +1,4 @@
-"""The comparison of a run with the run that continues it, from a checkpoint or a snapshot."""
+"""Compares the options and facts of a run with those of the run that resumes it."""
 
 import platform
 from collections.abc import Iterator, Mapping
@@ -25,11 +25,12 @@ RULES: dict[str, ResumeRule] = {
         ResumeEffect.EQUAL, "another version, BLAS or compiled kernel may add in another order"
     ),
 }
-"""The rule of each option, and of each fact of a run."""
+"""For each option and each other fact of a run, the rule if it differs in the resumed run."""
 
 
 def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError, with both values, for the first value that must not differ but does.
+    """Raises ValueError, with both values, for the first option or fact that must not differ but
+    does.
 
     `source` names what is resumed, such as "the snapshot".
     """
@@ -43,8 +44,10 @@ def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], sour
 
 
 def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
-    """Raises ValueError if the new run divides batches in another way and the model has
-    BatchNorm."""
+    """Raises ValueError if the model has BatchNorm and the new run divides batches differently.
+
+    BatchNorm's means are over each part of a batch.
+    """
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return
     for rule, name, old, new in _changed(vars(old_run), vars(new_run)):
@@ -56,7 +59,7 @@ def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
 
 
 def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
-    """A line of text for each difference that changes the result of the run."""
+    """Returns a line of text for each difference that changes the result of the run."""
     return [
         f"{name} is {shown(new)}, and was {shown(old)} before: {rule.why}"
         for rule, name, old, new in _changed(old_run, new_run)
@@ -67,8 +70,9 @@ def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str
 def _changed(
     old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
-    """Yields each rule with a value that differs: the rule, its name, the old value and the new
-    value."""
+    """Yields (rule, name, old value, new value) for each option or fact with a rule that
+    differs.
+    """
     for name, rule in RULES.items():
         if rule.beside and old_run[rule.beside] != new_run[rule.beside]:
             continue
@@ -83,7 +87,7 @@ _OPTIONS = frozenset(option.name for option in options())
 
 
 def versions() -> dict[str, str]:
-    """The versions of nnmpi, Python and the libraries."""
+    """Returns the versions of nnmpi, Python and the libraries, by name."""
     return {
         "nnmpi": __version__,
         "python": platform.python_version(),
@@ -93,5 +97,5 @@ def versions() -> dict[str, str]:
 
 
 def versions_and_kernels() -> dict[str, str]:
-    """The versions of the libraries, and the CPU targets of BLAS and of the compiled kernels."""
+    """Returns `versions`, and the CPU targets of BLAS and of the compiled kernels."""
     return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

@@ -1,9 +1,9 @@
-"""Exports a checkpoint as one file of the whole model, which is put together tensor by tensor.
+"""Exports a checkpoint as one file of the whole model, assembled tensor by tensor.
 
     rank-00000   w 0..5   b 0..1  ─┐
     rank-00001   w 5..9           ─┴─►  w, then b ─►  model.safetensors
 
-No model is built: the manifest says what the tensors are.
+No model is built: the manifest has the names, shapes and types of the tensors.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,10 @@ from nnmpi.parallel.model.whole import WholeArrays, state_of_one
 
 
 def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
-    """Writes the model as a file or as a folder of GPT-2, and with `optimizer` its state beside it;
-    returns the names of the files."""
+    """Writes the model of a checkpoint to `out`, a file or a folder in the format of GPT-2.
+
+    With `optimizer`, also writes the optimizer's state to a file beside it. Returns the file names.
+    """
     about, arrays = stored.about(), stored.snapshot().arrays
     known = {x.name: x for x in arrays}
     for first in about.tensors.values():
@@ -44,7 +46,7 @@ def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
 
 
 def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """The parameters and buffers as --save writes them: 16-bit parameters as float32."""
+    """Returns the parameters and buffers as --save writes them: 16-bit parameters as float32."""
     known, first = {x.name: x for x in arrays}, about.tensors
     return WholeArrays(
         [known[first[name]].named(name).as_whole() for name in first],
@@ -57,8 +59,7 @@ def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
 
 
 def of_optimizer(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """The optimizer state saved in a checkpoint, with the names and values of
-    `Trainer.optimizer_state_dict`."""
+    """Returns a checkpoint's optimizer state, with the names of `Trainer.optimizer_state_dict`."""
     values = {*about.tensors.values()}
     state = [x for x in arrays if x.name not in values]
     terms, have = terms_of(state, 1, 1), [(x.file, x) for x in state]

@@ -1,4 +1,4 @@
-"""The values in a manifest; `schema.checked` checks its JSON against these types."""
+"""The types of the values in a manifest; `schema.checked` checks its JSON against them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from nnmpi.nn.place import Part
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.unit_costs import UnitCosts
 
-# ---- what a run tells of itself
+# ---- facts about a run
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,19 @@ class RunFacts:
     """The facts about a run that a checkpoint has besides a snapshot.
 
     complete     True if the run has no more steps to make
-    total_steps  after which it ends
-    facts        what is compared besides options when it is resumed
-    log          how long its log was
-    pace         its time so far
-    metrics      of the evaluation after the last step, if there was one
-    callbacks    names and states
-    tensors      by each name in the state dict of the model the first name of the same tensor, so
-                 that it can be exported without its code
-    buffers      the names of those that are no parameters
-    others       the names of what modules say is their state
-    metadata     those of the file of --save
-    sizes        of a model that add-ons know by them
-    restored     the steps that `restore` had taken the run to, in order
+    total_steps  the number of steps after which the run ends
+    facts        values besides options that are compared when the run is resumed
+    log          the length of its log when the checkpoint was written
+    pace         the times of its steps so far
+    metrics      results of the evaluation after the last step, empty if there was none
+    callbacks    each callback's name and state
+    tensors      maps each name in the model's state dict to the first name of the same tensor, so
+                 that the model can be exported without its code
+    buffers      the names of tensors that are not parameters
+    others       the names of other state, which modules have declared
+    metadata     the metadata that --save writes to its file
+    sizes        the sizes of a model that add-ons can build from them, or None
+    restored     the steps to which `Trainer.restore` has taken the run back, in order
     """
 
     complete: bool
@@ -56,7 +56,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class MeasuredForm:
-    """The measurements from which ranks were arranged, as JSON has them."""
+    """The measurements by which ranks were arranged, as the JSON has them."""
 
     cut: str | None = None
     unit_costs: UnitCosts | None = None
@@ -65,7 +65,7 @@ class MeasuredForm:
 
 @dataclass(frozen=True)
 class RunForm:
-    """A `Snapshot` without its arrays, as JSON has it."""
+    """A `Snapshot` without its arrays, as the JSON has it."""
 
     options: Mapping[str, Any]
     ranks: int
@@ -79,9 +79,10 @@ class RunForm:
 
 
 class TensorForm(NamedTuple):
-    """Arrays of any file that lie alike: a tensor, and arrays of its state.
+    """A tensor and the arrays of its state, which have the same shape and memory order.
 
-    dtypes   of each array, by what follows the name and a point; "" is the tensor itself
+    dtypes   maps the end of each array's name, after the tensor's name and a point, to its type;
+             "" is the tensor itself
     """
 
     name: str
@@ -101,7 +102,7 @@ class RangeForm(NamedTuple):
 
 @dataclass(frozen=True)
 class FileForm:
-    """A `RankFile` as JSON has it."""
+    """A `RankFile` as the JSON has it."""
 
     name: str
     bytes: int
@@ -111,7 +112,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class ManifestForm:
-    """The content of manifest.json, behind its digest."""
+    """The content of manifest.json that its digest covers."""
 
     format: int
     time: float

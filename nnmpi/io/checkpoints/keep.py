@@ -1,4 +1,5 @@
-"""The directory of checkpoints: who may write there, which are kept, and what was left behind.
+"""Manages the directory of checkpoints: its lock, the removal of old ones, and of killed runs'
+files.
 
 step-00001200                a checkpoint
 .step-00001300.part          one that is being written, or whose writer was killed
@@ -8,8 +9,8 @@ step-00001200                a checkpoint
                              of a process that is killed
 
 The newest K intact checkpoints are kept, and with --keep-best the best one; older ones are removed
-once a newer one is on disk. A damaged one that a resumed run has passed over is neither counted
-among the K nor removed until the run has reached its step again.
+once a newer one is on disk. A damaged checkpoint that a resumed run has passed over does not count
+among the K. It is removed only after the run has reached its step again.
 """
 
 import os
@@ -41,20 +42,20 @@ BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accu
 
 
 def folder_of(directory: Path, step: int) -> Path:
-    """The folder of the checkpoint of a step."""
+    """Returns the folder of the checkpoint of a step."""
     return directory / f"step-{step:08d}"
 
 
 def part_of(directory: Path, step: int) -> Path:
-    """The folder in which the checkpoint of a step is being written."""
+    """Returns the folder in which the checkpoint of a step is being written."""
     return directory / f".step-{step:08d}.part"
 
 
 def folders(directory: Path) -> dict[int, Path]:
-    """The folders of checkpoints by step, the newest first, whether they are intact or not.
+    """Returns the folders of checkpoints by step, the newest first, intact or not.
 
-    An intact checkpoint that was not renamed yet, because its writer was killed, counts in place of
-    the one with its name, which it was to replace.
+    If a writer was killed before it renamed an intact checkpoint, its .part folder is returned in
+    place of the older checkpoint that it was to replace.
     """
     by_step: dict[int, Path] = {}
     for name in sorted(os.listdir(directory), reverse=True):  # names before parts, which win
@@ -73,12 +74,13 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-# ---- what is kept
+# ---- removal of old checkpoints
 
 
 def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, Outcome]:
-    """The Outcome of each checkpoint up to the step `last` whose manifest is intact, in the order
-    of the folders."""
+    """Returns the Outcome of each checkpoint up to step `last` with an intact manifest, in their
+    order.
+    """
     known: dict[int, Outcome] = {}
     for step, folder in by_step.items():
         if step <= last:
@@ -88,24 +90,31 @@ def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, 
 
 
 def best_until(directory: Path, step: int, metric: str) -> float | None:
-    """The best value of a metric in the intact checkpoints up to a step, also those of steps that
-    `restore` has undone; None if none has it."""
+    """Returns the best value of a metric in the intact checkpoints up to a step, or None.
+
+    Checkpoints of steps that `Trainer.restore` has undone count too.
+    """
     return best_of(outcomes(folders(directory), step).values(), metric)
 
 
 def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]]) -> int | None:
-    """The earlier step that `restore` has taken the run to after a checkpoint was written; None if
-    it has not. `restored` is that of the checkpoint, `others` those of what is known besides."""
+    """Returns the earliest step before `step` to which the run was restored after a checkpoint, or
+    None.
+
+    A checkpoint of `step` is then outdated. `restored` is its list of steps to which
+    `Trainer.restore` had taken the run; `others` are such lists of other checkpoints, and of the
+    run itself.
+    """
     later = chain.from_iterable(other[len(restored) :] for other in others)
     return min((to for to in later if to < step), default=None)
 
 
 def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
-    """Removes checkpoints that are older than the one of `step`, which was just written, except for
-    the newest `keep` ones from which the run could go on, and the best one.
+    """Removes checkpoints older than `step`, whose checkpoint was just written, except some.
 
-    Newer ones are left, and not counted: they are damaged, or `restore` has undone their steps,
-    since otherwise the run had gone on from them.
+    The newest `keep` from which the run could resume stay, and the one with the best value of
+    metric `best`. Newer checkpoints are left and not counted: they are damaged, or
+    `Trainer.restore` has undone their steps, since otherwise the run would have resumed from them.
     """
     by_step = folders(directory)
     known = outcomes(by_step, step)
@@ -121,15 +130,18 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
 
 def best_of(outcomes: Iterable[Outcome], name: str) -> float | None:
-    """The best value of a metric; None if no checkpoint has it."""
+    """Returns the best value of a metric in checkpoints with all files; None if none has the
+    metric.
+    """
     intact = (outcome.metrics for outcome in outcomes if outcome.is_whole)
     values = [metrics[name] for metrics in intact if name in metrics]
     return BETTER[name](values) if values else None
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint. It is renamed first, so that an interrupted removal leaves none that
-    counts."""
+    """Removes a checkpoint, renaming it first: an interrupted removal leaves no folder named as
+    one.
+    """
     hidden = folder.with_name(f".{folder.name}.old.part") if STEP.fullmatch(folder.name) else folder
     with suppress(OSError):
         os.rename(folder, hidden)
@@ -137,7 +149,7 @@ def remove(folder: Path) -> None:
 
 
 def replace(part: Path, folder: Path) -> None:
-    """Renames a complete checkpoint to its final name, and removes the one that had that name.
+    """Renames a complete checkpoint to its final name, and removes an older one of that name.
 
     If the writer is killed in between, the new one is intact, and `clean` renames it.
     """
@@ -158,14 +170,15 @@ def replace(part: Path, folder: Path) -> None:
 
 
 def make_part(directory: Path, step: int) -> None:
-    """Makes the folder in which the checkpoint of a step is written, after `clean`."""
+    """Creates the folder in which the checkpoint of a step is written, after `clean`."""
     clean(directory)
     part_of(directory, step).mkdir()
 
 
 def clean(directory: Path) -> None:
-    """Removes what killed writers have left; an intact checkpoint that was not renamed yet gets its
-    name."""
+    """Removes the temporary files of killed writers; renames their intact checkpoints to the final
+    name.
+    """
     for name in sorted(os.listdir(directory)):
         if part := PART.fullmatch(name):
             path = directory / name
@@ -178,11 +191,11 @@ def clean(directory: Path) -> None:
                     path.unlink()
 
 
-# ---- who may write
+# ---- the lock
 
 
 class DirectoryLock(NamedTuple):
-    """The lock on a directory to which this run writes; until `release`, other runs are refused."""
+    """The lock on a directory to which this run writes; other runs are refused until `release`."""
 
     path: Path
     file: IO[Any]
@@ -196,9 +209,10 @@ class DirectoryLock(NamedTuple):
 
 
 def locked(directory: Path) -> DirectoryLock:
-    """Makes and locks a directory; raises ValueError if this run cannot write there.
+    """Creates and locks a directory; raises ValueError if this run cannot write there.
 
-    Waits up to PATIENCE seconds for another process to end, which may have been killed just now.
+    Waits up to PATIENCE seconds for another process that has the lock: it may just have been
+    killed.
     """
     cannot = f"checkpoint_dir {shown(directory)} cannot be written"
     end = time.monotonic() + PATIENCE
@@ -224,7 +238,7 @@ def locked(directory: Path) -> DirectoryLock:
 
 
 def _try_lock(path: Path) -> DirectoryLock | None:
-    """The lock, or None if another run has it, or has just removed the file."""
+    """Returns the lock, or None if another run has it, or has just removed the file."""
     file = path.open("a+b")
     with suppress(BlockingIOError):
         lock(file)
@@ -235,14 +249,14 @@ def _try_lock(path: Path) -> DirectoryLock | None:
 
 
 def is_same(file: IO[Any], path: Path) -> bool:
-    """True if a path still names this open file."""
+    """Returns True if the path still names this open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
 
 
 def check_shared(directory: Path, comm: Comm) -> None:
-    """Raises ValueError on all ranks unless they see the same directory; every rank calls it."""
+    """Raises ValueError on all ranks unless they see the same directory; collective."""
     path = directory / gather_objects(comm, f".shared-{uuid4().hex}.part")[0]
 
     def make() -> None:
@@ -275,7 +289,9 @@ def _is_visible(path: Path) -> bool:
 
 
 def check_empty(directory: str | os.PathLike[str]) -> None:
-    """Raises ValueError if the directory has checkpoints already, of a run that is not resumed."""
+    """Raises ValueError if the directory has checkpoints: a run that is not resumed must not
+    replace them.
+    """
     path = Path(directory)
     steps = folders(path) if path.is_dir() else {}
     if steps:

@@ -1,13 +1,13 @@
-"""The manifest of a checkpoint: what the run was, and which elements are where in which file.
+"""The manifest of a checkpoint: the facts about the run, and the ranges of arrays in each file.
 
-    {"sha256":"<digest of what follows, from { to }>","manifest":{...}}
+    {"sha256":"<digest of the value of manifest, from { to }>","manifest":{...}}
 
-A change of any byte is noticed: there is one way to write it. Another version or form is refused.
+A change of any byte is detected, also in white space. Another version of the format is refused.
 
 The state of training is a list of named arrays: `fc.weight`, its `fc.weight.momentum_buffer` and
 `fc.weight.step` (the number of updates), buffers, the loss scale, and `fc.weight.momentum_buffer@2`
-where replica 2 has its own. The manifest has the name, type, shape and memory order of each array,
-and the ranges of them in each file, in their order, with a SHA-256 for each block of 1 MB.
+if replica 2 has its own. The manifest has the name, type, shape and memory order of each array, and
+the ranges of arrays in each file, in file order, with a SHA-256 for each block of 1 MB.
 """
 
 import hashlib
@@ -57,11 +57,11 @@ RUN, ABOUT = "manifest.run", "manifest.about"
 
 
 class Outcome(NamedTuple):
-    """The facts that are compared for all checkpoints of a directory.
+    """The facts that are compared among all checkpoints of a directory.
 
-    metrics    of the evaluation after which it was written; empty if there was none
-    restored   the steps that `restore` had taken the run to, in order
-    is_whole   whether all its files are there, with the right sizes
+    metrics    results of the evaluation after which it was written; empty if there was none
+    restored   the steps to which `Trainer.restore` had taken the run back, in order
+    is_whole   whether all its files exist, with the right sizes
     """
 
     metrics: Mapping[str, float]
@@ -70,12 +70,12 @@ class Outcome(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The list of what is in a checkpoint.
+    """The contents of a checkpoint, without the values of its arrays.
 
-    snapshot    of all ranks, without the arrays, which are in files
-    files       of the ranks, in their order
-    about_json  the facts about the run, by `as_json`; their arrays are in the first file
-    versions    of the software that computed it
+    snapshot    the snapshot of all ranks, without the arrays, which are in files
+    files       the ranks' files, in rank order
+    about_json  the RunFacts as JSON, by `as_json`; their arrays are in the first file
+    versions    the versions of the software that computed it
     time        when it was written, in seconds since the epoch
     """
 
@@ -87,7 +87,7 @@ class Manifest(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that the run had made."""
+        """The number of steps that the run had made when the checkpoint was written."""
         return self.snapshot.state.step
 
     @property
@@ -96,7 +96,9 @@ class Manifest(NamedTuple):
         return sum(file.size for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """The facts about the run; its arrays are given by `arrays`, or else on paper."""
+        """Returns the facts about the run, with the values `arrays`, or with arrays without
+        values.
+        """
         if arrays is None:
             arrays = [x for x in self.files[0].arrays if is_about(x)]
         fields = from_json(self.about_json, arrays, ABOUT)
@@ -105,7 +107,7 @@ class Manifest(NamedTuple):
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """The content of manifest.json."""
+    """Returns the content of manifest.json."""
     content = {
         "format": FORMAT,
         "time": manifest.time,
@@ -119,8 +121,10 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
-    """The result of `read` for the JSON of a manifest; raises DamagedError for another format, a
-    wrong SHA-256, or content that cannot be read."""
+    """Returns the result of `read` for the JSON in a manifest's bytes.
+
+    Raises DamagedError for another version of the format, a wrong SHA-256, or invalid content.
+    """
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
     frame = HEAD + digest + MIDDLE + body + TAIL
@@ -145,8 +149,9 @@ def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
 
 
 def from_bytes(content: bytes) -> Manifest:
-    """The manifest with this content; raises DamagedError for anything that `to_bytes` does not
-    write."""
+    """Returns the manifest with this content; raises DamagedError for content that `to_bytes`
+    cannot write.
+    """
     return parsed_by(_from_json, content)
 
 
@@ -170,7 +175,7 @@ def _from_json(value: Any) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes manifest.json, and syncs it and the folder to disk."""
+    """Writes manifest.json, and syncs the file and its folder to disk."""
     with (folder / NAME).open("xb") as file:
         file.write(to_bytes(manifest))
         file.flush()
@@ -179,8 +184,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint; raises DamagedError if it is damaged, or if files are missing
-    or have other sizes. Only the manifest is read."""
+    """Returns the manifest of a checkpoint; only the manifest is read.
+
+    Raises DamagedError if it is damaged, or if a file of the checkpoint is missing or of another
+    size.
+    """
     manifest = from_bytes(_content(folder))
     for file in manifest.files:
         if (size := _size_of(folder, file.name)) != file.size:
@@ -191,10 +199,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """The Outcome in the manifest of a checkpoint.
+    """Returns the Outcome in the manifest of a checkpoint.
 
-    Raises DamagedError for a damaged manifest, another format or step. Other fields are not
-    compared with their types, which takes ten times as long.
+    Raises DamagedError for a damaged manifest, another version of the format, or another step than
+    the folder's. Other fields are not checked against their types, which takes ten times as long.
     """
 
     def outcome(value: Any) -> Outcome:
@@ -285,7 +293,9 @@ def _run_from_json(run: RunForm) -> Snapshot:
 
 
 def _files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
-    """The arrays of all files, each once, and the ranges that each file has, in its order."""
+    """Returns the arrays of all files, each once, and for each file its ranges of them, in file
+    order.
+    """
     tensors = dict[str, TensorForm]()
     for x in (x for file in files for x in file.arrays):
         path, state = split(x.name)
@@ -305,7 +315,7 @@ def _files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
 
 
 def _arrays(tensors: Iterable[TensorForm]) -> Iterator[StateArray]:
-    """Yields the whole arrays, on paper."""
+    """Yields the whole arrays of the tensors and their state, without values."""
     for name, shape, axes, dtypes in tensors:
         for state, dtype in dtypes.items():
             place = Place.of_whole(f"{name}.{state}" if state else name, shape)
@@ -322,7 +332,7 @@ def _files_from_json(form: ManifestForm) -> tuple[RankFile, ...]:
 
 
 def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
-    """The file of a rank, whose layout follows from its ranges."""
+    """Returns the file of a rank, laid out by its ranges; raises DamagedError if it cannot be."""
     field = f"manifest.files[{rank}]"
     ranges = (_array(arrays, row, f"{field}.ranges[{i}]") for i, row in enumerate(form.ranges))
     file = laid_out(rank, [*ranges])
@@ -334,7 +344,7 @@ def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> StateArray:
-    """The array of a row of the manifest; raises DamagedError if it cannot be."""
+    """Returns the array or range of a row of the manifest; raises DamagedError if there is none."""
     number = row if isinstance(row, int) else row.array
     if number >= len(arrays):
         raise refused(f"{field}.array", f"{number:,}, but there are {len(arrays):,} arrays")

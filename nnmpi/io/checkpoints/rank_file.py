@@ -1,8 +1,9 @@
-"""The safetensors file of a rank: who writes what, where each array is, and how it is written.
+"""The safetensors file of a rank: divides the state among the ranks, lays out the file and writes
+it.
 
-Where several ranks have copies of the same elements, each of them writes a part. All ranks compute
-the same division, from a list of what every rank has. Divided are the bytes of everything that the
-same ranks have, one tensor behind the other.
+If several ranks have copies of the same elements, each of them writes a part. All ranks compute the
+same division from a list of the arrays of every rank. Tensors that the same ranks have are divided
+as one sequence of bytes.
 
     has      rank 0  [ w w w w | b b ]      writes   rank 0  [ w w w . | . . ]
              rank 1  [ w w w w | b b ]               rank 1  [ . . . w | b b ]
@@ -11,8 +12,8 @@ same ranks have, one tensor behind the other.
     header | array 0 | array 1 | ...
 
 The widest types come first; within a type arrays are in the order of the list of state, in which
-ranks read the file again. Each block of 1 MB has its own digest, the first block with the header
-too.
+ranks read the file again. Each block of 1 MB has its own digest; the first block includes the
+header.
 """
 
 import os
@@ -36,28 +37,28 @@ from nnmpi.io.files.atomic import sync
 from nnmpi.io.files.saving import HeaderRow, header_of
 from nnmpi.nn.place import Part, Place, StateArray
 
-BLOCK = 1 << 20  # bytes that have a digest
+BLOCK = 1 << 20  # bytes of a block with a digest of its own
 
 LEAST = 1 << 20
-"""Slices of fewer bytes are not cut: one of the ranks that have it writes all of it."""
+"""Slices of fewer bytes are not divided: one of the ranks that have a copy writes all of it."""
 
 ABOUT = "about"
-"""Arrays `about 0`, `about 1`, ... in the file of rank 0 are those of the facts about the run."""
+"""Arrays `about 0`, `about 1`, ... in the file of rank 0 belong to the facts about the run."""
 
 
 class CancelledError(Exception):
     """Raised in the thread that writes a checkpoint after the run has abandoned it."""
 
 
-# ---- who writes what
+# ---- the division among ranks
 
 
 def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[list[StateArray]]:
-    """The arrays that each rank writes, on paper and in order: each element is written by exactly
-    one of the ranks that have it.
+    """Returns the arrays that each rank writes, in order and without values.
 
-    Arrays whose copies may differ, as those of buffers where ranks run at their own pace, are not
-    cut, and small ones are written by the first rank that has them, as are those without elements.
+    `owned` has the arrays of each rank; exactly one of the ranks with an element writes it. Small
+    arrays are not cut, nor are those whose copies may differ, such as buffers of ranks that do not
+    synchronize each step. The first rank writes arrays that are small and may differ, or are empty.
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, StateArray]]](list)
     of_ranks: list[list[tuple[int, StateArray]]] = [[] for _ in owned]
@@ -77,7 +78,7 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
 
 
 def _cut(byte: int, x: StateArray, least: int) -> int:
-    """How many elements of an array lie before a byte; all or none if the array is not cut."""
+    """Returns the number of elements of x before a byte; 0 or all if the array is not to be cut."""
     if x.nbytes < least or x.may_differ:
         return x.size if 2 * byte > x.nbytes else 0
     return min(max(byte * x.size // x.nbytes, 0), x.size)
@@ -86,7 +87,7 @@ def _cut(byte: int, x: StateArray, least: int) -> int:
 def _shared_slices(
     owned: Sequence[Sequence[StateArray]],
 ) -> Iterator[tuple[StateArray, tuple[int, ...]]]:
-    """Yields slices of each part of an array, each with the ranks that have the whole slice."""
+    """Yields slices of each array, each with the ranks that have the whole slice."""
     of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateArray]]](list)
     for rank, arrays in enumerate(owned):
         for x in arrays:
@@ -104,12 +105,13 @@ def _shared_slices(
 
 
 class RankFile(NamedTuple):
-    """The file of a rank.
+    """The layout of a rank's file.
 
     size     in bytes
-    header   the bytes before its arrays
-    arrays   on paper, and in `starts` the byte at which each begins
-    sha256   the digest of each block of 1 MB, once it is written
+    header   the bytes before the arrays
+    arrays   the arrays in the file, without values
+    starts   the byte at which each array begins
+    sha256   the digest of each block of 1 MB, empty until the file is written
     """
 
     name: str
@@ -120,15 +122,16 @@ class RankFile(NamedTuple):
     sha256: tuple[str, ...] = ()
 
     def arrays_in(self, start: int, stop: int) -> str:
-        """The first and the last array with bytes from start to stop - 1, for a message."""
+        """Returns the names of the first and last array with bytes from start to stop - 1, for a
+        message.
+        """
         both = zip(self.arrays, self.starts, strict=True)
         names = [x.name for x, at in both if at < stop and start < at + x.nbytes] or ["the header"]
         return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 class FileWritten(NamedTuple):
-    """The size and block digests of a rank's written file; or the problem, if it could not be
-    written."""
+    """The size and block digests of a rank's written file, or the problem that prevented it."""
 
     problem: str
     size: int = 0
@@ -136,12 +139,12 @@ class FileWritten(NamedTuple):
 
 
 def name_of(rank: int) -> str:
-    """The name of the file of a rank."""
+    """Returns the name of a rank's file."""
     return f"rank-{rank:05d}.safetensors"
 
 
 def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
-    """The layout of the file of a rank that writes these arrays."""
+    """Returns the layout of the file of a rank that writes these arrays."""
     index = [HeaderRow(_name(x), named(x.dtype), (x.size,)) for x in arrays]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     ends = (start + x.nbytes for x, start in zip(arrays, starts, strict=True))
@@ -150,13 +153,14 @@ def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _name(x: StateArray) -> str:
-    """The name of an array in the header, for people who look at it; the manifest has the same
-    facts."""
+    """Returns the name of an array in the header, for human readers; a part's name shows its
+    range.
+    """
     return x.name if x.is_whole else f"{x.name}{[*map(list, x.place.part)]}[{x.lo}:{x.hi}]"
 
 
 def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
-    """The arrays of the facts about a run, by name."""
+    """Returns the arrays of the facts about a run, named `about 0`, `about 1`, ..."""
     return [
         StateArray(
             Place.of_whole(f"{ABOUT} {i}", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name
@@ -166,12 +170,12 @@ def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
 
 
 def is_about(x: StateArray) -> bool:
-    """True if an array is one of the facts about a run."""
+    """Returns True if an array belongs to the facts about a run."""
     return x.name.startswith(f"{ABOUT} ")
 
 
 def content_of(file: RankFile, owned: Iterable[StateArray]) -> memoryview:
-    """A copy of what a rank writes, as the bytes of its file."""
+    """Returns the bytes of a rank's file, copied from `owned`, the arrays that the rank has."""
     content = np.empty(file.size, np.uint8)
     content[: len(file.header)] = np.frombuffer(file.header, np.uint8)
     by_place = defaultdict[Place, list[StateArray]](list)
@@ -193,8 +197,10 @@ def prepared(
     owned: Sequence[StateArray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
-    """Copies what a rank writes of the arrays that it has, and returns a function that writes it
-    to its file."""
+    """Copies the arrays that a rank writes, and returns a function that writes them to its file.
+
+    `arrays` are to be written, `owned` are the rank's arrays, which contain them.
+    """
     try:
         file = laid_out(rank, arrays)
         content = content_of(file, owned)
@@ -215,8 +221,8 @@ def prepared(
 def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
     """Writes a new file and syncs it to disk; returns the digest of each block.
 
-    Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
-    after a `stop`.
+    Two threads write and hash a half each, since one is slower than a disk. Raises CancelledError
+    once `stop` is set.
     """
     blocks, in_thread = -(-len(content) // BLOCK), OperatingSystem.in_thread
     with path.open("xb", buffering=0) as file:
@@ -233,7 +239,7 @@ def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[s
 def _write_blocks(
     file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
 ) -> list[str]:
-    """Writes the blocks with these numbers; returns their digests."""
+    """Writes the blocks of `content` with these numbers; returns their digests."""
     digests = list[str]()
     for at in (number * BLOCK for number in numbers):
         if stop.is_set():
@@ -249,7 +255,7 @@ def _write_blocks(
 
 
 def reason_of(error: Exception) -> str:
-    """The host name and the reason of a system error, for a message."""
+    """Returns the host name and the reason of a system error, for a message."""
     if isinstance(error, OSError):
         return f"{platform.node()}: {error.strerror or error}"
     return f"{platform.node()}: out of memory"

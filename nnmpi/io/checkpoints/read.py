@@ -1,9 +1,8 @@
-"""StoredCheckpoint: the newest intact checkpoint of a directory; blocks are checked when they are
-read.
+"""Reads the newest intact checkpoint of a directory; blocks are checked when they are read.
 
 step-00001300   a file is shorter than its manifest says   passed over
-step-00001200   intact so far: digests are compared for    ◄── newest
-                the blocks that ranks read
+step-00001200   manifest and sizes are correct             ◄── newest; digests are compared when
+                                                               ranks read blocks
 """
 
 import os
@@ -28,14 +27,14 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 
 KEPT = 64
-"""Blocks that a reader caches: it may read from that many files in turn."""
+"""Blocks that a reader caches, and so the files that it can read in turn without rereading."""
 
 
 class BlockReader:
-    """Reads files of a checkpoint in blocks of 1 MB, each of which is checked; the last ones are
-    cached.
+    """Reads files of a checkpoint in blocks of 1 MB, checks each against its digest, and caches the
+    latest.
 
-    Reading the elements of a file in their order reads no byte twice.
+    Reading a file's elements in order reads no byte twice.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -44,7 +43,9 @@ class BlockReader:
         self._block = lru_cache(KEPT)(partial(_read, folder, manifest, ranks))
 
     def elements(self, file: str, x: StateArray, at: int, lo: int, hi: int) -> np.ndarray:
-        """Elements lo..hi-1 of an array that begins at byte `at` of a file; raises DamagedError."""
+        """Returns elements lo..hi-1 of array x, which begins at byte `at` of a file; may raise
+        DamagedError.
+        """
         dtype = named(x.dtype)
         values = np.empty(hi - lo, dtype.newbyteorder("<"))
         row, at, done = values.view(np.uint8), at + (lo - x.lo) * dtype.itemsize, 0
@@ -56,7 +57,7 @@ class BlockReader:
         return values.astype(dtype, copy=False)
 
     def check(self) -> None:
-        """Raises DamagedError unless all blocks are as they were written."""
+        """Raises DamagedError unless all blocks of all files match their digests."""
         for file in self._manifest.files:
             for number in range(len(file.sha256)):
                 self._block(file.name, number)
@@ -65,7 +66,9 @@ class BlockReader:
 def _read(
     folder: Path, manifest: Manifest, ranks: Mapping[str, int], name: str, number: int
 ) -> bytes:
-    """A block of a file; raises DamagedError unless it fits its digest and the manifest."""
+    """Returns block `number` of file `name`; raises DamagedError unless it matches its digest and
+    header.
+    """
     try:
         with (folder / name).open("rb") as file:  # buffered: read() returns the whole block
             file.seek(number * BLOCK)
@@ -87,10 +90,12 @@ def _read(
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint that is intact, as far as its manifest and the sizes of its files show.
+    """A checkpoint whose manifest and file sizes are correct; its blocks are checked when they are
+    read.
 
-    passed_over   why newer checkpoints were passed over, one text each
-    restored      the longest list of steps that `restore` had taken the run to, of any checkpoint
+    passed_over   reasons why newer checkpoints were passed over, one text each
+    restored      the steps to which `Trainer.restore` had taken the run back: the longest such list
+                  in any checkpoint
     """
 
     folder: Path
@@ -100,19 +105,20 @@ class StoredCheckpoint(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that the run had made."""
+        """The number of steps that the run had made when the checkpoint was written."""
         return self.manifest.step
 
     def about(self) -> RunFacts:
-        """The facts about the run; their arrays are read from the first file."""
+        """Returns the facts about the run; their arrays are read from the first file."""
         arrays = (x for x in self._arrays([0]) if is_about(x))
         return self.manifest.about([x.elements().reshape(x.place.shape) for x in arrays])
 
     def snapshot(self) -> Snapshot:
-        """The snapshot of the run, equal on all ranks, whose arrays are in files and not read yet.
+        """Returns the snapshot of the run, equal on all ranks; its arrays are in files and not read
+        yet.
 
-        A `Mover` reads from it what a rank needs, and raises DamagedError on a rank that finds a
-        damaged block.
+        A `Mover` reads the elements that a rank needs, and raises DamagedError on a rank that finds
+        a damaged block.
         """
         arrays = (x for x in self._arrays(range(len(self.manifest.files))) if not is_about(x))
         pace = self.about().pace
@@ -134,11 +140,11 @@ def use_newest(
     use: Callable[[StoredCheckpoint], object],
     restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
-    """Calls `use` with the newest checkpoint and returns it; None if there is none. Every rank
-    calls it. `restored` has the steps that `restore` has taken the run to, if it goes on.
+    """Calls `use` with the newest checkpoint and returns the checkpoint, or None; collective.
 
-    Digests are compared when elements are read: if `use` finds that a checkpoint is damaged, the
-    one before is used.
+    `use` should read the checkpoint. Blocks are checked only then: if one is damaged, the next
+    older checkpoint is used. `restored` has the steps to which `Trainer.restore` has taken a
+    running run back.
     """
     without: dict[int, str] = {}
     while (checkpoint := newest(directory, comm, without, restored)) is not None:
@@ -163,11 +169,12 @@ def newest(
     without: Mapping[int, str] | None = None,
     restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
-    """The newest intact checkpoint whose steps no `restore` has undone, or None if there is none;
-    every rank calls it. `without` has the steps that turned out to be damaged, with the reason;
-    `restored`, those that `restore` has taken the run to, as far as it is not in checkpoints.
+    """Returns the newest intact checkpoint that is not outdated, or None; collective.
 
-    Raises ValueError, on all ranks, if the directory cannot be read, or ranks do not share it.
+    A checkpoint is outdated if the run was later restored to an earlier step. `without` maps steps
+    of checkpoints that turned out to be damaged to the reason. `restored` has the steps to which
+    `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises ValueError
+    on all ranks if the directory cannot be read, or if ranks do not share it.
     """
     path = Path(directory)
 
@@ -193,7 +200,7 @@ def newest(
 def newest_of(
     directory: Path, without: Mapping[int, str] | None = None, restored: Sequence[int] = ()
 ) -> StoredCheckpoint | None:
-    """The newest usable checkpoint, as `newest` finds it, on one rank."""
+    """Returns the newest usable checkpoint as `newest` does, on one rank alone."""
     try:
         by_step = folders(directory)
     except FileNotFoundError:

@@ -6,7 +6,7 @@ np.float32(0.1)   {"numpy": ["float32", 0.10000000149011612]}
 an array          {"array": 0}: the first in a list of arrays, which are written elsewhere
 {"tuple": 1}      {"dict": {"tuple": 1}}: a dict that looks like one of these
 
-An error of the check names the field:
+The check against types accepts these, and its errors name the field:
 
 int               an integer from 0 to 2^63 - 1
 Annotated[T, c]   a T that is in c
@@ -35,7 +35,7 @@ TYPE_NAMES = (*TYPES,)
 
 
 class DamagedError(ValueError):
-    """Raised for a checkpoint, or a part of one, that is not what was written."""
+    """Raised for a checkpoint, or a part of one, that differs from the one that was written."""
 
 
 # ---- values as JSON
@@ -48,13 +48,13 @@ MARKS: dict[str, Any] = {
     "array": int,
     "dict": Mapping[str, Any],
 }
-"""By mark, the type of the value that follows it."""
+"""The marks of encoded values, each with the type of the value that follows it."""
 
 
 def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
-    """The value for json.dumps; its arrays are appended to `arrays`.
+    """Returns the value in a form that json.dumps accepts; appends its arrays to `arrays`.
 
-    Raises ValueError for what JSON cannot hold.
+    Raises ValueError for types that JSON cannot represent.
     """
     if isinstance(value, np.generic) and value.dtype.name in TYPES:
         return {"numpy": [value.dtype.name, as_json(value.item(), arrays)]}
@@ -83,8 +83,10 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
-    """The value that was given to `as_json`; raises DamagedError, with the path of the field, for
-    anything that `as_json` does not return."""
+    """Returns the value that `as_json` has encoded, with the given arrays.
+
+    Raises DamagedError, with the path of the field, for JSON that `as_json` does not return.
+    """
 
     def items(row: Any) -> list[Any]:
         return [from_json(item, arrays, f"{field}[{i}]") for i, item in enumerate(row)]
@@ -120,16 +122,19 @@ NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...], Mapping[str, Any], Set[str]]:
-    """The origin and the arguments of a type; for a class, the types of its fields, and the names
-    of those without a default."""
+    """Returns a type's origin and arguments; for a class, its fields' types and the required fields
+    too.
+    """
     origin = get_origin(kind) or kind
     types = get_type_hints(origin, include_extras=True) if isinstance(origin, type) else {}
     return origin, get_args(kind), types, {name for name in types if not hasattr(kind, name)}
 
 
 def checked(value: Any, kind: Any, field: str) -> Any:
-    """The value converted to the type `kind`; raises DamagedError, with the path of the field, if
-    it does not fit."""
+    """Returns the value converted to type `kind`.
+
+    Raises DamagedError, with `field`, the path of the value, if it does not fit.
+    """
     if kind is Any or _is_plain(value, kind):
         return value
     origin, inner, types, needed = _parts(kind)
@@ -166,7 +171,7 @@ def checked(value: Any, kind: Any, field: str) -> Any:
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    """True if the value fits without a look at the parts of the type: most values are numbers."""
+    """Returns True if the value is of exactly this type, a quick test: most values are numbers."""
     return type(value) is kind and (kind is not int or 0 <= value <= LARGEST)
 
 
@@ -184,5 +189,5 @@ def _items(
 
 
 def refused(field: str, fault: str) -> DamagedError:
-    """The DamagedError for a field of the manifest."""
+    """Returns the DamagedError for a field of the manifest."""
     return DamagedError(f"{NAME}: {shown(field)} is {fault}")

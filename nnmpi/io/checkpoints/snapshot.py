@@ -1,4 +1,4 @@
-"""Snapshot: all that a rank needs to continue a run, and which options may then differ."""
+"""Snapshots: the state with which a run continues, possibly with other options."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 
 LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
-"""The groups of options that say how ranks are arranged, which a resumed run may change."""
+"""The groups of options that determine how ranks are arranged; a resumed run may change these."""
 
 COSTS_DEPEND_ON = (
     *("tp", "sequence_parallel", "layout", "device", "convolution"),
@@ -31,8 +31,8 @@ COSTS_DEPEND_ON = (
 class Changes(NamedTuple):
     """Settings that callbacks have changed since the start of the run.
 
-    options  of each parameter group of the optimizer
-    frozen   the paths of parameters that were trained at the start
+    options  the options of each parameter group of the optimizer
+    frozen   the paths of parameters that were trainable at the start and no longer are
     """
 
     options: tuple[dict[str, Any], ...] = ()
@@ -43,17 +43,17 @@ class Snapshot(NamedTuple):
     """The state of one rank between two steps, in copies that later steps do not change.
 
     config     the options of the run
-    ranks      how many there were
-    measured   what was measured to arrange them
-    run        its first step and the one after its last, if fit(epochs=N) makes it
-    state      how far training has come; like all counters, the same on all ranks
+    ranks      the number of ranks
+    measured   the measurements by which ranks were arranged
+    run        the first step of a call fit(epochs=N) and the step after its last, or None
+    state      the step, epoch and batch reached; like all counters, the same on all ranks
     skipped    the number of steps that were skipped because a value was not finite
-    epoch      sums over the steps of the epoch so far
-    positions  of workers that run at their own pace
-    changes    what callbacks have changed
-    arrays     of the model, the optimizer and the loss scale: the ranges that this rank owns
+    epoch      sums of loss and metrics over the steps of the epoch so far
+    positions  the positions of workers that do not synchronize each step
+    changes    settings that callbacks have changed
+    arrays     the ranges of model, optimizer state and loss scale that this rank owns
     norms      the sum of the gradient norms of the epoch so far, and their number; a checkpoint has
-               them among its times
+               them in RunFacts.pace
     """
 
     config: Config
@@ -69,7 +69,9 @@ class Snapshot(NamedTuple):
     norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """The measurements that stay valid if ranks are arranged anew by `config`."""
+        """Returns the measurements that stay valid if `config` arranges this number of ranks
+        anew.
+        """
         old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
@@ -81,8 +83,9 @@ class Snapshot(NamedTuple):
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """One snapshot with the ranges and positions of several ranks, for a rank that continues for
-    all of them."""
+    """Returns one snapshot with the ranges and positions of several, for a rank that replaces their
+    ranks.
+    """
     return snapshots[0]._replace(
         positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
         arrays=tuple(x for snapshot in snapshots for x in snapshot.arrays),
@@ -90,7 +93,9 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
-    """The config with these changes; raises ValueError if the run cannot continue with them."""
+    """Returns `config` with these changes; raises ValueError if the run cannot continue with
+    them.
+    """
     for name in changes:
         if name not in {option.name for option in options(LAYOUT_GROUPS)}:
             raise ValueError(
@@ -106,9 +111,10 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """The next step of each worker; empty unless there were as many workers, each at its own pace.
+    """Returns the next step of each of `workers` asynchronous workers; collective.
 
-    Every rank calls it. With another number of workers each gets other parts of the batches.
+    Empty unless the positions are those of as many workers: with another number, each worker gets
+    other parts of the batches.
     """
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}

@@ -1,12 +1,12 @@
-"""SaveTimes: when a run writes checkpoints.
+"""Decides when a run writes checkpoints.
 
     --save-every N          after steps N, 2 N, ...: all ranks know without a message
                  Ns         by the clock of rank 0, whose request travels with the gradients
                  N epochs   after the evaluation, as with --keep-best
     SIGUSR1, --time-limit   a rank requests the end, and all write a checkpoint of the same step
 
-The time limit reserves twice the longest time between two steps, and twice that of a write. Where
-ranks take their steps at different times, each of these waits for the end of an epoch.
+The time limit reserves twice the longest time between two steps, and twice the time of a write. If
+ranks take their steps at different times, all checkpoints wait for the end of an epoch.
 """
 
 import math
@@ -17,12 +17,11 @@ from nnmpi.options.config import Config
 
 
 class SaveTimes:
-    """Says when checkpoints are due, by steps, epochs or a clock, and when the time limit is
+    """Tells when checkpoints are due, by steps, epochs or a clock, and when the time limit is
     reached.
 
-    steps     between two checkpoints, or None if steps do not say when
-    began     when the run began, by the clock
-    longest   the most seconds so far between two calls of `is_over`
+    `steps` is the number of steps between two checkpoints, or None if steps do not determine them.
+    `began` is when the run began, by `clock`.
     """
 
     def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
@@ -35,33 +34,36 @@ class SaveTimes:
         self._end, self._longest, self._write = began + limit, 0.0, 0.0
 
     def begin(self) -> None:
-        """Notes that steps begin or continue, since nobody could call `is_over` until now."""
+        """Records that steps begin or resume: the time before does not count as time between two
+        steps.
+        """
         self._asked = self._clock()
 
     def after_steps(self, before: int, now: int) -> bool:
-        """True if a checkpoint is due after one of the steps from `before` + 1 to `now`."""
+        """Returns True if a checkpoint is due after one of the steps from `before` + 1 to `now`."""
         return self.steps is not None and now // self.steps > before // self.steps
 
     def after_epoch(self, epoch: int) -> bool:
-        """True if a checkpoint is due after this epoch."""
+        """Returns True if a checkpoint is due after this epoch."""
         return self._unit == "epochs" and epoch % self._every == 0
 
     def is_due(self) -> bool:
-        """True if a checkpoint is due by the clock."""
+        """Returns True if a checkpoint is due by the clock."""
         return self._unit == "seconds" and self._clock() - self._saved >= self._every
 
     def begun(self) -> None:
-        """Notes that a checkpoint is being written from now on."""
+        """Records that the write of a checkpoint begins."""
         self._saved = self._clock()
 
     def written(self, seconds: float) -> None:
-        """Notes how many seconds the last checkpoint took."""
+        """Records how many seconds the last checkpoint took to write."""
         self._write = seconds
 
     def is_over(self) -> bool:
-        """True if the run must end now to have a checkpoint written before its time limit.
+        """Returns True if the run must end now for a checkpoint to be written before the time
+        limit.
 
-        Twice the longest time between two calls may pass before the next one.
+        The reserve includes twice the longest time between two calls so far.
         """
         now = self._clock()
         self._longest, self._asked = max(self._longest, now - self._asked), now

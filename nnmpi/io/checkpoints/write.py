@@ -1,12 +1,12 @@
-"""Writer: writes checkpoints of a run while training continues.
+"""Writes checkpoints of a run while training continues.
 
     rank 0     start, copy ─ step ─ step ─ poll ──── step ─── poll ─ poll: the result
                  └ write, hash, fsync ───────┘ └ manifest, rename ┘              threads
     rank 1     start, copy ─ step ─ step ─ step ─ poll ─── step ─── poll: the result
                  └ write, hash, fsync ──────────────┘
 
-Threads make no MPI calls. A rank tells the others that its file is written by messages that travel
-between steps; so does rank 0 at the end.
+Threads make no MPI calls. Between steps, ranks exchange messages when their files are written, and
+again when rank 0 has renamed the folder.
 """
 
 import json
@@ -59,9 +59,9 @@ ALGORITHM = "halving"  # its messages need no set-up, so no rank waits when they
 
 
 class WriteResult(NamedTuple):
-    """A checkpoint that was written or, if `problem` is not empty, was not.
+    """A checkpoint that was written or, if `problem` is not empty, the failed attempt.
 
-    seconds   from its start until this rank knew the result
+    seconds   from the start of the write until this rank knew the result
     """
 
     step: int
@@ -74,8 +74,8 @@ class WriteResult(NamedTuple):
 class WriteJob(NamedTuple):
     """The content of a checkpoint that is to be written.
 
-    snapshot   of all ranks, with the arrays of this rank until they are copied
-    written    the arrays that each rank writes, on paper
+    snapshot   the snapshot of all ranks, with the arrays of this rank until they are copied
+    written    the arrays that each rank writes, without values
     about      on rank 0, the facts about the run as JSON
     log        the path of the run's log
     """
@@ -87,9 +87,10 @@ class WriteJob(NamedTuple):
 
 
 class Writer:
-    """Writes checkpoints into a directory. Every rank makes a Writer, and calls its methods.
+    """Writes checkpoints into a directory; every rank creates a Writer, and calls its methods.
 
-    waited   seconds for which training has waited for checkpoints
+    `waited` is the time in seconds for which training has waited for checkpoints. `keep` newest
+    ones are kept, and the one with the best value of metric `best`.
     """
 
     def __init__(
@@ -120,13 +121,13 @@ class Writer:
     def start(
         self, snapshot: Snapshot, about: RunFacts, log: str | None = None
     ) -> WriteResult | None:
-        """Begins to write a checkpoint; waits for the one before, and returns its result if it was
-        under way.
+        """Starts to write a checkpoint; waits for an unfinished one first, and returns its result
+        or None.
 
-        Copies this rank's part of the snapshot, since later steps change the arrays. `about` is
-        used on rank 0: what a run needs to continue besides the snapshot. Raises ValueError, on all
-        ranks, if a checkpoint cannot hold it. A log, whose length `about` has, is on disk before
-        the checkpoint is.
+        Copies this rank's part of the snapshot, since later steps change the arrays. `about`, used
+        on rank 0, has the facts about the run that the snapshot lacks. Raises ValueError on all
+        ranks if a checkpoint cannot hold them. The file `log` is synced to disk before the
+        checkpoint is complete.
         """
         last, began = self.finish(), self._system.clock()
         of_about = list[np.ndarray]()
@@ -145,8 +146,11 @@ class Writer:
         return last
 
     def poll(self) -> WriteResult | None:
-        """The result, once, of the checkpoint that was under way, otherwise None. It never waits; a
-        rank calls it after each step."""
+        """Returns the result of a checkpoint when it is complete, once, otherwise None; never
+        waits.
+
+        Each rank calls it after each step.
+        """
         if self._writing is None:
             return None
         steps, self._writing = self._writing, None
@@ -159,7 +163,7 @@ class Writer:
         return None
 
     def finish(self) -> WriteResult | None:
-        """Waits for the checkpoint that is under way, and returns its result."""
+        """Waits for the unfinished checkpoint, and returns its result; None if there is none."""
         began, result = self._system.clock(), None
         while self._writing is not None and (result := self.poll()) is None:
             self._system.sleep(POLL_SECONDS)
@@ -167,15 +171,19 @@ class Writer:
         return result
 
     def close(self) -> WriteResult | None:
-        """Finishes the checkpoint that is under way, and unlocks the directory."""
+        """Waits for the unfinished checkpoint, and unlocks the directory; returns the result or
+        None.
+        """
         result = self.finish()
         self._unlock()
         self._comm.free()
         return result
 
     def abandon(self) -> None:
-        """Gives up the checkpoint that is under way, after a rank was lost or has failed, without
-        waiting for other ranks, and removes its files."""
+        """Gives up an unfinished checkpoint and removes its files, without waiting for other ranks.
+
+        It is called after a rank was lost or has failed.
+        """
         with self._naming:
             self._stop.set()
         self._writing = None
@@ -189,10 +197,10 @@ class Writer:
             self._lock.release()
             self._lock = None
 
-    # ---- how it is written
+    # ---- steps of a write
 
     def _make_folder(self, step: int) -> str:
-        """Makes the folder of the checkpoint, on rank 0; returns the problem, or ""."""
+        """Creates the folder of the checkpoint, on rank 0; returns the problem, or ""."""
         if self._lock is not None:
             try:
                 make_part(self._directory, step)
@@ -203,8 +211,10 @@ class Writer:
     def _steps(
         self, content: WriteJob, problem: str, began: float
     ) -> Generator[None, None, WriteResult]:
-        """Writes a checkpoint as a generator: yields after its part is copied, then whenever it
-        waits for threads or messages."""
+        """Writes a checkpoint as a generator, which returns the result.
+
+        It yields when its part is copied, then whenever it waits for threads or messages.
+        """
         snapshot, files = content.snapshot, list[FileWritten]()
         step = snapshot.state.step
         content = content._replace(snapshot=snapshot._replace(arrays=()))
@@ -229,7 +239,7 @@ class Writer:
         )
 
     def _result(self, f: Callable[[], T]) -> Generator[None, None, T]:
-        """Runs f in a thread and returns its result; yields until it is there."""
+        """Runs f in a thread and returns its result; yields while f runs."""
         future = self._system.in_thread(f)
         yield
         while not future.done():
@@ -237,7 +247,7 @@ class Writer:
         return future.result()
 
     def _gathered(self, written: FileWritten) -> Generator[None, None, list[FileWritten]]:
-        """Gathers the results of all ranks on each rank; yields while it waits for messages."""
+        """Returns the results of all ranks on each rank; yields while it waits for messages."""
         comm, data = self._comm, np.frombuffer(json.dumps(written).encode(), np.uint8)
         counts = np.zeros(comm.size, np.int64)
         counts[comm.rank] = len(data)
@@ -253,8 +263,9 @@ class Writer:
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
     def _commit(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
-        """On rank 0: writes the manifest and renames the folder, or removes it if there was a
-        problem."""
+        """Writes the manifest and renames the folder, on rank 0, or removes it if there was a
+        problem.
+        """
         step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
         try:
@@ -277,8 +288,10 @@ class Writer:
 
     @contextmanager
     def _not_abandoned(self) -> Iterator[None]:
-        """A context in which the checkpoint cannot be abandoned; raises CancelledError if it was,
-        since the directory may be another Writer's by now."""
+        """Returns a context during which the checkpoint cannot be abandoned.
+
+        Raises CancelledError if it was already, since another Writer may use the directory by now.
+        """
         with self._naming:
             if self._stop.is_set():
                 raise CancelledError
@@ -286,7 +299,7 @@ class Writer:
 
 
 def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
-    """The manifest of a checkpoint whose files are written."""
+    """Returns the manifest of a checkpoint whose files are written."""
     layouts = map(laid_out, range(len(written)), content.written)
     both = zip(layouts, written, strict=True)
     files = tuple(layout._replace(sha256=(*file.blocks,)) for layout, file in both)
