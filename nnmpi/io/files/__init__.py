@@ -1,1 +1,3 @@
-"""Files of a run: models, written whole or not at all and checked when they are read; outputs."""
+"""Files of a run: models, which are replaced atomically and checked when they are read, and
+outputs.
+"""

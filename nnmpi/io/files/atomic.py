@@ -1,5 +1,4 @@
-"""Files that are replaced whole or not at all: the new content is written to a temporary file in
-the same directory, which is then renamed to the file.
+"""Atomic replacement of files: a temporary file in the same directory is renamed to the final name.
 
     .nnmpi-HASH.part    the temporary file; HASH is a hash of the file's name
 
@@ -27,7 +26,10 @@ class NotSavedError(ValueError):
 def refusing(
     path: str | os.PathLike[str], action: str = "save", remedy: str = "name another place"
 ) -> Iterator[None]:
-    """A context that raises NotSavedError in place of an OSError."""
+    """Returns a context that raises NotSavedError in place of an OSError.
+
+    The message is built from the path, the `action` that failed, such as "save", and the `remedy`.
+    """
     try:
         yield
     except OSError as error:
@@ -39,8 +41,8 @@ def refusing(
 
 @contextmanager
 def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
-    """Opens a new file that replaces `path` when the block ends; after a failure the old file is
-    left.
+    """Opens a new file that replaces `path` when the block ends; after a failure the old file
+    remains.
 
     A link is followed, and the new file gets the permissions of the old one.
     """
@@ -49,7 +51,9 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
     part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
 
     def kept(path: str, _: int) -> int:
-        """Opens the part without truncating it, since another process may be writing to it."""
+        """Opens the temporary file without truncating it, since another process may be writing to
+        it.
+        """
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     with open(part, mode, opener=kept) as file:
@@ -89,7 +93,9 @@ def sync(path: Path) -> None:
 
 
 def check_target(path: str | os.PathLike[str], action: str = "save") -> None:
-    """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
+    """Raises NotSavedError if no file can be written at `path`, so that a run can check it before
+    it trains.
+    """
     check_not_read_only(path, action)
     cannot, path = f"cannot {action} {shown(path)}", Path(os.path.realpath(path))
     folder, why = path.parent, ""
@@ -106,7 +112,9 @@ def check_target(path: str | os.PathLike[str], action: str = "save") -> None:
 
 
 def check_not_read_only(path: str | os.PathLike[str], action: str) -> None:
-    """Raises NotSavedError if `path` is a file that nobody may write, not even root."""
+    """Raises NotSavedError if `path` is a file without write permission, even if root could write
+    it.
+    """
     cannot = f"cannot {action} {shown(path)}"
     with refusing(path, action):
         try:

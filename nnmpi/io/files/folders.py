@@ -1,5 +1,8 @@
-"""A model in a folder of GPT-2 or Llama: config.json beside model.safetensors or its shards, whose
-tensors have other names and layouts than those of the model."""
+"""Reads and writes models in folders in the format of GPT-2 or Llama.
+
+A folder has config.json beside model.safetensors or its shards. Tensors in it have other names and
+layouts than those of the model.
+"""
 
 import json
 import os
@@ -21,7 +24,7 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 
 PUBLISHED = "published"
-"""The metadata key of the JSON files in the folder from which a model was loaded."""
+"""The metadata key for the texts of the JSON files in the folder from which a model was loaded."""
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -40,12 +43,15 @@ class ModelFolder(ModelFile):
         return gpt2.weights_in(self.path)
 
     def form(self) -> FileFormat:
-        """The names and layouts of the tensors in an existing folder."""
+        """Returns the names and layouts of the tensors in an existing folder."""
         return format_of(sizes_in(self.path))
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build]:
-        """The config with the name of the model in the folder, and the function that makes it;
-        raises ValueError if the config names a model of other sizes."""
+        """Returns the config with the name of the model in the folder, and the function that builds
+        the model.
+
+        Raises ValueError if `is_named` and the config's model has other sizes.
+        """
         sizes, named = sizes_in(self.path), sizes_named(config.model)
         if is_named and (named is None or named.model != sizes.model):
             raise ValueError(
@@ -59,7 +65,8 @@ class ModelFolder(ModelFile):
 
     def check(self) -> None:
         """Raises NotSavedError if no model can be written to the folder; called before a run
-        trains."""
+        trains.
+        """
         if not os.path.isdir(self.path):
             check_target(self.path.rstrip(os.sep))
             try:
@@ -75,7 +82,7 @@ class ModelFolder(ModelFile):
             check_target(Path(self.path, name))
 
     def check_model(self, sizes: tuple[Any, ...] | None, model: str) -> None:
-        """Raises NotSavedError if the model is no GPT or Llama."""
+        """Raises NotSavedError if `sizes` is None: the model is neither a GPT nor a Llama."""
         if sizes is None:
             raise NotSavedError(
                 f"cannot save {shown(self.path)}: it is a directory; name a file in it, since a "
@@ -86,9 +93,10 @@ class ModelFolder(ModelFile):
     def prepared(
         self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
     ) -> Iterator[Prepared]:
-        """A context in which the tensors of a model are written: the folder is made, and removed
-        after a failure. Its other files are replaced when the block ends, right after the tensors,
-        config.json last.
+        """Returns a context in which the tensors of a model are written to the folder.
+
+        The folder is created, and removed after a failure. Its other files are replaced when the
+        block ends, right after the tensors; config.json is the last.
         """
         assert sizes is not None
         self.check()
@@ -113,7 +121,7 @@ class ModelFolder(ModelFile):
 
 
 def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
-    """The sizes of the model in a folder."""
+    """Returns the sizes of the model in a folder, from its config.json."""
     if os.path.isdir(folder) and not os.path.lexists(Path(folder, gpt2.CONFIG)):
         raise ValueError(
             f"cannot load {shown(folder)}: it is a directory; name a file in it (it is not a "
@@ -124,7 +132,9 @@ def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
 
 
 def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:
-    """The BPE tokenizer that the metadata describe; None if its files cannot be read any more."""
+    """Returns the BPE tokenizer that the metadata name; None if its files cannot be read any
+    more.
+    """
     with suppress(ValueError):
         tokenizer = tokenizer_of(about.get(TOKENIZER, ""))
         return tokenizer if isinstance(tokenizer, BPETokenizer) else None

@@ -1,5 +1,7 @@
-"""Reads state dictionaries from safetensors files, including those that PyTorch users have saved;
-an add-on reads PyTorch's own."""
+"""Reads state dictionaries from safetensors files, also those saved by PyTorch users.
+
+Files of `torch.save` are read by an add-on.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,10 @@ from nnmpi.options.quoting import shown
 class Loaded(NamedTuple):
     """The names of the tensors that a model took from a file, and of those that do not fit.
 
-    other_shapes   by name, the shapes in the file and in the model
+    loaded         names of the tensors that were copied
+    missing        names that only the model has
+    other_shapes   maps names to the shapes in the file and in the model, if these differ
+    left_over      names that only the file has
     """
 
     file: str
@@ -58,8 +63,10 @@ def load(
     with_metadata: bool = False,
     weights_only: bool = True,
 ) -> Any:
-    """Reads what `save` has written, a safetensors file, the shards of an index, or a file of
-    `torch.save`, which may be open; with `with_metadata` also returns the metadata.
+    """Reads a file and returns its state; with `with_metadata`, returns the state and the metadata.
+
+    The file may be one that `save` has written, any safetensors file, an index of shards, or a file
+    of `torch.save`; an open file is accepted too.
 
     Tensors are NumPy arrays, whatever `map_location` is: `load_state_dict` copies them to the
     device of the model. bfloat16 arrays need the package ml_dtypes; without it they are read as
@@ -82,14 +89,19 @@ def load(
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of a file, or of the file in a folder; empty for a file that has none, and for
-    an index."""
+    """Returns the metadata of a model's file, or of the file in its folder; empty if it has none.
+
+    The metadata of an index of shards are empty too.
+    """
     return tensor_files.metadata_of(model_file(path).source)
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError if a file or folder has changed since it was saved, or if a tensor with two
-    names differs under them. Reads the whole file, in pieces."""
+    """Raises ValueError if a file or folder has changed since it was saved.
+
+    Also raises it if a tensor that is stored under two names differs between them. Reads the whole
+    file, in pieces.
+    """
     file = model_file(path)
     check_digest(file.source)
     tensor_files.check_tied(file.source, file.form())
@@ -124,11 +136,11 @@ def load_into(
     held: Callable[[str], bool] = everything,
     partial: bool = False,
 ) -> Loaded:
-    """Copies the tensors of a file into a model, one at a time, as far as this rank holds them.
+    """Copies the tensors of a file into a model, one at a time, if this rank holds them (`held`).
 
-    All names, shapes and types are checked first, as `load` and `load_state_dict` do; with
-    `partial`, names and shapes need not fit. Of a tensor that is divided among ranks, only this
-    rank's part is read.
+    All names, shapes and types are checked first, as `load_state_dict` does; with `partial`,
+    tensors that do not fit are skipped. If a tensor is divided among ranks, only this rank's part
+    is read.
     """
     tensors, file = list(model.tensors()), model_file(path)
     sources = tensor_files.sources_in(file.source, file.form())
@@ -148,8 +160,10 @@ def load_into(
 
 
 def _check_finite(name: str, value: np.ndarray, dtype: Any) -> None:
-    """Raises ValueError unless all values are finite in this type; checks the extremes only, which
-    needs no copy."""
+    """Raises ValueError unless all values are finite in type `dtype`.
+
+    Only the smallest and the largest value are checked, which needs no copy.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         extremes = np.array([value.min(), value.max()])
         converted = extremes.astype(dtype)
@@ -165,8 +179,10 @@ def _checked(
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:
-    """Compares names and shapes of a file with those of a model; raises ValueError unless all fit
-    or, if `partial`, some do."""
+    """Compares names and shapes of a file with those of a model, and returns the Loaded.
+
+    Raises ValueError unless all fit or, with `partial`, some do.
+    """
     in_model = {place.path: place.shape for place in places}
     pairs = {name: (sources[name].shape, in_model[name]) for name in in_model if name in sources}
     loaded = Loaded(

@@ -1,4 +1,4 @@
-"""Where a model is on disk: in a file of nnmpi, or in a folder if an add-on reads those."""
+"""Opens a model on disk: a file, or a folder if an add-on reads folders."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,7 +16,9 @@ Build = Callable[[], Module]
 
 
 class Prepared(NamedTuple):
-    """Where the tensors of a model are written, in which form, and with which metadata."""
+    """The file to which the tensors of a model are written, their names and layouts, and the
+    metadata.
+    """
 
     file: str
     form: FileFormat
@@ -24,9 +26,9 @@ class Prepared(NamedTuple):
 
 
 class ModelFile:
-    """A model in a file: tensors under the names that the model has, and metadata.
+    """A model in a file: tensors under the names that they have in the model, and metadata.
 
-    The row `folder` of `model_files` has the same methods for a path that names a folder.
+    The add-on row `folder` of `model_files` has the same methods for a path that names a folder.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -43,35 +45,45 @@ class ModelFile:
         return Path(self.path)
 
     def form(self) -> FileFormat:
-        """The names and layouts of the tensors in what is there."""
+        """Returns the names and layouts of the tensors in the file."""
         return PLAIN
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build | None]:
-        """The config with the name of the model that is there, and the function that makes it; None
-        if only tensors are known. Raises ValueError if the config names another model."""
+        """Returns the config, with the name of a stored model, and the function that builds the
+        model.
+
+        A file has tensors only: the config is unchanged and the function is None. Raises ValueError
+        if `is_named` and the config's model is another one.
+        """
         return config, None
 
     def check(self) -> None:
-        """Raises NotSavedError if no model can be written there; called before a run trains."""
+        """Raises NotSavedError if no model can be written at the path; called before a run
+        trains.
+        """
         check_target(self.path)
 
     def check_model(self, sizes: tuple[Any, ...] | None, model: str) -> None:
-        """Raises NotSavedError if a model with this name and sizes cannot be written there."""
+        """Raises NotSavedError if a model with this name and sizes cannot be written at the
+        path.
+        """
 
     def prepared(
         self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
     ) -> AbstractContextManager[Prepared]:
-        """A context in which the tensors of a model with these metadata are written."""
+        """Returns a context in which the tensors of a model are written, with the metadata
+        `about`.
+        """
         return nullcontext(Prepared(self.path, PLAIN, about))
 
 
 def model_file(path: str | os.PathLike[str]) -> ModelFile:
-    """The file, or the folder, that a model at this path is or will be."""
+    """Returns a ModelFile for a path, which need not exist: for a folder, that of the add-on."""
     kind = addons.row("model_files", "folder") if is_folder(path) else None
     file: ModelFile = (kind or ModelFile)(path)
     return file
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """True if a path names a folder: it exists as one, or ends in a slash."""
+    """Returns True if a path is an existing folder or ends in a slash."""
     return os.fspath(path).endswith(os.sep) or os.path.isdir(path)

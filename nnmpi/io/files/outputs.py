@@ -1,4 +1,4 @@
-"""Files that a run writes, which are checked before it begins; and its log."""
+"""Checks the files that a run writes before it begins, and opens its log."""
 
 import errno
 import hashlib
@@ -28,7 +28,7 @@ DRY = FIRST + b'"dry-run"'
 RUN = FIRST + b'"start"'
 """The first bytes of the line with which a run begins."""
 
-LINE = 1 << 16  # bytes before a mark that are compared
+LINE = 1 << 16  # bytes before a LogMark that its digest covers
 
 REASONS = {
     errno.EAGAIN: "another run writes to it; name another file",
@@ -39,21 +39,23 @@ REASONS = {
 
 
 class LogMark(NamedTuple):
-    """A position in a log: the bytes before it, and the SHA-256 of the last of them."""
+    """A position in a log: its offset in bytes, and the SHA-256 of the last LINE bytes before
+    it.
+    """
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, path: str, size: int) -> "LogMark":
-        """The mark of a log at byte `size`, by which its content up to there can be recognised."""
+        """Returns the mark of a log at byte `size`."""
         with open(path, "rb") as file:
             file.seek(max(0, size - LINE))
             return cls(size, hashlib.sha256(file.read(min(size, LINE))).hexdigest())
 
 
 def check_log(log: str, appends: bool) -> None:
-    """Raises ValueError if the file is not a log, or has a run and must not be appended to."""
+    """Raises ValueError if the file is not a log, or if it has a run and `appends` is False."""
     try:
         if os.path.isfile(log):
             _check_content(log, appends, None)
@@ -64,12 +66,14 @@ def check_log(log: str, appends: bool) -> None:
 def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
     """Opens a log for appending; raises ValueError if another run writes to it.
 
-    With the mark of a checkpoint, the log is truncated to what it had when that was written.
+    With the mark from a checkpoint, the log is truncated to its length when the checkpoint was
+    written.
     """
 
     def at_once(path: str, flags: int) -> int:
-        """Opens without blocking: a pipe that no process reads is an error, ENXIO, where open would
-        wait."""
+        """Opens without blocking: a pipe that no process reads raises ENXIO, where open would
+        wait.
+        """
         file = os.open(path, flags | os.O_NONBLOCK, 0o666)
         os.set_blocking(file, True)
         return file
@@ -89,8 +93,10 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
 
 def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
-    """The number of bytes to keep: whole lines of runs. Raises OSError if a run must not write
-    there."""
+    """Returns the number of bytes of a log to keep: the whole lines of earlier runs.
+
+    Raises OSError if a run must not write to the file.
+    """
     with open(log, "rb") as file:
         head = file.read(len(DRY))
         if head[: len(FIRST)] != FIRST[: len(head)]:
@@ -107,7 +113,7 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
 
 
 def _is_of_run(log: str, mark: LogMark) -> bool:
-    """True if the mark fits this log, and no other run was added behind it."""
+    """Returns True if the mark fits this log, and no other run has been appended after it."""
     if os.path.getsize(log) < mark.size or LogMark.of(log, mark.size) != mark:
         return False
     with open(log, "rb") as file:
@@ -139,8 +145,8 @@ def _refusal(log: str, error: OSError) -> ValueError:
 class OutputFile(NamedTuple):
     """A file that a run writes besides its log and its model, named by an option.
 
-    kind   a word for what it is
-    fits   whether a file that begins with these 9 bytes is of that kind, and may be replaced
+    kind   a noun for messages, such as "a page"
+    fits   returns True if a file that begins with these 9 bytes is of that kind, and may be replaced
     """
 
     option: str
@@ -149,7 +155,7 @@ class OutputFile(NamedTuple):
 
 
 def outputs_of(config: Config) -> dict[OutputFile, str]:
-    """The outputs of a run, and their paths."""
+    """Returns the outputs of a run, and their paths."""
     return {file: getattr(config, file.option) for file in addons.given("outputs", config)}
 
 
@@ -182,7 +188,9 @@ def check_outputs(config: Config) -> None:
 def _refuse_other_kinds(
     path: str | None, action: str, kind: str, fits: Callable[[bytes], bool]
 ) -> None:
-    """Raises ValueError if the file exists and holds something else: its name may be a mistake."""
+    """Raises ValueError if the file exists and is not of this kind, since its name may be a
+    mistake.
+    """
     if path and os.path.isfile(path):
         head = b""
         with suppress(OSError), open(path, "rb") as file:  # unreadable: it can still be replaced
@@ -195,8 +203,10 @@ def _refuse_other_kinds(
 
 
 def version(path: str | None) -> tuple[int, int] | None:
-    """The inode and the modification time of a saved model, which differ between versions; None if
-    there is no file."""
+    """Returns the inode and the modification time of a saved model, or None if there is no file.
+
+    They differ between two versions of the file.
+    """
     try:
         status = os.stat(model_file(path or "").weights)
     except OSError:
@@ -205,8 +215,10 @@ def version(path: str | None) -> tuple[int, int] | None:
 
 
 def saved_since(before: tuple[int, int] | None, path: str | None) -> str:
-    """A message on whether an interrupted run has saved its model; `before` is the `version` of the
-    file at its start."""
+    """Returns a message that tells if an interrupted run has saved its model.
+
+    `before` is the `version` of the file at the start of the run.
+    """
     now = version(path)
     if now is None:
         return "nothing was saved"

@@ -28,15 +28,15 @@ PARAMETERS = "parameters_sha256"
 """The metadata key of the digest of a run's parameters, which is also in its last event."""
 
 STRUCTURE = "nnmpi_structure"
-"""The metadata key of the structure of a state that is no dictionary of arrays."""
+"""The metadata key for the structure of a state that is not a plain dictionary of arrays."""
 
 OF_STATE = {PARAMETERS, STRUCTURE}
-"""Metadata keys that are about the tensors of one file."""
+"""Metadata keys that describe the tensors of one file, and are not copied to another."""
 
 WRITE = "nnmpi.save(model.state_dict(), path)"
 
 FILE = "file_sha256"
-"""The metadata key of the digest of the file, header and tensors, with zeros in its own place."""
+"""The metadata key of the digest of header and tensors, computed with zeros in the digest's place."""
 
 BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once
@@ -55,12 +55,11 @@ def save(
     path: str | os.PathLike[str] | IO[bytes],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a state dictionary to a file, whole or not at all: after a failure an old file is
-    left. In place of a path an open file may be given, as io.BytesIO.
+    """Writes a state dictionary to a file, atomically: after a failure an old file is unchanged.
 
-    The state may also be an array, or a dict, a list or a tuple of numbers, strings, arrays and
-    others of these, which `load` returns as they were. `metadata` may be that of another file;
-    digests in it are replaced or left out.
+    `path` may also be an open file, such as io.BytesIO. The state may also be an array, or a nested
+    dict, list or tuple of numbers, strings and arrays, which `load` returns unchanged. `metadata` may
+    be that of another file; digests in it are replaced or left out.
 
     A run of a Trainer writes this metadata:
 
@@ -96,7 +95,9 @@ def save(
 
 
 def _check_given(state: Any, path: Any) -> None:
-    """Raises an error with a remedy for a state that cannot be one, and for a path that is none."""
+    """Raises an error, with a remedy, if `state` is not a state dictionary or `path` is not a
+    path.
+    """
     if not (isinstance(state, Mapping | list | tuple) or is_array(state)):
         kind = type(state).__name__
         raise NotSavedError(
@@ -107,7 +108,7 @@ def _check_given(state: Any, path: Any) -> None:
 
 
 def is_array(value: Any) -> bool:
-    """True for tensors, for arrays of any backend, and for NumPy's numbers."""
+    """Returns True for tensors, for arrays of any backend, and for NumPy's scalars."""
     return hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
@@ -118,11 +119,10 @@ def write_whole(
     sizes: tuple[Any, ...] | None,
     model: str,
 ) -> str:
-    """Writes a model on the rank that has a path; other ranks send their parts, even if writing
-    fails.
+    """Writes a model on the rank whose `path` is given; other ranks send their parts.
 
-    `sizes` are what is known of a model besides its tensors, `model` is its name. Returns the name
-    of the file.
+    They send them even if writing fails, since they cannot know. `sizes` are those of a GPT or
+    Llama, else None, and `model` is the model's name. Returns the name of the file.
     """
     digest, file = hashlib.sha256(), ""
     form: FileFormat = PLAIN
@@ -159,16 +159,16 @@ def write(
     metadata: Mapping[str, str],
     digests: Mapping[str, Callable[[], str]],
 ) -> None:
-    """Writes tensors that are produced one at a time, in the order of `index`.
+    """Writes a safetensors file of tensors that are produced one at a time, in the order of `index`.
 
-    The writer of the safetensors library needs all tensors at once. This is its format:
+    The writer of the safetensors library needs all tensors at once. The format of a file:
 
         8 bytes   length of the header, little-endian
         header    JSON: {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}},
                   padded with spaces
         data      tensors in C order and little-endian, the widest types first for alignment
 
-    `digests` are metadata that are known only when all tensors have been produced.
+    `digests` maps metadata keys to functions that return the digest when all tensors are written.
     """
     path = Path(path)
     check_target(path)
@@ -190,16 +190,18 @@ def write(
 
 
 def place_of(header: bytes, key: str) -> int:
-    """The offset of the digest of a metadata key in the header; -1 if there is none.
+    """Returns the offset of the digest of a metadata key in the header; -1 if there is none.
 
-    It cannot be within another text, since quotes are escaped there.
+    It cannot be found within another text, since quotes are escaped there.
     """
     match = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
     return match.end() - 1 - len(BLANK) if match else -1
 
 
 def file_sha256(file: IO[bytes], place: int) -> str:
-    """The digest of an open file, with the digest's own place taken as zeros."""
+    """Returns the SHA-256 of an open file, computed with zeros at `place`, where it will be
+    stored.
+    """
     file.seek(0)
     digest = hashlib.sha256(file.read(place) + BLANK.encode())
     file.seek(place + len(BLANK))
@@ -216,7 +218,7 @@ def _fill_in(file: IO[bytes], place: int, text: str) -> None:
 def header_of(
     path: Path, index: Sequence[HeaderRow], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[int]]:
-    """The bytes before the data, and the offset of each tensor in the file."""
+    """Returns the bytes before the data, and the offset of each tensor in the file."""
     header: dict[str, dict[str, Any]] = {}
     end = 0
     for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):

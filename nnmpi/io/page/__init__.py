@@ -1,6 +1,6 @@
 """The page of runs: one HTML file, which needs no network, made from their logs and traces.
 
-    logs ───► runs.py   what the page says of a run, as values
+    logs ───► runs.py   the values that the page shows of a run
     traces ─► page.py   the spans of steps, as columns; all as JSON, in page.html with page.css,
                         page.js, uplot/
 

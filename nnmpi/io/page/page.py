@@ -1,5 +1,4 @@
-"""The page of runs: reads files of --log and --trace, turns them into values, and writes these as
-one HTML file."""
+"""The page of runs: reads files of --log and --trace, and writes one HTML file that shows them."""
 
 import json
 import re
@@ -50,8 +49,10 @@ def read(file: File) -> LogOrTrace:
 
 
 def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
-    """The logs among these files, each with its traces: a trace belongs to the last run of the log
-    that is named before it."""
+    """Returns the logs among these files, each with its traces.
+
+    A trace belongs to the last run of the log that is named before it.
+    """
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
     names, logged = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
     for file, source in sources.items():
@@ -63,8 +64,10 @@ def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
 
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
-    """The log and the trace of a run that has ended; without a log, the events that its report has
-    kept."""
+    """Returns the log and the trace of a run that has ended.
+
+    If it has no log, `kept`, the events that its report has kept, are used.
+    """
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
     last = events[-1] if events else {}
@@ -74,9 +77,10 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
 
 
 def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
-    """The values that the page draws, for JSON; raises ValueError for events of other programs.
+    """Returns the values that the page draws, for JSON; raises ValueError for events of other
+    programs.
 
-    version: how often the files that the page follows have changed
+    version: the number of times that the files shown have changed while the page follows them
     """
     values = list[dict[str, Any]]()
     for log in logs:
@@ -102,8 +106,10 @@ MOST_SPANS = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
-    """The spans, in milliseconds, of all steps of a trace; if it is long, of the steps around the
-    one of median duration."""
+    """Returns the spans of a trace, measured and simulated, in milliseconds, for JSON.
+
+    If the trace is long, only the steps around the one of median duration are included.
+    """
     steps = shown_steps(trace)
     measured = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])
@@ -135,8 +141,10 @@ def timeline(trace: TraceFile) -> dict[str, Any]:
 
 
 def shown_steps(trace: TraceFile) -> range:
-    """The consecutive steps of a trace that the page shows: the step of median duration, and as
-    many on both sides of it as have at most MOST spans together with it."""
+    """Returns the consecutive steps of a trace that the page shows.
+
+    They are the step of median duration and its neighbours, with at most MOST_SPANS spans together.
+    """
     first = last = middle = trace.median_step()
     room = MOST_SPANS - _span_count(trace, middle)
     while near := [k for k in (last + 1, first - 1) if k in trace.steps]:
@@ -153,7 +161,7 @@ def _span_count(trace: TraceFile, step: int) -> int:
 
 
 def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
-    """Spans as columns, sorted by rank and time, with the number of their kind."""
+    """Returns spans as columns, sorted by rank and start; kinds are encoded by `numbers`."""
     rows = sorted(spans, key=lambda span: (span.rank, span.start))
     return {
         "rank": [span.rank for span in rows],
@@ -169,15 +177,17 @@ def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str,
 
 
 def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
-    """Writes the page, or leaves the old file; raises ValueError if it cannot."""
+    """Writes the page atomically; raises ValueError if it cannot, and leaves the old file."""
     page = html(as_values(logs))
     with refusing(path, "write report", "name another file"), replaced(path, "x") as file:
         file.write(page)
 
 
 def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
-    """Registers that the rank that `writes` writes the page of --report when `outputs` are closed,
-    from the log or else from all events that the report shows."""
+    """Makes the rank that `writes` write the page of --report when `outputs` are closed.
+
+    The page shows the log if there is one, otherwise the events that the report has kept.
+    """
     assert config.report is not None
     path = Path(config.report)
 
@@ -195,8 +205,11 @@ def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: boo
 
 
 def html(values: Mapping[str, Any]) -> str:
-    """The page with these values: page.html, whose {{marks}} name files beside it. Texts of logs
-    occur only in its JSON, which escapes them, and in its title."""
+    """Returns the page with these values: page.html, with files and values in place of its
+    {{marks}}.
+
+    Texts of logs occur only in the page's JSON, which escapes them, and in its title.
+    """
     folder, parts = files("nnmpi.io.page"), {"title": escape(values["title"])}
     parts["data"] = as_json(values)
 
@@ -207,6 +220,6 @@ def html(values: Mapping[str, Any]) -> str:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """JSON in ASCII without `<`, so that it can stand in a script of a page."""
+    """Returns JSON in ASCII without `<`, so that it can be embedded in a script of a page."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

@@ -1,5 +1,6 @@
-"""A run as the page shows it: facts, curves, who holds what, and predictions beside
-measurements."""
+"""The values that the page shows of a run: facts, curves, memory, and predictions with
+measurements.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -16,7 +17,7 @@ from nnmpi.planning.paper.rank_kinds import HELD
 
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")
-"""The panels behind the losses; users' metrics follow, then speed and other figures."""
+"""The panels after the losses; users' metrics follow, then speed and other figures."""
 
 UNDRAWN = {"event", *AXES.values(), *LOSSES, "samples_per_second", "tokens_per_second"}
 QUIET = ("epoch", "progress", "step", "evaluation")
@@ -43,8 +44,10 @@ ENDS = ("done", "stopped", "suspended", "failed", "complete")
 
 
 def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
-    """All that the page shows of a run, for JSON; events of other programs raise errors of any
-    kind."""
+    """Returns all values that the page shows of a run, for JSON.
+
+    Events of other programs may raise errors of any type.
+    """
     first, last, made = events[0], events[-1], curves(events)
     return {
         "name": shown(name, 100),
@@ -64,7 +67,7 @@ def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """A number that an axis can show, with seven digits; None for anything else."""
+    """Returns a number rounded to seven digits, or None for a value that no axis can show."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not abs(value) <= LARGEST:  # of NaN too
@@ -73,7 +76,7 @@ def number(value: Any) -> float | None:
 
 
 def figures(events: Sequence[Event]) -> dict[str, str]:
-    """The last values of FIGURES that are known, as text."""
+    """Returns the last known values of FIGURES, as text by name."""
     told = [e for e in events if e["event"] in (*QUIET, *ENDS)]
     last = {k: v for e in told for k, v in e.items()}
     step = told[-1].get("step", told[-1].get("steps", 0)) if told else 0
@@ -87,7 +90,7 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
 
 
 def facts(e: Event, last: Event) -> dict[str, str]:
-    """The model, the data, the options and the machine of a run, as text."""
+    """Returns the model, the data, the options and the machine of a run, as text by title."""
     given = e.get("options", {})
     where = (f"{host}: {ranks_text(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
     others = [
@@ -120,7 +123,7 @@ def facts(e: Event, last: Event) -> dict[str, str]:
 
 
 def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
-    """The numbers of events as columns, by key."""
+    """Returns the numbers in events as columns, by key; a missing number is None."""
     number_rows = [{key: number(value) for key, value in row.items()} for row in rows]
     keys = dict.fromkeys(
         key for row in number_rows for key, value in row.items() if value is not None
@@ -129,8 +132,9 @@ def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The panels for these runs: a title, and series by their keys; series of zeros are left
-    out."""
+    """Returns the panels for these runs: a title, and series by their keys, without series of
+    zeros.
+    """
     tables = [run[name] for run in runs for name in Curves._fields]
     known = dict.fromkeys(key for table in tables for key in table)
     metrics = (key for key in known if key.startswith("metric "))
@@ -142,7 +146,7 @@ def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [losses, *({"title": titles[key], "series": {key: ""}} for key in others)]
 
 
-# ---- what ranks hold and send
+# ---- memory and messages of ranks
 
 
 def _block(block: Event) -> Event:
@@ -157,21 +161,21 @@ def _block(block: Event) -> Event:
 
 
 def held(kinds: Sequence[Event]) -> Event:
-    """Bars of the bytes that each kind of ranks holds, as predicted."""
+    """Returns bars of the bytes that each kind of ranks is predicted to hold."""
     keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
     rows = ((ranks_text(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
     return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
 
 
 def seconds(ranks: dict[str, Event]) -> Event:
-    """Bars of where the time of each rank went, if the run was traced."""
+    """Returns bars of how each rank spent its time, if the run was traced."""
     names = list(next(iter(ranks.values()), {}))
     rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
     return _bars(names, rows, duration)
 
 
 def staleness(workers: dict[str, dict[str, int]]) -> Event:
-    """Bars of how many gradients of each worker had which staleness; empty if none was stale."""
+    """Returns bars that count each worker's gradients by staleness; empty if none was stale."""
     most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
     rows = list[tuple[str, list[float]]]()
     for rank, counts in workers.items():
@@ -186,7 +190,7 @@ def staleness(workers: dict[str, dict[str, int]]) -> Event:
 def _bars(
     names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
 ) -> Event:
-    """A bar for each row, with a part for each name."""
+    """Returns a bar for each row, divided into a part for each name."""
     bars = [
         {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
         for ranks, sizes in rows
@@ -195,8 +199,10 @@ def _bars(
 
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
-    """Yields rows that compare predictions with measurements: bytes and messages of a step, memory,
-    time of a step, bubble."""
+    """Yields rows that compare predicted with measured values.
+
+    They are the bytes and messages of a step, memory, the time of a step and the pipeline's bubble.
+    """
     measured: Sequence[Event] = last.get("measured", ())
     kinds = () if e.get("servers") else e.get("kinds", ())  # with servers nothing is predicted
     for kind in kinds:
@@ -226,8 +232,9 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
 
 
 def _row(label: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
-    """A row with the predicted size and, if there is one, the measured size: two bars and their
-    text."""
+    """Returns a row with the predicted size and, if known, the measured size: two bars and their
+    text.
+    """
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)

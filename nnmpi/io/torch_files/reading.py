@@ -1,10 +1,10 @@
-"""Reads what `torch.save` has written: tensors, dictionaries, lists, tuples, numbers and strings.
+"""Reads files of `torch.save`: tensors, dictionaries, lists, tuples, numbers and strings.
 
     since 1.6   a zip archive without compression: NAME/data.pkl, and NAME/data/KEY for each storage
     before      pickles, one behind the other: a number, the version, the system, the value, the
                 keys of the storages; then for each storage its length, and its elements
 
-A tensor is a view of a storage, which several tensors may share. Arrays share memory likewise.
+A tensor is a view of a storage, which several tensors may share; so may the arrays read here.
 """
 
 import mmap
@@ -39,18 +39,18 @@ STORAGES = {
 """The types of elements, by PyTorch's names of storages."""
 
 OTHERS = ("uint16", "uint32", "uint64", "bfloat16")
-"""Types of tensors that have no storage of their own name."""
+"""Types of tensors for which PyTorch has no storage class."""
 
 MOST_ITEMS = 64
-"""The most items of what a pickle hands to a function: dictionaries and sets that are larger are
-filled by other operations."""
+"""The most items of an argument of a call in a pickle; pickles fill larger dictionaries and sets by
+other operations."""
 
 MAGIC = 0x1950A86A20F9469CFC6C
-"""The number with which files of before 1.6 begin."""
+"""The number at the start of files of PyTorch before 1.6."""
 
 
 class Kind(NamedTuple):
-    """The type of the elements of a storage."""
+    """The type of a storage's elements, in place of PyTorch's storage class or dtype."""
 
     dtype: str
 
@@ -71,8 +71,10 @@ def _tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> np.ndarray:
-    """Returns the view of a storage that a tensor is; lengths are in elements. Raises ValueError
-    unless the storage has all of them."""
+    """Returns a tensor as a view of its storage; offset, shape and strides count elements.
+
+    Raises ValueError unless the storage has all of these elements.
+    """
     numbers = (offset, *_items(shape), *_items(strides))
     if not all(type(n) is int and n >= 0 for n in numbers) or not isinstance(storage, Storage):
         raise ValueError("a tensor whose shape and strides are no numbers of at least 0")
@@ -99,7 +101,7 @@ def _tensor(
 
 
 def _tensor_of_type(*given: Any) -> np.ndarray:
-    """Returns a tensor of a type that has no storage of its own name."""
+    """Returns a tensor of a type for which PyTorch has no storage class."""
     storage, *view, _, _, kind = given[:7]
     name = kind.dtype if isinstance(kind, Kind) else np.dtype(kind).name
     return _tensor(storage._replace(dtype=name), *view)
@@ -110,8 +112,10 @@ def _parameter(tensor: Any, *about: Any) -> Any:
 
 
 def _items(value: Any) -> Any:
-    """The value, which must be a tuple or a list: a call of a small pickle may name a large array
-    or text, or repeat one."""
+    """Returns `value`, or raises ValueError unless it is a short tuple or list.
+
+    A small pickle could otherwise pass a large array or text to a function, many times.
+    """
     if type(value) not in (tuple, list):
         raise ValueError(f"a {type(value).__name__} in the place of a tuple or a list")
     if len(value) > MOST_ITEMS:
@@ -152,11 +156,11 @@ NAMES: Mapping[str, Any] = {
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _dictionary),
     **dict.fromkeys(("__builtin__.set", "builtins.set"), _set),
 }
-"""The names that files may have: functions to call, and types."""
+"""The names that pickles may use, with the function to call or the type in place of PyTorch's."""
 
 
 class _Archive:
-    """The storages in a zip archive, each read once."""
+    """Reads the value and the storages of a zip archive, each storage once."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self._archive, self._storages = archive, dict[str, np.ndarray]()
@@ -174,7 +178,7 @@ class _Archive:
         self._is_swapped = is_there and archive.read(order).decode() != sys.byteorder
 
     def value(self) -> Any:
-        """Returns what the file has."""
+        """Returns the value that the file contains."""
         pickled = BytesIO(self._archive.read(f"{self._folder}data.pkl"))
         return Unpickler(NAMES, self._storage).load(pickled)
 
@@ -187,14 +191,14 @@ class _Archive:
 
 
 class _Legacy:
-    """The storages of a file of before 1.6, which lie behind the values that use them."""
+    """Reads a file of PyTorch before 1.6, whose storages follow the values that use them."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content, self._storages = content, dict[str, Storage]()
         self._left = len(content)
 
     def value(self) -> Any:
-        """Returns what the file has."""
+        """Returns the value that the file contains."""
         unpickler = Unpickler(NAMES, self._storage)
         magic, _, system = (unpickler.load(self._content) for _ in range(3))
         if magic != MAGIC:
@@ -228,7 +232,7 @@ class _Legacy:
 
 
 def _parts(named: Any) -> tuple[str, str, int]:
-    """Returns the type, the key and the length of a storage that a pickle names."""
+    """Returns the type, the key and the length of a storage from its persistent id in a pickle."""
     word, kind, key, _, length = named[:5]
     if (
         type(word) is not str
@@ -247,15 +251,17 @@ def _stored(kind: str) -> str:
 
 
 def _in_order(data: np.ndarray, kind: str, is_swapped: bool) -> np.ndarray:
-    """Returns a copy of the bytes of a storage in the order of this machine."""
+    """Returns a copy of a storage's bytes in the byte order of this machine."""
     if not is_swapped:
         return data.copy()
     return data.view(_stored(kind)).byteswap().view("uint8")
 
 
 def read(path: str | os.PathLike[str]) -> Any:
-    """Returns what a file of `torch.save` has: arrays on the host, dictionaries, lists, tuples,
-    sets, numbers, strings and types. Raises ValueError for anything else, and runs no code of it.
+    """Returns the value in a file of `torch.save`, with arrays on the host in place of tensors.
+
+    It may consist of dictionaries, lists, tuples, sets, numbers, strings and types. Raises
+    ValueError for other objects, and never runs code of the file.
     """
     cannot = f"cannot load {shown(path)}"
     try:
@@ -283,4 +289,4 @@ DAMAGED = (
     *(LookupError, AttributeError, ArithmeticError),
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error),
 )
-"""The errors of damaged files: zipfile and NumPy check lengths in these ways."""
+"""The errors that zipfile, NumPy and this module raise for damaged files."""

@@ -1,8 +1,8 @@
-"""A reader of pickles that builds plain values and calls only functions of a literal table.
+"""A reader of pickles that builds plain values and calls only functions of a fixed table.
 
-Python's pickle module imports and calls what a file names. This reader has no operation that
-imports: a name that is not in the table is refused. It makes nothing that is larger than the pickle
-itself, but for what the functions of the table make.
+Python's pickle module imports and calls functions that a file names. This reader imports nothing:
+it refuses a name that is not in the table. Apart from results of the table's functions, it creates
+no value that is larger than the pickle itself.
 
     ops         the operations of a pickle, parsed by `pickletools`
     stack       values, and MARK where a list of items begins
@@ -38,21 +38,21 @@ MARK = object()
 
 
 class RefusedPickleError(ValueError):
-    """Raised for what a pickle has besides plain values."""
+    """Raised for a pickle that contains more than plain values."""
 
 
 class Named(NamedTuple):
-    """A function or a value of the table, under the name that the pickle gives it."""
+    """A function of the table, with the name by which the pickle refers to it."""
 
     name: str
     value: Any
 
 
 class Unpickler:
-    """Reads the values of pickles that lie one behind the other in a file.
+    """Reads the values of pickles that follow each other in a file.
 
-    names        what a pickle may name: a function that it may call, or a value
-    persistent   makes a value of a persistent id, by which a pickle names what lies elsewhere
+    names        maps the names that a pickle may use to a function that it may call, or to a value
+    persistent   returns the value for a persistent id, which refers to data outside of the pickle
     """
 
     def __init__(self, names: Mapping[str, Any], persistent: Callable[[Any], Any]) -> None:
@@ -121,14 +121,16 @@ class Unpickler:
         return Named(name, value) if is_function else value
 
     def _pop(self, kind: type, at: int = -1) -> Any:
-        """Removes a value of this type from the stack."""
+        """Removes a value from the stack and returns it; raises TypeError unless it is of this
+        type.
+        """
         value = self._stack.pop(at)
         if not isinstance(value, kind):
             raise TypeError(f"a {type(value).__name__} in the place of a {kind.__name__}")
         return value
 
     def _items(self) -> list[Any]:
-        """Removes all values above the last mark, and the mark."""
+        """Removes the last mark and all values above it from the stack, and returns the values."""
         at = len(self._stack) - 1
         while self._stack[at] is not MARK:  # from above, so that no pickle takes quadratic time
             at -= 1
@@ -137,7 +139,9 @@ class Unpickler:
         return items
 
     def _gather(self, op: str, items: list[Any]) -> None:
-        """Makes a tuple of items, or adds them to the list, the set or the dictionary before."""
+        """Pushes a tuple of the items, or adds them to the list, set or dictionary on top of the
+        stack.
+        """
         if op == "TUPLE":
             self._stack.append(tuple(items))
             return
@@ -154,8 +158,10 @@ class Unpickler:
 
 
 def plain_key(key: Any) -> Any:
-    """Returns the key of a dictionary; refuses those whose hash may take for ever, as of tuples
-    that have each other twice."""
+    """Returns a dictionary key if it is plain or a flat tuple; refuses others.
+
+    Hashing nested tuples may take for ever if each contains the next one twice.
+    """
     flat = key if isinstance(key, tuple) else (key,)
     if not all(isinstance(part, PLAIN_KEYS) for part in flat):
         raise RefusedPickleError(f"a key that is a {type(key).__name__}")
