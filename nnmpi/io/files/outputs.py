@@ -146,7 +146,7 @@ class OutputFile(NamedTuple):
     """A file that a run writes besides its log and its model, named by an option.
 
     kind   a noun for messages, such as "a page"
-    fits   returns True if a file that begins with these 9 bytes is of that kind, and may be replaced
+    fits   returns True if a file that begins with these 9 bytes is of that kind: it may be replaced
     """
 
     option: str

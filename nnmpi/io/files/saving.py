@@ -36,7 +36,7 @@ OF_STATE = {PARAMETERS, STRUCTURE}
 WRITE = "nnmpi.save(model.state_dict(), path)"
 
 FILE = "file_sha256"
-"""The metadata key of the digest of header and tensors, computed with zeros in the digest's place."""
+"""The metadata key of the digest of header and tensors, with zeros in the digest's place."""
 
 BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once
@@ -58,8 +58,8 @@ def save(
     """Writes a state dictionary to a file, atomically: after a failure an old file is unchanged.
 
     `path` may also be an open file, such as io.BytesIO. The state may also be an array, or a nested
-    dict, list or tuple of numbers, strings and arrays, which `load` returns unchanged. `metadata` may
-    be that of another file; digests in it are replaced or left out.
+    dict, list or tuple of numbers, strings and arrays, which `load` returns unchanged. `metadata`
+    may be that of another file; digests in it are replaced or left out.
 
     A run of a Trainer writes this metadata:
 
@@ -159,7 +159,7 @@ def write(
     metadata: Mapping[str, str],
     digests: Mapping[str, Callable[[], str]],
 ) -> None:
-    """Writes a safetensors file of tensors that are produced one at a time, in the order of `index`.
+    """Writes a safetensors file of tensors that are produced one by one, in the order of `index`.
 
     The writer of the safetensors library needs all tensors at once. The format of a file:
 

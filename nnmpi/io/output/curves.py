@@ -1,7 +1,6 @@
-"""The curves of a run: rows of numbers from the events of its log, with the keys of an epoch's
-event.
+"""The curves of a run: rows of numbers from the events of its log, with the keys of an epoch event.
 
-epochs        each epoch
+epochs        one row per epoch
 steps         within epochs: loss, learning rate, norm of the gradient, speed (--log-every)
 evaluations   losses and metrics within epochs, and at their ends (--evaluate-every)
 """
@@ -12,10 +11,10 @@ from typing import NamedTuple
 from nnmpi.io.output.messages import Event
 
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
-"""The quantities over which curves are drawn, with their keys."""
+"""The quantities on the x axis of curves, with their keys in events."""
 
 FEW = 10
-"""With fewer epochs than this, what steps report is drawn in place of means over epochs."""
+"""With fewer epochs than this, values of steps are drawn in place of means over epochs."""
 
 OF_STEPS = {
     "epoch": "epoch",
@@ -31,7 +30,7 @@ OF_STEPS = {
 
 
 class Curves(NamedTuple):
-    """The rows of a run."""
+    """The rows of the curves of a run."""
 
     epochs: list[Event]
     steps: list[Event]
@@ -39,20 +38,24 @@ class Curves(NamedTuple):
 
     @property
     def has_few_epochs(self) -> bool:
-        """True if its steps are drawn in place of its epochs."""
+        """True if the run has so few epochs that its steps are drawn instead."""
         return len(self.epochs) < FEW
 
 
 def _add(rows: list[Event], row: Event) -> None:
-    """Adds a row to those of earlier steps; others are dropped, because steps were made again."""
+    """Appends a row, after the removal of rows of the same or later steps, which the run has
+    repeated.
+    """
     while rows and rows[-1]["steps"] >= row["steps"]:
         rows.pop()
     rows.append(row)
 
 
 def curves(events: Iterable[Event]) -> Curves:
-    """The curves of a run, with users' metrics as keys of their own; without evaluations within
-    epochs, only epochs have their numbers."""
+    """Returns the curves of a run, with users' metrics under keys "metric NAME".
+
+    `evaluations` is empty unless there were evaluations within epochs.
+    """
     made, of_kind = Curves([], [], []), {"epoch": list[Event](), "evaluation": list[Event]()}
     for e in events:
         if e["event"] == "step":

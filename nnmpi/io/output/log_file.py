@@ -13,14 +13,16 @@ from nnmpi.options.user_files import content, parsed
 LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
 REMEDY = "name a file that --log has written"
 BEGINS = ("start", "resumed")
-"""The events with which a log can begin."""
+"""The types of events with which a log can begin."""
 
 File: TypeAlias = str | os.PathLike[str]
 
 
 def events_of(file: File) -> list[Event]:
-    """All events of a log; an incomplete last line is ignored, as a run that is killed or still
-    running leaves it."""
+    """Returns all events of a log, without an incomplete last line.
+
+    A run that was killed or is still running leaves such a line.
+    """
     path = shown(file)
     text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
     events = list[Event]()
@@ -44,14 +46,14 @@ def events_of(file: File) -> list[Event]:
 
 
 NUMBERED = {"epoch": "epoch", "step": "step", "evaluation": "step"}
-"""Events whose number grows in a run, with its key."""
+"""Types of events with a number that grows within a run, and the key of the number."""
 
 
 def runs_of(events: Sequence[Event]) -> list[list[Event]]:
-    """The events of each run in a log, its start event first.
+    """Returns the events of each run in a log, its start event first.
 
-    A start whose epochs count on from the run before, as another `fit` writes it, belongs to that
-    run. Steps, evaluations and epochs that are made again begin another run.
+    A start event whose epochs continue those before it, as a second `fit` writes it, belongs to the
+    earlier run. Repeated steps, evaluations or epochs begin another run.
     """
     runs, made = list[list[Event]](), dict[str, int]()
     for event in events:
@@ -79,7 +81,9 @@ def runs_of(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def named(files: Sequence[File]) -> list[str]:
-    """The name of each file without its suffix; its path if two files have the same name."""
+    """Returns the name of each file without its suffix; its path if two files have the same
+    name.
+    """
     stems = [Path(file).stem for file in files]
     return [
         stem if stems.count(stem) == 1 else str(Path(file).with_suffix(""))
@@ -88,5 +92,7 @@ def named(files: Sequence[File]) -> list[str]:
 
 
 def numbered(name: str, runs: int) -> list[str]:
-    """The names of the runs in a log: the log's name, with a number if there are several runs."""
+    """Returns the names of the runs in a log: the log's name, with a number if there are several
+    runs.
+    """
     return [name] if runs == 1 else [f"{name} ({i})" for i in range(1, runs + 1)]

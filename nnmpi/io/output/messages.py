@@ -1,4 +1,4 @@
-"""Events of a run as text: one function for each kind of event."""
+"""The text of events, by a function for each type of event."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def _start(e: Event) -> str:
 
 
 def _resumed(e: Event) -> str:
-    """The text for the start of a resumed run."""
+    """Returns the text for the start of a resumed run."""
     how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
     return "\n".join([how, *e["notes"], _start(e)])
 
@@ -55,7 +55,9 @@ def _suspended(e: Event) -> str:
 
 
 def _waited(e: Event, which: str = "") -> str:
-    """A text on the number of checkpoints, and on the time for which training waited for them."""
+    """Returns text on the number of checkpoints, and on the time for which training waited for
+    them.
+    """
     return (
         f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
         f"training waited {e['waited']:.2f} s in all"
@@ -68,7 +70,7 @@ def _complete(e: Event) -> str:
 
 
 def gpus(e: Event) -> Iterator[str]:
-    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    """Yields a phrase with each rank's GPU, by its number on the node; nothing on the CPU."""
     devices = e.get("devices")
     if devices:
         more = " ..." if devices[8:] else ""
@@ -76,7 +78,7 @@ def gpus(e: Event) -> Iterator[str]:
 
 
 def _padding(e: Event) -> str:
-    """A text on how much of the batches is padding."""
+    """Returns text on the share of padding in the batches."""
     return (
         f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
         f"{e['padding_unsorted']:.1%} without --bucket-by-length"
@@ -84,7 +86,7 @@ def _padding(e: Event) -> str:
 
 
 def _loaded(e: Event) -> Iterator[str]:
-    """Lines on the tensors that a model has from a file, and on those that it lacks."""
+    """Yields lines on a model's tensors: which were loaded from a file, and which do not fit."""
     shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
     n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
     yield f"{len(e['loaded'])} of the {plural(n, 'tensor')} of the model are from {e['file']}"
@@ -118,13 +120,13 @@ def ranks_used(e: Event) -> Iterator[str]:
 
 
 def phrases(table: str, e: Event) -> Iterator[str]:
-    """Phrases of add-ons on the fields of an event: the rows of such a table."""
+    """Yields the phrases of add-ons: `table` names rows of functions for fields of an event."""
     for of_field in addons.of_fields(table, e):
         yield from of_field(e)
 
 
 def _step(e: Event) -> str:
-    """The text for a step, or for the evaluation after it."""
+    """Returns the text for a step, for progress, or for an evaluation within an epoch."""
     parts = [f"step {e['step']:,} of {e['steps']:,}"]
     for key, label, form in (
         ("loss", "loss", ".4f"),
@@ -137,7 +139,7 @@ def _step(e: Event) -> str:
 
 
 def _sample(e: Event) -> str:
-    """The text that a language model has written, indented so that it stands apart."""
+    """Returns the text that a language model has generated, indented."""
     return "\n    ".join([f"text after step {e['step']:,}", *e["text"].split("\n")])
 
 
@@ -149,7 +151,9 @@ def _epoch(e: Event) -> str:
 
 
 def _measured(e: Event) -> Iterator[str]:
-    """Phrases on the metrics of an evaluation; accuracy exists only for losses of classes."""
+    """Yields phrases on the metrics of an evaluation; accuracy exists only for classification
+    losses.
+    """
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
     if "perplexity" in e:
@@ -163,14 +167,19 @@ def _measured(e: Event) -> Iterator[str]:
 
 
 def _rates(e: Event, of: str = "") -> Iterator[str]:
-    """Phrases on samples per second, and on tokens per second where these are counted."""
+    """Yields phrases on samples per second, and on tokens per second if they are counted.
+
+    `of` is a prefix of the keys.
+    """
     for unit in ("samples", "tokens"):
         if rate := e.get(f"{of}{unit}_per_second"):  # 0 before a second step is timed
             yield f"{rate:,.0f} {unit}/s"
 
 
 def _result(e: Event) -> str:
-    """The text for the end of a run: the metrics, and a line for each of the other results."""
+    """Returns the text for the end of a run: the metrics, and a line for each of the other
+    results.
+    """
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
     checkpoints = e.get("checkpoints", {})
     loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
@@ -184,7 +193,7 @@ def _result(e: Event) -> str:
 
 
 def _passes(e: Event) -> str:
-    """The text on the passes of a stage that are recorded."""
+    """Returns text on whether the recorded passes of a stage are replayed."""
     if e["replayed"]:
         return f"stage {e['stage']}: passes are replayed, as {plural(e['calls'], 'call')}"
     return f"stage {e['stage']}: passes are not replayed: {e['reason']}"
@@ -206,13 +215,16 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "complete": _complete,
     "failed": lambda e: "",  # the error itself is printed on stderr by the caller that catches it
 }
-"""By kind of event, the function that returns its text. Those of others are rows of add-ons; events
-without a row are shown as keys and values."""
+"""The function that returns the text of each type of event. Add-ons have such functions for other
+types; events without one are shown as keys and values."""
 
 
 def as_text(event: Event, quiet: bool = False) -> str:
-    """The text of an event, without control characters, which file names may have; with `quiet`,
-    only its warnings on checkpoints that were passed over."""
+    """Returns the text of an event, with control characters, which file names may contain, escaped.
+
+    With `quiet` the text has only the warnings on checkpoints that were passed over, if there are
+    any.
+    """
     known = FORMATS.get(event["event"]) or addons.row("event_texts", event["event"])
     if quiet and "passed_over" in event:
         return "\n".join(map(printable, event["passed_over"]))

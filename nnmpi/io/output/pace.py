@@ -1,5 +1,4 @@
-"""Figures of a run for its events: times, rates, gradient norms, and losses and metrics of an
-epoch."""
+"""Measures times, rates, gradient norms, and losses and metrics of a run, for its events."""
 
 import math
 import time
@@ -18,12 +17,12 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 class Window(NamedTuple):
-    """The steps since the last event of a step.
+    """Sums over the steps since the last "step" event.
 
-    since, until     the number of steps before it, 0 before the first event, and at its end
-    loss, divisor    the sum of the losses, and the number by which their mean divides it
+    since, until     the number of the run's steps at its begin (0 before the first event) and end
+    loss, divisor    the sum of the losses, and the divisor of their mean
     norm, norms      the sum of gradient norms, and their number
-    before           seconds, samples and tokens that counted for rates when it began
+    before           the seconds, samples and tokens that counted for rates at its begin
     """
 
     since: int = 0
@@ -35,7 +34,7 @@ class Window(NamedTuple):
     before: tuple[float, int, float] = (0.0, 0, 0.0)
 
     def plus(self, result: StepResult, norm: float | None) -> "Window":
-        """The window with one more step, and the norm of its gradient if that is known."""
+        """Returns the window with one more step, and the norm of its gradient if known."""
         return Window(
             self.since,
             result.state.step,
@@ -47,21 +46,22 @@ class Window(NamedTuple):
         )
 
     def is_over(self, every: int) -> bool:
-        """True if an event is due after its last step: after the first step of a run, and each time
-        `every` more are made."""
+        """Returns True if an event is due: after the first step of a run, and at multiples of
+        `every` steps.
+        """
         if not every or self.until == self.since:
             return False
         return not self.since or self.until // every != self.since // every
 
 
 class PaceCounts(NamedTuple):
-    """The time of a run so far, from which a resumed run counts on.
+    """The times of a run so far, with which a resumed run continues.
 
-    seconds, samples, tokens   of the steps that count for rates
-    before_epoch               the same three, when the epoch began
-    norm, norms                of the epoch: the sum of gradient norms, and their number
+    seconds, samples, tokens   sums over the steps that count for rates
+    before_epoch               the same three at the begin of the epoch
+    norm, norms                the sum of gradient norms in the epoch, and their number
     elapsed                    seconds since the start of the run
-    window                     the steps since the last event of a step
+    window                     sums over the steps since the last "step" event
     """
 
     seconds: float = 0.0
@@ -74,7 +74,9 @@ class PaceCounts(NamedTuple):
     window: Window = Window()
 
     def at(self, norms: tuple[float, int]) -> "PaceCounts":
-        """The counts of a run that goes back to an earlier step, with these norms of its epoch."""
+        """Returns the counts after the run goes back to an earlier step, with its epoch's norms
+        until then.
+        """
         return self._replace(norm=norms[0], norms=norms[1], window=Window())
 
 
@@ -82,12 +84,12 @@ NO_TIME = PaceCounts()
 
 
 class Pace:
-    """Measures times and rates of a run since it was made, and of its epoch since `start`.
+    """Measures times and rates of a run since the Pace was created, and of an epoch since `start`.
 
-    Rates leave out start-up, the first step, evaluations, and what a user does between steps.
+    Rates leave out start-up, the first step, evaluations, and user code between steps.
 
     counts_tokens: True if the loss is divided by tokens, which are then counted beside samples
-    so_far: what was counted before the run was resumed
+    so_far: the counts of the run before it was resumed
     """
 
     def __init__(self, counts_tokens: bool = False, so_far: PaceCounts = NO_TIME) -> None:
@@ -98,24 +100,24 @@ class Pace:
 
     @property
     def counts(self) -> PaceCounts:
-        """The time so far, from which a run that is resumed here counts on."""
+        """The times so far, with which a run that is resumed at this point continues."""
         return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
-        """Another Pace of the same run, which counts on from `before`."""
+        """Returns another Pace of the same run, which continues from the counts `before`."""
         return Pace(self._counts_tokens, before)
 
     def start(self) -> None:
-        """Starts an epoch, and the time of its first step."""
+        """Starts an epoch, and the timer of its first step."""
         self._so_far = self._so_far._replace(before_epoch=self._so_far[:3], norm=0.0, norms=0)
         self.resume()
 
     def resume(self) -> None:
-        """Starts the time of a step, after something that does not count."""
+        """Restarts the timer of a step, after something that does not count for rates."""
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult, every: int) -> None:
-        """Records the end of a step; the window begins anew every so many steps."""
+        """Records the end of a step; starts a new window if the last one has `every` steps."""
         now = time.perf_counter()
         seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):
@@ -135,12 +137,13 @@ class Pace:
 
     @property
     def window(self) -> Window:
-        """The steps since the last event of a step."""
+        """Sums over the steps since the last "step" event."""
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:
-        """Begins the window anew, because the run goes back to an earlier step, with these norms of
-        its epoch."""
+        """Resets the window as the run goes back to an earlier step; `norms` are its epoch's norms
+        until then.
+        """
         self._so_far = self._so_far.at(norms)
 
     @property
@@ -150,12 +153,14 @@ class Pace:
 
     @property
     def rates(self) -> Event:
-        """Samples, and tokens, per second of the run so far; 0 if no step was measured."""
+        """Samples, and tokens if counted, per second of the run so far; 0 if no step was
+        measured.
+        """
         return self._rates("", NO_TIME.before_epoch)
 
     @property
     def epoch_rates(self) -> Event:
-        """Samples, and tokens, per second of the epoch so far."""
+        """Samples, and tokens if counted, per second of the epoch so far."""
         return self._rates("", self._so_far.before_epoch)
 
     def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
@@ -169,16 +174,20 @@ class Pace:
         }
 
     def of_window(self) -> tuple[Event, Event]:
-        """Figures of the steps since the last such event: mean loss and gradient norm, before
-        clipping; and rates, which are missing if no step was measured."""
+        """Returns fields for a "step" event: mean loss and gradient norm before clipping; and,
+        apart, rates.
+
+        Rates are missing if no step was measured.
+        """
         window = self._so_far.window
         norm = {"gradient_norm": window.norm / window.norms} if window.norms else {}
         rates = self._rates("", window.before).items()
         return {"loss": mean(window.loss, window.divisor), **norm}, {k: v for k, v in rates if v}
 
     def of_epoch(self) -> Event:
-        """Figures of an epoch: seconds, rates, and the mean gradient norm over its steps, before
-        clipping."""
+        """Returns fields for an epoch's event: seconds, rates, and the mean gradient norm before
+        clipping.
+        """
         norm, norms = self._so_far.norm, self._so_far.norms
         known = {"mean_gradient_norm": norm / norms} if norms else {}
         return {
@@ -192,8 +201,10 @@ class Pace:
 
 
 def tested(dataset: Dataset, loss: Criterion, test: Sums) -> Event:
-    """Loss and metrics of an evaluation as fields of an event: the accuracy beside the loss, other
-    metrics under a key."""
+    """Returns loss and metrics of an evaluation as fields of an event.
+
+    The accuracy has a field of its own; other metrics are under the key "metrics".
+    """
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}
     return {
@@ -220,7 +231,9 @@ def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
 
 
 def counts_tokens(dataset: Dataset, loss: Criterion) -> bool:
-    """True if the loss is divided by tokens: labels for the positions of sequences."""
+    """Returns True if the loss is divided by the number of tokens: y has a label for each
+    position.
+    """
     y = dataset.train.y
     is_counted = isinstance(loss, ClassLoss) and loss.weight is None
     return is_counted and y.ndim == 2 and any(map(is_index, arrays(dataset.train.x)))

@@ -36,20 +36,23 @@ BESIDES = {
 
 LOSSES = ("loss", "test_loss")
 DRAWN = (*AXES.values(), *LOSSES, "accuracy", *BESIDES)
-"""The numbers that are drawn, by their keys."""
+"""The keys of the numbers that are drawn."""
 
 Table: TypeAlias = Mapping[str, np.ndarray]
 """Columns of numbers, by key."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # with more points than this, only the line is drawn
-LARGEST = 1e100  # a larger number leaves a gap, as an infinite one does
+LARGEST = 1e100  # a larger number leaves a gap in a curve, as infinity does
 LONGEST_NAME = 100  # characters
 
 
 class RunLog(NamedTuple):
-    """A run: its name, its model and data, and its curves: what was reported by epochs, within them
-    by steps if it has few, and by evaluations within them."""
+    """A run: its name, its model and data (`task`), and its curves.
+
+    The curves are columns of numbers per epoch, per step (only if there are few epochs), and per
+    evaluation within epochs.
+    """
 
     name: str
     task: str
@@ -58,7 +61,9 @@ class RunLog(NamedTuple):
     evaluations: Table
 
     def table(self, quantity: str) -> Table:
-        """The table with most points of a quantity; empty if the run does not have it."""
+        """Returns the table with the most points of a quantity; empty if the run does not have
+        it.
+        """
         tables = [t for t in (self.steps, self.evaluations, self.epochs) if quantity in t]
         return max(tables, key=lambda table: len(table[quantity]), default={})
 
@@ -69,11 +74,11 @@ def plot(
     out: File = "training.png",
     everything: bool = False,
 ) -> None:
-    """Draws loss and accuracy of the runs in these logs over epochs, steps or seconds, into the
-    file `out`.
+    """Draws loss and accuracy of the runs in these logs into the file `out`.
 
-    For runs without accuracy, the losses are drawn. `out` ends in .png, .svg or .pdf. `everything`
-    adds learning rate, gradient norm, and samples or tokens per second.
+    `x` is epochs, steps or seconds. For runs without accuracy, only the losses are drawn. `out`
+    ends in .png, .svg or .pdf. `everything` adds learning rate, gradient norm, and samples or
+    tokens per second.
     """
     paths = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
     if not paths:
@@ -93,8 +98,10 @@ def plot(
 
 
 def picture(runs: Sequence[RunLog]) -> str | None:
-    """An SVG document of loss and accuracy over epochs, as wide as the page that shows it; None
-    without matplotlib."""
+    """Returns an SVG document of loss and accuracy over epochs; None without matplotlib.
+
+    It is as wide as the page that shows it.
+    """
     if cli.picture_problem("run.svg"):
         return None
     file = StringIO()
@@ -103,7 +110,9 @@ def picture(runs: Sequence[RunLog]) -> str | None:
 
 
 def run_figure(start: Event, events: Sequence[Event]) -> "Figure | None":
-    """A figure of the events of a run so far; None without matplotlib, or without a point."""
+    """Returns a figure of the events of a run so far; None without matplotlib, or if there is no
+    point.
+    """
     run = _run(start, events)
     if not run.table("loss") or cli.picture_problem("run.png"):
         return None
@@ -129,7 +138,7 @@ def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
-    """The functions that draw the panels."""
+    """Returns functions that draw one panel each."""
     panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
     measured = [run for run in runs if run.table("accuracy")]
     if measured:
@@ -143,7 +152,7 @@ def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable
 
 
 def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str) -> None:
-    """Draws a quantity as a line per run, from 0."""
+    """Draws one line per run for a quantity, with the y axis from 0."""
     for i, run in enumerate(runs):
         _line(axes, run, key, quantity, i, label=_plain(run.name))
     axes.set_ylim(bottom=0)
@@ -153,7 +162,7 @@ def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str)
 
 
 def _style(axes: "Axes", x: str) -> None:
-    """Sets labels and lines of a panel, as large as a slide needs them."""
+    """Sets labels, grid and ticks of a panel, large enough for a slide."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
@@ -199,7 +208,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _legend(axes: "Axes", corner: str, several: bool) -> None:
-    """Draws a legend: of one run in a free corner, of several below, since names may be long."""
+    """Draws a legend: in a free corner for one run, below for several, since names may be long."""
     beside = (0, -0.14) if several else None
     corner = "upper left" if several else corner
     axes.legend(fontsize=13, frameon=False, loc=corner, bbox_to_anchor=beside)
@@ -220,24 +229,30 @@ def _line(axes: "Axes", run: RunLog, key: str, quantity: str, i: int, **style: A
 
 
 def _plain(text: str) -> str:
-    """A name that matplotlib shows as it is: $ would start a formula, and a leading _ would hide a
-    label.
+    """Returns text that matplotlib shows literally: $ is escaped and a space put before a leading
+    _.
 
-    A long name is cut; a character that cannot be printed is shown as its escape.
+    Otherwise $ would start a formula, and _ would hide a label. A long name is cut; a character
+    that cannot be printed is shown as its escape.
     """
     return " " * text.startswith("_") + shown(text, LONGEST_NAME).replace("$", r"\$")
 
 
 def read_logs(paths: Sequence[File]) -> list[RunLog]:
-    """The runs of several logs, each named after its file, or after its path if two files have one
-    name."""
+    """Returns the runs of several logs.
+
+    Each is named after its file, or after its path if two files have one name.
+    """
     pairs = zip(paths, named(paths), strict=True)
     return [run for file, name in pairs for run in read_log(file, name)]
 
 
 def read_log(file: File, name: str) -> list[RunLog]:
-    """The runs of a log that have an epoch, or a step; numbered if there are several, as --append
-    makes them."""
+    """Returns the runs of a log that have a step or an epoch; they are numbered if there are
+    several.
+
+    --append writes several runs to one log.
+    """
     events = events_of(file)
     with refusing_others(f"{shown(file)} is not a log of nnmpi", REMEDY):
         parts = runs_of(events)
@@ -251,7 +266,7 @@ def read_log(file: File, name: str) -> list[RunLog]:
 
 
 def _run(start: Event, events: Sequence[Event]) -> RunLog:
-    """A run without a name."""
+    """Returns a run, whose name is still empty."""
     made = curves(events)
     steps = made.steps if made.has_few_epochs else []
     tables = map(_table, (made.epochs, steps, made.evaluations))
@@ -259,8 +274,9 @@ def _run(start: Event, events: Sequence[Event]) -> RunLog:
 
 
 def _table(rows: Sequence[Event]) -> Table:
-    """The numbers of rows as columns, of the keys that the last one has; NaN where there is
-    none."""
+    """Returns the numbers in rows as columns, for the keys of the last row; NaN if a row lacks the
+    key.
+    """
     keys = [key for key in DRAWN if key in rows[-1]] if rows else []
     numbers = {key: np.fromiter((row.get(key) for row in rows), float) for key in keys}
     return {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}

@@ -1,5 +1,6 @@
-"""Report: shows the events of a run as text or as JSON, writes them to the log, and draws a
-progress bar."""
+"""Reports: show the events of a run as text or JSON, write them to the log, and draw a progress
+bar.
+"""
 
 import json
 import math
@@ -23,30 +24,31 @@ RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
 """The events that are shown even with `quiet`."""
 
 SILENCE = 10.0
-"""Seconds without a line after which an event reports progress, where there is no bar."""
+"""Seconds without output after which progress is reported, if there is no progress bar."""
 
 
 LINES = 25
-"""About this many epochs of a long run are shown as text, besides the first and the last."""
+"""About this many epochs of a long run are shown, besides the first and the last."""
 
 
 class LostOutputError(Exception):
-    """Raised when standard output or the log can no longer be written: a full disk, a closed
-    pipe."""
+    """Raised when standard output or the log cannot be written any more: a full disk, a closed
+    pipe.
+    """
 
 
 class Report:
     """Shows events, which are flat dictionaries with the key "event", and writes them to a log.
 
     Standard output gets lines of text, on a terminal with a progress bar below; or, with `as_json`,
-    a JSON object per line, as the log has them. With `quiet` only the result is shown. A rank that
-    was `launched` draws no bar, since its launcher forwards whole lines. If one of the two outputs
-    fails, the other is still written; the error of the log is raised at the end of the run, so that
+    a JSON object per line, as in the log. With `quiet` only the result is shown. A rank that was
+    `launched` draws no bar, since its launcher forwards whole lines. If standard output or the log
+    fails, the other is still written. The error of the log is raised at the end of the run, so that
     the run can save its model. If `kept` is a list, all events are appended to it.
     """
 
-    _epochs = _epoch = 0  # of the run; how many there were
-    _shows_steps = False  # each step that is logged, because --log-every is given
+    _epochs = _epoch = 0  # the number of epochs in total, and so far
+    _shows_steps = False  # True if --log-every is given: each "step" event is shown
 
     def __init__(
         self,
@@ -63,12 +65,12 @@ class Report:
         is_terminal = self.stdout is not None and self.stdout.isatty()
         self._shows_bar = is_terminal and not (quiet or as_json or launched)
         self._bar: tqdm[Any] | None = None
-        # when a line was written, was shown as text, and told of an epoch
+        # when a line was last written, when text was last shown, and when an epoch was last shown
         self._last_line = self._last_text = time.monotonic()
         self._last_epoch = 0.0
         self._log = opened_log(log, appends, mark) if log else None
         self.kept: list[Event] | None = None
-        self._lost: LostOutputError | None = None  # the log
+        self._lost: LostOutputError | None = None  # the error of the log
 
     def __enter__(self) -> "Report":
         return self
@@ -82,8 +84,10 @@ class Report:
 
     @property
     def describes_ranks(self) -> bool:
-        """Whether the start event tells what ranks hold and send, which takes a step on paper of
-        each kind of ranks; text does not show it."""
+        """Whether the start event has the bytes that ranks hold and send, which text does not show.
+
+        They are computed by a simulated step for each kind of ranks.
+        """
         return self.kept is not None or self._log is not None or self.as_json
 
     def event(self, event: Event) -> None:
@@ -101,15 +105,18 @@ class Report:
 
     @property
     def mark(self) -> LogMark | None:
-        """The mark at the end of the log so far; None if there is no log, or it is a pipe."""
+        """The LogMark at the end of the log so far; None if there is no log, or if it is a pipe."""
         if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
     def _is_shown(self, event: Event) -> bool:
-        """True if standard output shows an event. As text, a long run has its first and last epoch,
-        every n-th of the others, and each epoch that follows 10 seconds of silence; steps follow 10
-        seconds of silence too, unless --log-every is given."""
+        """Returns True if an event is shown on standard output.
+
+        As text, a long run shows its first and last epoch, every n-th of the others, and each epoch
+        that follows 10 seconds without output. A step is shown after 10 seconds without output too,
+        and always if --log-every is given.
+        """
         kind, now = event["event"], time.monotonic()
         if kind in ("start", "resumed"):
             self._epochs, self._epoch = event.get("epochs", 0), 0
@@ -127,8 +134,9 @@ class Report:
         return False
 
     def _write(self, text: str, file: IO[str]) -> None:
-        """Writes a line and flushes it, so that readers see it at once, and a full disk is
-        noticed."""
+        """Writes a line and flushes it, so that readers see it at once and a full disk raises an
+        error here.
+        """
         self._last_line = time.monotonic()
         if self._bar is not None:
             with suppress(OSError):
@@ -150,10 +158,10 @@ class Report:
             print_error(f"{lost}; the run continues without its log, and will end with an error")
 
     def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
-        """Shows that a step was made: on a terminal in a bar, elsewhere in a line after 10 seconds
-        of silence.
+        """Shows that a step was made: in a progress bar, or by an event after 10 seconds without
+        output.
 
-        rates: samples per second, and tokens where these are counted
+        rates: samples per second, and tokens per second if counted, as fields of the event
         """
         if self._shows_bar:
             with suppress(OSError):  # the terminal is gone
@@ -198,9 +206,12 @@ def open_report(
     appends: bool = False,
     mark: LogMark | None = None,
 ) -> Report:
-    """The report of this rank: the given one, or on rank 0 a Report by the config, on others a
-    NullReport. Every rank calls it, and all raise an error if the log cannot be opened. `mark` is
-    that of a checkpoint."""
+    """Returns the report of this rank; collective.
+
+    It is `given`, or else a Report by the config on rank 0 and a NullReport on other ranks. All
+    ranks raise an error if the log cannot be opened. `mark` is the position in the log at which it
+    continues.
+    """
 
     def opened() -> Report:
         if given or comm.rank:
@@ -211,11 +222,11 @@ def open_report(
     return all_or_none(comm, opened)
 
 
-# ---- what is written
+# ---- values of JSON
 
 
 def _finite(value: Any) -> Any:
-    """The value with None in place of NaN and infinity, which JSON lacks."""
+    """Returns the value with None in place of NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(x) for key, x in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,6 @@
-"""The text on where activations are kept if a step does not fit into --memory."""
+"""Text on activations that are swapped to disk or recomputed, if a step does not fit into
+--memory.
+"""
 
 from collections import Counter
 from typing import Any
@@ -8,7 +10,10 @@ from nnmpi.options.tables import columns
 
 
 def beyond_memory(event: dict[str, Any]) -> str:
-    """A line on where activations are kept if a step does not fit into --memory."""
+    """Returns a line that counts the units whose activations are swapped to disk or recomputed.
+
+    It also has the disk's speeds and the predicted time of a micro-batch.
+    """
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{in_column(e[f'disk_{way}'])}/s" for way in ("write", "read"))
@@ -23,7 +28,9 @@ def beyond_memory(event: dict[str, Any]) -> str:
 
 
 def units(event: dict[str, Any]) -> str:
-    """A line and a table on where the activations of each unit are kept."""
+    """Returns that line, and a table with each unit's bytes, time, and residence: kept, swap or
+    recompute.
+    """
     rows = [("unit", "bytes", "time", "activations")]
     for e in event["residences"]["units"]:
         rows.append((e["unit"], in_column(e["bytes"]), duration(e["seconds"]), e["residence"]))

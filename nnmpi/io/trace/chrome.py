@@ -1,9 +1,11 @@
 """The file of --trace, in the trace event format of Chrome, which ui.perfetto.dev shows.
 
-One process per rank, in order. Operations are complete events, with the waits within them: a part
-of category "wait", then one of category "communicate". An arrow leads from a send to the end of the
-wait for it. Works in the background are on lanes of their own, from their start to when they were
-found complete; above them are counters of the bytes under way and of the memory.
+There is one process per rank, in order. Operations are complete events. A wait within an operation
+is drawn as a part of category "wait", until the other ranks are ready, and a part of category
+"communicate". An arrow leads from a send to the end of the wait for it. Collectives and messages in
+the background (Works) are on lanes of their own, from their start to when their end was noticed;
+above them are counters of the bytes in flight and of the memory.
+
 `nnmpi.sim.commands.trace` reads the file.
 
     rank      F0 ─────── B0 ──────────────────────── APPLY ───
@@ -32,12 +34,14 @@ DRAWN_AS = {
     **dict.fromkeys(("GATHER", "WAIT"), "communicate"),
     "AGREE": "APPLY",
 }
-"""The kind of event as which an operation of a list is drawn."""
+"""The kind of event that an operation of a schedule is drawn as, if it is not its own."""
 
 
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """A mask of the Works that began and ended within one event of communication, which shows them
-    already."""
+    """Returns a mask of the Works that began and ended within one event of communication.
+
+    They need no lane, as that event shows them already.
+    """
     shown = events[which(events, *WAITS, *SENDS)]
     shown = shown[np.argsort(shown["began"], kind="stable")]
     last = np.searchsorted(shown["began"], works["began"], "right") - 1
@@ -47,7 +51,10 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
 
 
 def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields complete events for Works in the background, on as many lanes as are needed."""
+    """Yields complete events for Works in the background, on as many lanes as are needed.
+
+    Times are relative to `start`.
+    """
     rows = entries.works[~within_waits(entries.works, entries.events)]
     ends = list[int]()  # of the last work of each lane
     times = (nanoseconds(rows[name], start).tolist() for name in ("began", "ended"))
@@ -65,7 +72,9 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields the bytes of all Works under way, after each change, and the memory of the process."""
+    """Yields counters of the bytes of all Works in flight, after each change, and of the process's
+    memory.
+    """
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[
         works["kind"] - len(EVENT_KINDS)
@@ -84,7 +93,7 @@ def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str
 
 
 def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
-    """Times as whole nanoseconds since the start: so nested events stay nested."""
+    """Returns times relative to `start` in whole nanoseconds, so that nested events stay nested."""
     rounded: np.ndarray = np.rint((times - start) * 1e9).astype(np.int64)
     return rounded
 
@@ -95,7 +104,7 @@ def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
 def write(
     path: str, table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
-    """Writes the events of all ranks to a file, or leaves an old file; raises OSError."""
+    """Writes the trace of all ranks to a file atomically; raises OSError if it cannot."""
     with replaced(Path(path), "x") as file:
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
@@ -141,7 +150,7 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
-    """Yields an operation, or the parts of a wait that are not empty."""
+    """Yields an operation as one event, or a wait as up to two: waiting and communicating."""
     kind = EVENT_KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]

@@ -1,7 +1,8 @@
-"""Recording: the Recorder of --trace, whose memory does not grow with the steps of a run.
+"""The Recorder of --trace, whose memory is bounded.
 
-Operations, waits within them and Works of the Comms are entries of one form, with the times at
-which they began and ended: what a rank does in the order of ends, Works in the order of starts.
+Operations, waits within them and Works (collectives and messages in the background) of the Comms
+are entries with the same fields, among them the times at which they began and ended. Operations and
+waits are stored in the order of their ends.
 """
 
 import os
@@ -21,13 +22,13 @@ from nnmpi.parallel.step_list.op import Kind, Op
 CAPACITY = 400_000  # entries of a rank: 15 MB
 
 EVALUATION = -1
-"""The step number of events between steps."""
+"""The step number of events between steps, such as evaluations."""
 
 NO_LIMIT = np.iinfo(np.int32).max
 
 ENTRY = np.dtype(
     [
-        ("kind", "i4"),  # an index of KINDS; above these, of the operations of Works
+        ("kind", "i4"),  # an index of EVENT_KINDS; larger: of the operations of Works
         ("stage", "i2"),
         ("micro", "i4"),
         ("step", "i4"),
@@ -49,36 +50,39 @@ WAITS = {
     "tensor": "sum channels",
     "gather": "gather parameters",
 }
-"""Waits within operations, each with what follows once the other ranks have come: an activation, a
-gradient, other messages between stages of pipedream; sums of gradients, agreement on a step, sums
-of BatchNorm; a barrier after shared parameters are updated; sums of sharded layers; gathered
-parameters."""
+"""Waits within operations, each with the communication that follows when the other ranks are ready.
+
+They wait for an activation, a gradient, or other messages between stages of pipedream; for sums of
+gradients, agreement on a step, sums of BatchNorm; for a barrier after shared parameters are
+updated; for sums of sharded layers; for gathered parameters."""
 
 EVENT_KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """Kinds of events; `exchange` is a worker's exchange of gradients for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
 COMPUTE = (*PASSES, "AGREE", "APPLY", "WRITE", "READ")
-"""Kinds of events that are no communication; a thread carries out what WRITE and READ start."""
+"""Kinds of events that are no communication. WRITE and READ only start work of a thread."""
 
 
 CODES = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
 
 def which(events: np.ndarray, *kinds: str) -> np.ndarray:
-    """A mask of the events that are of these kinds."""
+    """Returns a mask of the events that are of these kinds."""
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
 
 
 def unknown() -> int:
-    """The memory of the process where there is no /proc: 0."""
+    """Returns 0, in place of the memory of the process if there is no /proc."""
     return 0
 
 
 @contextmanager
 def resident_bytes() -> Iterator[Callable[[], int]]:
-    """A context that yields a function, which returns the resident memory of this process on Linux;
-    a call takes a microsecond or two."""
+    """Returns a context with a function that returns the resident memory of this process, on Linux.
+
+    A call of the function takes a microsecond or two. It returns 0 on other systems.
+    """
     try:
         file = os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:
@@ -92,9 +96,9 @@ def resident_bytes() -> Iterator[Callable[[], int]]:
 
 
 class RankEntries(NamedTuple):
-    """The entries of the first steps of a rank, all of which are complete.
+    """The entries of a rank's first steps, all of which are complete.
 
-    events      what the rank did, in the order of ends; no wait without its operation
+    events      operations, and the waits within them, in the order of ends
     works       Works in the background, in the order of starts
     operations  name, algorithm and bytes of each kind of Work
     """
@@ -105,7 +109,7 @@ class RankEntries(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
-        """Divides the rows of a rank into events and Works."""
+        """Separates the rows of a rank into events and Works."""
         is_work = rows["kind"] >= len(EVENT_KINDS)
         events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))
@@ -114,8 +118,9 @@ class RankEntries(NamedTuple):
 
 
 class Works(list[Work]):
-    """The Works that are under way on a rank; those that started within a step are recorded when
-    they end."""
+    """The unfinished Works of a rank; those that started within a step are recorded when they
+    end.
+    """
 
     def __init__(self, recording: "Recording") -> None:
         self._recording, self._began = recording, dict[Work, tuple[int, float]]()
@@ -132,20 +137,20 @@ class Works(list[Work]):
 
 
 class Recording(Recorder):
-    """Keeps the first entries of a run, as many as there is room for.
+    """Records the first entries of a run, until CAPACITY is reached.
 
-    Works are added under the lock of the Progress, by whichever thread ends them.
+    Works are added by the thread that ends them, under the lock of the Progress.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now, self.step = now, EVALUATION
         self._memory, self._rows = unknown, bytearray()
         self._operations: dict[CallSignature, int] = {}
-        self._under_way: tuple[str, float, int, int] | None = None  # the operation that is recorded
+        self._under_way: tuple[str, float, int, int] | None = None  # the current operation
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
-        """A context in which Works and memory are recorded too."""
+        """Returns a context in which Works and memory are recorded too."""
         with resident_bytes() as self._memory, comm.works_in(Works(self)):
             try:
                 yield
@@ -196,15 +201,17 @@ class Recording(Recorder):
 
     @property
     def limit(self) -> int:
-        """The number of complete steps: those below the last one that ended with an APPLY, whose
-        Works may still be under way."""
+        """The number of recorded steps that are complete, or NO_LIMIT while there is room.
+
+        Excluded is the last step with an APPLY, whose Works may be unfinished.
+        """
         if not self._is_full:
             return NO_LIMIT
         rows = self.rows(NO_LIMIT)
         return int(rows["step"][which(rows, "APPLY")].max(initial=0))
 
     def rows(self, limit: int) -> np.ndarray:
-        """The entries of steps below `limit`."""
+        """Returns the entries of steps below `limit`."""
         rows = np.frombuffer(self._rows, ENTRY)
         return rows[rows["step"] < limit]
 

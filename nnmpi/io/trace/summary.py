@@ -1,20 +1,20 @@
-"""One table of the events of all ranks, in which each wait is divided, and sums over it.
+"""Joins the events of all ranks in one table, divides each wait in two parts, and computes sums.
 
     receiver    began ├─── waiting ───┤── communicating ──┤ ended
     sender                            └ SEND started              a message
-    others                            └ the last one came         a sum, an agreement, a barrier
+    others                            └ the last rank arrived     a sum, an agreement, a barrier
 
-A sum that runs during a backward pass counts from where a rank waits for it.
+A sum that runs during a backward pass counts from when a rank waits for it.
 
 The bubble is idle time over the time that ranks compute, measured and simulated. Both count from
 the first forward to the last backward pass of a step, over all ranks of a pipeline:
 
     bubble = (ranks * makespan - computing) / computing
 
-Where steps overlap (pipedream), an epoch is counted as one step, and its updates as computing.
+If steps overlap (pipedream), an epoch is counted as one step, and its updates as computing.
 
-The simulation runs the programs of the schedule with the mean time that each stage took for each
-kind of pass, and the median time of the messages whose receivers were waiting already.
+The simulation runs the operations of the schedule with the mean time that each stage took for each
+kind of pass, and the median time of the messages whose receivers were already waiting.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ from nnmpi.sim.drawing.timeline import Span
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
-"""For each wait for a message, the operation that sends it, and how many stages away it is."""
+"""For each wait for a message, the operation that sends it, and its stage minus the receiver's."""
 
 COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "sums": REPLICAS,
@@ -42,25 +42,27 @@ COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "agree": MODEL,
     "tensor": ("tp",),
 }
-"""By wait, the axes along which the ranks differ that take part."""
+"""For each wait for a collective, the axes of the mesh along which its ranks lie."""
 
 MEET = tuple(wait for wait in WAITS if wait != "gather")
-"""Waits for other ranks to come. A gather began earlier on all ranks, so it waits for messages."""
+"""Waits for ranks to arrive. A gather began earlier on all ranks: it waits for messages only."""
 
 TRACED = np.dtype(
     [
         *((name, ENTRY[name]) for name in ENTRY.names or ()),
         ("rank", "i4"),
         ("net", "f8"),  # seconds, without the waits within an operation
-        ("arrived", "f8"),  # of a wait: when the other side was there
+        ("arrived", "f8"),  # of a wait: when the sender or the last rank was ready
         ("sent", "i8"),  # of a wait for a message: the row of its SEND, or -1
     ]
 )
 
 
 def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
-    """The table of all events, rank by rank; `gathered` has the events of each rank, on one
-    clock."""
+    """Returns the table of all events, rank by rank.
+
+    `gathered` has the events of each rank, on one clock.
+    """
     events = np.concatenate(gathered)
     table = np.empty(len(events), TRACED)
     for name in ENTRY.names or ():
@@ -77,7 +79,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
 
 
 def _net(events: np.ndarray) -> np.ndarray:
-    """The seconds of each event without the waits within it, which precede it in the table."""
+    """Returns the seconds of each event without those of the waits within it, which precede it."""
     seconds: np.ndarray = events["ended"] - events["began"]
     inside = which(events, *WAITS)
     operations, waits = np.flatnonzero(~inside), np.flatnonzero(inside)
@@ -87,8 +89,9 @@ def _net(events: np.ndarray) -> np.ndarray:
 
 
 def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
-    """For each rank, the first rank of its group along these axes; servers are groups of their
-    own."""
+    """Returns for each rank the first rank of its group along these axes; a server is a group of
+    its own.
+    """
     first = np.arange(ranks)
     for group in mesh.groups(*axes):
         first[list(group)] = group[0]
@@ -96,14 +99,15 @@ def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
 
 
 def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: int) -> None:
-    """Finds the send for which each wait for a message was, and writes it into the table.
+    """Writes to the table, for each wait for a message, the row of its send and when that began.
 
     A send that seems to have begun after the wait had ended is ignored: the clocks of hosts drift.
     """
 
     def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yields (pipeline, step, micro-batch, stage of the sender) and the row of each event of a
-        kind."""
+        """Yields (pipeline, step, micro-batch, stage of the sender) and the row, for each event of
+        a kind.
+        """
         at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
         rows = table[at]
         stages = rows["stage"] + np.int64(away)
@@ -119,8 +123,10 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
 
 
 def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
-    """Writes, for each wait of a kind, when the last rank of its group arrived: the k-th wait of a
-    step is the same operation on all of them."""
+    """Writes to the table, for each wait of a kind, when the last rank of its group arrived.
+
+    The k-th wait of a step is the same collective on all ranks of the group.
+    """
     at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
     waits = table[at]
     steps = _pairs(waits["rank"], waits["step"])  # in ascending order, so searchsorted finds firsts
@@ -133,7 +139,7 @@ def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
 
 
 def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """An integer for each pair of integers below 2^31."""
+    """Encodes each pair of integers below 2^31 as one integer."""
     pairs: np.ndarray = a.astype(np.int64) << 32 | b
     return pairs
 
@@ -145,18 +151,19 @@ SENDS = tuple(kind for kind in EVENT_KINDS if kind not in (*COMPUTE, *WAITS, "ev
 
 
 class Seconds(NamedTuple):
-    """How many seconds a rank spent on what, from its first to its last recorded step, without
-    evaluation."""
+    """The seconds that a rank spent on each activity, in its recorded steps without evaluation."""
 
     computing: float
     communicating: float  # while nothing was computed
-    waiting: float  # for ranks that were not there yet
+    waiting: float  # for ranks that were not ready yet
     other: float  # such as gathering batches
 
 
 def facts(table: np.ndarray) -> dict[str, Any]:
-    """The number of recorded steps, and the seconds of each rank that has recorded one, for the
-    last event."""
+    """Returns the number of recorded steps, and the seconds of each rank with such a step.
+
+    They are fields of the run's last event.
+    """
     in_steps = table[table["step"] != EVALUATION]
     rows = {}
     for rank in np.unique(in_steps["rank"]).tolist():
@@ -166,7 +173,7 @@ def facts(table: np.ndarray) -> dict[str, Any]:
 
 
 def seconds(rows: np.ndarray) -> Seconds:
-    """The seconds of a rank that has recorded a step, from its rows of the table."""
+    """Returns the seconds of a rank from its rows of the table, which include a step."""
     in_steps = np.flatnonzero(rows["step"] != EVALUATION)
     first, last = in_steps[[0, -1]]
     span = rows["ended"][last] - rows["began"][in_steps].min()
@@ -186,9 +193,11 @@ Bubble: TypeAlias = dict[str, dict[str, float]]
 
 
 def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
-    """The bubble of all pipelines for the last event, measured, simulated, and by the formula of
-    the schedule, whose stages are all alike; and the spans of a simulated step. Both are empty
-    without a pipeline or a recorded step. Where steps overlap there are no spans."""
+    """Returns the bubble of all pipelines (measured, simulated, and by the schedule's formula, in
+    which all stages are equal) and the spans of a simulated step.
+
+    Both are empty without a pipeline or a recorded step. If steps overlap there are no spans.
+    """
     p = mesh.axes["pp"]
     if p == 1:
         return {}, []
@@ -226,7 +235,7 @@ def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray
 
 
 def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
-    """The passes of the ranks of a pipeline in each step, or in each epoch if steps overlap."""
+    """Returns the passes of a pipeline's ranks in each step, or in each epoch if steps overlap."""
     number = rows["step"]
     if overlap:  # an evaluation ends each epoch, so counting evaluations numbers the epochs
         of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
@@ -238,14 +247,19 @@ def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
 
 
 def _message(rows: np.ndarray) -> float:
-    """The median seconds of messages whose receivers were already waiting."""
+    """Returns the median seconds of messages whose receivers were already waiting; 0 if there are
+    none.
+    """
     early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
     return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
 
 
 def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> Simulation:
-    """Simulates a step in which each pass takes the mean time of these rows for its kind and
-    stage."""
+    """Simulates a step of m micro-batches on p ranks, each pass with its stage's mean time in
+    `rows`.
+
+    `send` is the time of a message.
+    """
 
     def mean(*kinds: str, stage: int | None = None) -> float:
         chosen = rows[which(rows, *kinds) & (stage is None or rows["stage"] == stage)]

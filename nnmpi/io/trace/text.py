@@ -1,4 +1,4 @@
-"""The text on a trace at the end of a run."""
+"""The text on a trace, at the end of a run."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ from nnmpi.options.tables import columns
 
 
 def times(e: dict[str, Any]) -> str:
-    """A table of the seconds that each rank spent computing, communicating and waiting, and the
-    bubble of a pipeline."""
+    """Returns a table of each rank's seconds of computing, communicating and waiting, and the
+    bubble.
+    """
     trace = e["trace"]
     rows = [["seconds", "computing", "communicating", "waiting", "other"]]
     for rank, seconds in trace["ranks"].items():

@@ -1,6 +1,6 @@
-"""Tracer: what the trainer uses of --trace; it puts the events of all ranks on the clock of rank 0.
+"""The trainer's interface to --trace: records the run, and puts all events on the clock of rank 0.
 
-The difference of clocks is estimated from messages that go to and fro:
+The difference of clocks is estimated from messages to a rank and back:
 
 rank 0      t0 ──────► ──────── t1       offset = t - (t0 + t1) / 2
 rank r            t ─┘                   of the fastest round trip; the error is at most half of it
@@ -28,9 +28,9 @@ OUTPUT = OutputFile("trace", "a trace", lambda head: head[:1] == b"{")
 
 
 class Tracer:
-    """Records a run, and summarizes at its end what was recorded.
+    """Records a run, and writes and summarizes the trace at its end.
 
-    Every rank makes one, since the clocks of ranks are compared then.
+    Every rank creates a Tracer at the same time, since the clocks of ranks are compared then.
     """
 
     def __init__(self, config: Config, comm: Comm) -> None:
@@ -38,12 +38,11 @@ class Tracer:
         self._offsets = offsets(comm, self.recorder.now)
 
     def of_run(self) -> AbstractContextManager[None]:
-        """A context for all steps of a run, in which Works and memory are recorded too."""
+        """Returns a context for all steps of a run, in which Works and memory are recorded too."""
         return self.recorder.of_run(self._comm)
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
-        """Writes the trace file, and returns its summary for the last event; every rank calls
-        it."""
+        """Writes the trace file, and returns its summary for the last event; collective."""
         gathered = gather(self._comm, self.recorder, self._offsets)
         try:
             return all_or_none(self._comm, lambda: self._written(gathered, mesh))
@@ -51,8 +50,9 @@ class Tracer:
             raise AgreedError(str(error)) from None
 
     def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
-        """Writes the file and returns its summary on rank 0, which alone has the entries; {} on
-        others."""
+        """Writes the file and returns its summary on rank 0, which has all entries; returns {} on
+        others.
+        """
         path = self._config.trace
         if not gathered or path is None:
             return {}
@@ -70,11 +70,10 @@ class Tracer:
 
 
 def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
-    """On rank 0, by how many seconds the clock of each rank is ahead of its own; every rank calls
-    it.
+    """Returns on rank 0 the seconds by which each rank's clock is ahead of its own; collective.
 
-    Clocks of several hosts start anywhere. They also drift, by up to some microseconds per second,
-    which is not corrected.
+    Clocks of several hosts start at arbitrary times. They also drift, by up to some microseconds
+    per second, which is not corrected.
     """
     ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
@@ -90,7 +89,9 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
 
 
 def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
-    """The time of a round trip to another rank, and by how much its clock is ahead."""
+    """Returns the time of a round trip to rank `other`, and by how much that rank's clock is
+    ahead.
+    """
     theirs, began = np.zeros(1), clock()
     comm.isend(theirs, other).wait()
     comm.irecv(theirs, other).wait()
@@ -99,8 +100,10 @@ def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[flo
 
 
 def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
-    """On rank 0, the entries of each rank in the steps that all ranks have recorded, on the clock
-    of rank 0; every rank calls it."""
+    """Returns on rank 0 the entries of all ranks, on its own clock; collective.
+
+    Only steps that all ranks have recorded are included. Other ranks return [].
+    """
     of_ranks = gather_objects(comm, (recording.limit, recording.operations))
     entries = recording.rows(min(limit for limit, _ in of_ranks))
     if comm.rank:
