@@ -1,13 +1,14 @@
 """The command `python -m nnmpi.tokenize`: writes the tokens of a text to a file for training.
 
-With mpirun, each rank makes the tokens of its part; the file is the same for any number of ranks:
+With mpirun, each rank tokenizes a part; the file is the same for any number of ranks:
 
-the text    rank 0      | rank 1      | rank 2         cut where the tokens stay the same
-spools      0 0 0 0     1 1 1     2 2 2 2 2            the number of tokens is known only afterwards
-the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its place
+the text    rank 0      | rank 1      | rank 2         cut where this does not change the tokens
+spools      0 0 0 0     1 1 1     2 2 2 2 2            temporary files, until the counts are known
+the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its part in its place
 
 The folder has no `__init__.py`, so that `import tokenize` finds the standard library's module even
 if Python starts in `nnmpi/`.
+
 Exit status: 0 written, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
 """
 
@@ -65,12 +66,12 @@ def parser() -> cli.Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status; every rank calls it."""
+    """Runs the command and returns its exit status; collective."""
     return run_on_ranks(parser(), command, arguments, "give a smaller text")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Checks the options, writes the file, and prints what is in it; every rank calls it."""
+    """Checks the options, writes the file, and prints a summary of it; collective."""
 
     def check() -> None:
         for name in ("text", "out", "tokenizer"):
@@ -89,7 +90,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def as_text(e: Event) -> str:
-    """The event as a line of text."""
+    """Returns the event, which `tokenized` returned, as a line of text."""
     return (
         f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
@@ -101,11 +102,10 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text to a file, completely or not at all, and returns the event that
-    describes it; every rank calls it.
+    """Writes the tokens of a text to a file, atomically, and returns an event that describes it.
 
-    A rank holds one piece of the text in memory, and its tokens in an unnamed temporary file beside
-    `out`.
+    Collective. A rank holds one piece of the text in memory, and its tokens in an unnamed temporary
+    file (a spool) beside `out`.
     """
     # every step that can fail on one rank alone is followed by an agreement, so that none hangs
     all_or_none(comm, lambda: check_target(out, "write"))
@@ -144,8 +144,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """The tokenizer at a path; without a path, a tokenizer for the characters that occur anywhere
-    in the text."""
+    """Returns the tokenizer at `path`, or one for the characters that occur in the text."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     points_here = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
@@ -175,8 +174,10 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
 def _spool(
     text: Path, tokenizer: Tokenizer, dtype: np.dtype[Any], comm: Comm, spool: IO[bytes]
 ) -> Iterator[int]:
-    """Tokenizes this rank's part of the text piece by piece, and writes the tokens to `spool`, a
-    temporary file; yields the number of tokens in each piece."""
+    """Tokenizes this rank's part of the text piece by piece, and writes the tokens to `spool`.
+
+    Yields the number of tokens in each piece.
+    """
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
             encoded = tokenizer.encode(piece)
@@ -189,8 +190,11 @@ def _spool(
 
 
 def _units(spool: IO[bytes], lengths: np.ndarray, dtype: np.dtype[Any], first: int) -> int:
-    """The number of characters, or bytes, that the spooled tokens from the first one on stand
-    for."""
+    """Returns the number of characters, or bytes, of text in the spooled tokens from number `first`
+    on.
+
+    `lengths` has the number for each token of the vocabulary.
+    """
     spool.seek(max(first, 0) * dtype.itemsize)
     blocks = iter(lambda: spool.read(BLOCK), b"")
     return sum(int(lengths[np.frombuffer(block, dtype)].sum()) for block in blocks)
@@ -204,7 +208,9 @@ def _header(dtype: np.dtype[Any], n: int) -> bytes:
 
 
 def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, comm: Comm) -> None:
-    """Writes the file: rank 0 makes it, and each rank writes its part in its place."""
+    """Writes the file: rank 0 creates it, and each rank writes its part at byte `begin` of the
+    data.
+    """
     with ExitStack() as stack:
 
         def made() -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""Curves as an SVG picture: shares from 0 to 1 over numbers on a logarithmic scale."""
+"""Curves as an SVG picture: shares from 0 to 1 on the y axis, over a logarithmic x axis."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import log
@@ -11,7 +11,10 @@ WIDTH, HEIGHT, LEGEND = 420, 280, 26  # in pixels: letters fit a phone
 
 
 class Point(NamedTuple):
-    """A point of a curve: its line passes through y, and a dot with an error bar is beside it."""
+    """A point of a curve: the line passes through y; a dot with an error bar is drawn at (x, dot).
+
+    `error` is the standard error of `dot`.
+    """
 
     x: float
     y: float
@@ -20,7 +23,9 @@ class Point(NamedTuple):
 
 
 def curves(lines: Mapping[str, Sequence[Point]], title: str, axis: str) -> str:
-    """An SVG document of lines with their names below; `axis` names the numbers."""
+    """Returns an SVG document of the curves in `lines`, with their names below; `axis` labels the x
+    axis.
+    """
     xs = [point.x for point in next(iter(lines.values()))]
     scale = WIDTH / (log(xs[-1] / xs[0]) or 1)
     at = {x: MARGIN + log(x / xs[0]) * scale for x in xs}
@@ -42,7 +47,9 @@ def curves(lines: Mapping[str, Sequence[Point]], title: str, axis: str) -> str:
 def _curve(
     points: Sequence[Point], at: Mapping[float, float], low: float, colour: str
 ) -> Iterator[str]:
-    """Yields a line, and a dot with two standard errors to either side for each point."""
+    """Yields a line through the points, and for each point a dot with two standard errors on either
+    side.
+    """
     path = "L".join(f"{at[point.x]:.1f} {low - HEIGHT * point.y:.1f}" for point in points)
     yield f'<path d="M{path}" stroke="{colour}" stroke-width="2" fill="none"/>'
     for point in points:

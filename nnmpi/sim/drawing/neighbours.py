@@ -1,4 +1,4 @@
-"""Graphs of neighbours as an SVG picture: a circle for each replica, an arrow for each message."""
+"""Graphs of gossip neighbours as an SVG picture: a circle per replica, an arrow per message."""
 
 from collections.abc import Iterator, Mapping
 from math import cos, hypot, pi, sin
@@ -9,12 +9,15 @@ from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, page, text
 
 MOST_REPLICAS = 32  # replicas that a drawing has room for
 CELL, RADIUS, NODE, TOP = 250, 100.0, 12.0, 56  # in pixels
-ACROSS = 2  # graphs beside each other: letters fit a phone
+ACROSS = 2  # graphs in a row: letters stay legible on a phone
 ARROW, BEND, HEAD = "#2f6fd0", 0.14, 8.0
 
 
 def neighbours(graphs: Mapping[str, Gossip]) -> str:
-    """The graphs, two in a row, each on a circle, or on its grid if that has several rows."""
+    """Returns an SVG document of the graphs, by name, two in a row.
+
+    The replicas of a graph lie on a circle, or on the graph's grid if that has several rows.
+    """
     if (most := max(graph.replicas for graph in graphs.values())) > MOST_REPLICAS:
         raise ValueError(
             f"a drawing of neighbours has room for {MOST_REPLICAS} replicas, got {most}"
@@ -31,7 +34,7 @@ def neighbours(graphs: Mapping[str, Gossip]) -> str:
 
 
 def _graph(graph: Gossip, x: float, y: float) -> Iterator[str]:
-    """Yields the arrows and circles of a graph around a point."""
+    """Yields the arrows and circles of a graph around the point (x, y)."""
     at = [_place(graph, r, x, y) for r in range(graph.replicas)]
     for r, start in enumerate(at):
         for to, _ in graph.exchanges(r):
@@ -51,7 +54,9 @@ def _place(graph: Gossip, r: int, x: float, y: float) -> tuple[float, float]:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """A curved arrow between two circles, so that the two directions do not cover each other."""
+    """Returns a curved arrow between two circles; the arrow of the other direction does not cover
+    it.
+    """
     (x, y), (u, v) = start, end
     bx, by = (x + u) / 2 + BEND * (v - y), (y + v) / 2 - BEND * (u - x)  # the point of control
     reach = hypot(bx - u, by - v)

@@ -7,7 +7,7 @@ an arrow for each message.
                    \▶ 0            the chunks that an arrow carries stand beside its end
     round 0  [▒▒▒▒]    [▓▒▒▒]
 
-What arrives is added (a blue arrow) or replaces a chunk (an orange one).
+A received chunk is added (a blue arrow) or replaces the rank's chunk (an orange arrow).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ ALL_REDUCE, ALL_TO_ALL = Collective.ALL_REDUCE.claim, Collective.ALL_TO_ALL.clai
 
 # ---- A plan as a text table: one row per round, one column per rank.
 #
-# The upper line of a row shows the messages, the lower one what each rank holds afterwards: for
+# The upper line of a row shows the messages, the lower one the chunks of each rank afterwards: for
 # each chunk, how many ranks' contributions it contains.
 
 MAX_RANKS = 16  # each has a column
@@ -36,7 +36,10 @@ all-to-all, the rank that each chunk is from."""
 
 
 def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
-    """Draws an algorithm for p ranks as text; raises PlanError if it does not satisfy the claim."""
+    """Returns a drawing of an algorithm for p ranks as text.
+
+    Raises PlanError if the algorithm does not compute the collective that `claim` describes.
+    """
     check_ranks(p)
     chunks, sums = algorithm.chunks(p), Expressions(p)
     (_, start), *plan = rounds(algorithm, p, claim, sums)
@@ -64,7 +67,7 @@ def check_ranks(p: int) -> None:
 
 
 def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
-    """Yields the number of the round of each step, with that of its port if there are several."""
+    """Yields the number of each step's round, followed by that of its port if there are several."""
     number = 0
     for (step, *_), _ in plan:
         yield f"{number}.{step.port}" if step.ports > 1 else f"{number}"
@@ -72,8 +75,9 @@ def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
 
 
 def _numbers_held(claim: Claim, sums: Expressions) -> list[int]:
-    """For each expression, the number of its contributions; in an all-to-all, the rank it is
-    from."""
+    """Returns the number of contributions in each expression; in an all-to-all, the rank it comes
+    from.
+    """
     is_moved = claim is ALL_TO_ALL
     return [x if is_moved else bits.bit_count() for x, bits in enumerate(sums.contributors)]
 
@@ -85,7 +89,7 @@ def _cell(s: Step, chunks: int) -> str:
 
 
 def span(messages: Iterable[Pieces], chunks: int) -> str:
-    """The chunks of messages as text: `3`, `0-1`, `024` (or `0,2,14`), or `all`."""
+    """Returns the chunks of messages as text: `3`, `0-1`, `024` (or `0,2,14`), or `all`."""
     pieces = [piece for message in messages for piece in message]
     if pieces == [(0, chunks)]:
         return "all"
@@ -99,7 +103,7 @@ def span(messages: Iterable[Pieces], chunks: int) -> str:
 # ---- the picture
 
 HEIGHT, FLIGHT, MARGIN, LINE = 22.0, 66.0, 66.0, 22.0  # in pixels
-FEW, NARROW, WIDE = 4, 83.0, 112.0  # a column, where few ranks fit beside a second picture, or not
+FEW, NARROW, WIDE = 4, 83.0, 112.0  # columns of up to FEW ranks are NARROW: two pictures fit
 SPACE = 16.0  # between the boxes of two ranks
 OFF, HEAD = 12.0, 9.0  # from the middle of a box to the ends of its arrows; length of an arrowhead
 ADDED, REPLACED = "#2f6fd0", "#d5700a"
@@ -107,9 +111,10 @@ LIGHT, DARK = "#dce8fb", "#1f4e9c"  # a chunk with one contribution, and with al
 
 
 def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) -> str:
-    """The algorithms for p ranks as an SVG document, one below the other under their titles.
+    """Returns an SVG document of the algorithms for p ranks, one below the other under their
+    titles.
 
-    Raises PlanError if one does not satisfy the claim.
+    Raises PlanError if an algorithm does not compute the collective that `claim` describes.
     """
     check_ranks(p)
     width, y, parts = MARGIN + max(p, FEW) * _column(p), 0.0, list[str]()
@@ -141,7 +146,9 @@ def _centre(rank: int, p: int) -> float:
 
 
 def _legend(p: int, y: float, claim: Claim, width: float) -> tuple[list[str], float]:
-    """The legend of the colours, in lines as wide as the picture, and the height of the last."""
+    """Returns the legend of the colours, in lines as wide as the picture, and the y of the last
+    line.
+    """
     x, parts, is_moved = 16.0, list[str](), claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),
@@ -163,7 +170,7 @@ def _shade(ranks: int, p: int) -> str:
 
 
 def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[str]:
-    """Yields the chunks of all ranks, with the number of each expression if there is room."""
+    """Yields a row with the chunks of all ranks, labelled by `numbers` if there is room."""
     p = len(have)
     cells = _column(p) - SPACE
     yield text(MARGIN - 8, y + HEIGHT / 2, name, 13, QUIET, "end")
@@ -183,7 +190,7 @@ def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[s
 def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
     """Yields an arrow for each message, from the sender's box to the receiver's, with its chunks.
 
-    A rank sends from the right half of its box, and receives at the left half.
+    It begins at the right half of the sender's box and ends at the left half of the receiver's.
     """
     p = len(steps)
     for r, s in enumerate(steps):

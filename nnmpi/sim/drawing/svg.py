@@ -19,7 +19,7 @@ from nnmpi.sim.drawing.timeline import (
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 620  # the width: a wider picture would have labels too small for a phone
-SHORTEST, NARROW = 8, 480  # of the shortest computation and of the plot: fit for a phone
+SHORTEST, NARROW = 8, 480  # least width of the shortest computation and of the plot: fit a phone
 LINE = 3  # width of a span without duration
 SMALLEST = 9.0  # font size of a label
 HIGH = 0.72  # height of a digit over its font size
@@ -29,11 +29,13 @@ BOLD = 0.66  # mean width of a bold letter over its font size, of the widest of 
 INK, QUIET, PAPER, IDLE, AREA = "#1f2430", "#667085", "#ffffff", "#eef0f3", "#a9b4c4"
 FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
 DARK = "@media (prefers-color-scheme: dark) { .nnmpi { filter: invert(.88) hue-rotate(180deg) } }"
-"""Dark on dark pages, in the same hues. The class keeps it from other pictures of a page."""
+"""A style that makes pictures dark on dark pages, in the same hues; limited to class `nnmpi`."""
 
 
 class Band(NamedTuple):
-    """A section of time, from start to end, drawn as wide as the plot."""
+    """A section of time, from start to end, that is drawn as one row of timelines, `width` pixels
+    wide.
+    """
 
     start: float
     end: float
@@ -41,19 +43,19 @@ class Band(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Pixels for a unit of time."""
+        """Pixels per unit of time."""
         return self.width / (self.end - self.start)
 
     def x(self, time: float) -> float:
-        """The x coordinate of a time; times outside the band are at its border."""
+        """Returns the x coordinate of a time; a time outside the band is moved to its border."""
         return MARGIN + (min(max(time, self.start), self.end) - self.start) * self.scale
 
 
 def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = None) -> str:
-    """An SVG document of timelines one below the other, with a time axis and a legend.
+    """Returns an SVG document of timelines one below the other, with a time axis and a legend.
 
-    Later stages of a rank have another shade. Time without a span is idle and has the colour of the
-    row. Time after `until` is cut off, so that one slow timeline does not squeeze the others.
+    Later stages of a rank have a darker shade. Time without a span is idle and has the colour of
+    the row. Time after `until` is cut off, so that one slow timeline does not squeeze the others.
     """
     end = until or max(timeline.end for timeline in timelines) or 1
     y, parts = 16.0, list[str]()
@@ -75,7 +77,9 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
 
 
 def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
-    """Bands in which the shortest computation has room for its number; one if too many."""
+    """Returns bands in which the shortest computation is wide enough for its number; one if too
+    many.
+    """
     least = shortest(timelines)
     count = ceil(end / least / floor(PLOT / NARROWEST) - 1e-9)
     if not 1 < count <= MOST_BANDS:
@@ -85,7 +89,7 @@ def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """An SVG document of this size, scaled down where the page that shows it is narrower."""
+    """Returns an SVG document of this size; a narrower page scales it down."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" class="nnmpi" style="max-width:100%;height:auto" {FONT}>'
@@ -95,7 +99,9 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[str], float]:
-    """The title of a picture from height y, on as many lines as it needs, and the height below."""
+    """Returns the title of a picture from height y, on as many lines as needed, and the height
+    below it.
+    """
     lines = wrap(title, max(1, int(width / (BOLD * size))))
     step = 1.4 * size
     texts = [text(16, y + i * step, line, size, weight="bold") for i, line in enumerate(lines)]
@@ -103,7 +109,7 @@ def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[
 
 
 def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
-    """Yields the heading and rows of one timeline."""
+    """Yields the heading and rows of one timeline, in one band."""
     if timeline.title:
         size = min(16, (MARGIN + band.width) / (BOLD * len(timeline.title)))  # on one line
         yield text(16, y + 24, timeline.title, size, weight="bold")
@@ -127,7 +133,7 @@ def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[
 
 
 def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
-    """Yields a row that is drawn as an area, which the highest level fills."""
+    """Yields the areas of a row of levels; the highest level fills the row."""
     most = max((level.value for level in levels), default=0)
     for level in levels:
         if band.start < level.end and level.start < band.end and level.value:
@@ -137,7 +143,11 @@ def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
 
 
 def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
-    """Yields a box with its micro-batch, if that fits, or a line for a span without duration."""
+    """Yields a box with the span's micro-batch, if that fits, or a line for a span without
+    duration.
+
+    `chunk` is the number of earlier stages of the rank, which sets the shade.
+    """
     x, width = band.x(span.start), band.x(span.end) - band.x(span.start)
     if span.start == span.end:
         yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
@@ -155,7 +165,7 @@ def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
 
 
 def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
-    """The number of a box, turned by 90 degrees if the box is too narrow for it."""
+    """Returns the number in a box, turned by 90 degrees if the box is too narrow for it."""
     size = min(14.0, (width - 3) / (0.6 * len(number)))
     if size >= SMALLEST:
         return text(x, y, number, size, colour, "middle")
@@ -164,7 +174,7 @@ def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
 
 
 def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
-    """Yields a line with ticks at round numbers."""
+    """Yields the time axis of a band, with ticks at round numbers."""
     yield f'<path d="M{MARGIN} {y:g}h{band.width:g}" stroke="{QUIET}"/>'
     step = _round_step(90 / band.scale)
     for k in range(ceil(band.start / step - 1e-9), floor(band.end / step + 1e-9) + 1):
@@ -175,13 +185,13 @@ def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
+    """Returns the smallest of ..., 1, 2, 5, 10, 20, ... that is at least `least`."""
     power = 10.0 ** floor(log10(least))
     return next(power * n for n in (1, 2, 5, 10) if power * n >= least * (1 - 1e-9))
 
 
 def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list[str], float]:
-    """A box and a name for each kind that occurs, and the y coordinate of the last line."""
+    """Returns a box and a name for each kind that occurs, and the y coordinate of the last line."""
     x, parts = float(MARGIN), list[str]()
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
     entries.append(("idle", IDLE))
@@ -198,13 +208,13 @@ def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list
 
 
 def blend(a: str, b: str, part: float) -> str:
-    """The colour at a part (0 to 1) of the way from colour a to colour b."""
+    """Returns the colour between a and b: a at part 0, b at part 1."""
     pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(x + (y - x) * part):02x}" for x, y in pairs)
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
-    """An SVG rectangle; `more` holds other attributes."""
+    """Returns an SVG rectangle; `more` holds other attributes."""
     size = f'width="{width:.2f}" height="{height:g}"'
     return f'<rect x="{x:.2f}" y="{y:g}" {size} fill="{colour}"{more}/>'
 
@@ -213,7 +223,7 @@ def text(
     x: float, y: float, words: str, size: float, colour: str = INK, anchor: str = "start",
     weight: str = "normal", more: str = "",
 ) -> str:  # fmt: skip
-    """SVG text whose middle is at height y; `more` holds other attributes."""
+    """Returns SVG text whose middle is at height y; `more` holds other attributes."""
     return (
         f'<text x="{x:.2f}" y="{y + size * 0.36:.2f}" font-size="{size:.3g}" fill="{colour}" '
         f'text-anchor="{anchor}" font-weight="{weight}"{more}>{escape(words)}</text>'

@@ -3,7 +3,7 @@
     rank 0  F0 F1 ......B0--- F2 B1--- ...B2---
     rank 1  ...F0 B0--- F1 B1--- F2 B2--- ...
 
-Kinds are open: those of ops (F, B, I, W, ...), and others that traces of real runs add.
+A kind is any string: kinds of operations (F, B, I, W, ...), and others in traces of real runs.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A value from start to end."""
+    """A value of a quantity from start to end, drawn as an area."""
 
     start: float
     end: float
@@ -39,12 +39,13 @@ class Level(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Spans of several ranks on one clock that starts at 0; later spans cover earlier ones.
+    """Spans of several ranks on one clock that starts at 0; later spans are drawn over earlier
+    ones.
 
     Spans in the background overlap with others: pictures draw them below the row of the rank.
 
-    names    of the rows, where they are no ranks
-    levels   of the rows that are drawn as areas
+    names    the names of the rows, if they are not ranks
+    levels   for rows that are drawn as areas, their levels
     """
 
     spans: tuple[Span, ...]
@@ -61,7 +62,7 @@ class Timeline(NamedTuple):
 
 
 class Style(NamedTuple):
-    """The name, letter and colour with which a kind is drawn."""
+    """The name, letter and colour of a kind of span in drawings."""
 
     name: str
     letter: str  # in text, followed by the micro-batch
@@ -89,18 +90,22 @@ STYLES = {
 
 
 def style(kind: str) -> Style:
-    """The style of a kind; kinds that are not in the table are grey."""
+    """Returns the style of a kind; kinds that are not in the table STYLES are grey."""
     return STYLES.get(kind, Style(kind, kind[:1] or "?", "#c4c8cf"))
 
 
 def kinds(timelines: Iterable[Timeline]) -> list[str]:
-    """The kinds of spans that occur in timelines, in the order of KINDS."""
+    """Returns the kinds of spans that occur in timelines, in the order of STYLES, then others by
+    name.
+    """
     seen = {span.kind for timeline in timelines for span in timeline.spans}
     return [k for k in STYLES if k in seen] + sorted(seen.difference(STYLES))
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:
-    """The median duration of the shortest kind of computation, for which drawings leave room."""
+    """Returns the median duration of the shortest kind of computation, for which drawings leave
+    room.
+    """
     durations = defaultdict(list)
     for t in timelines:
         for span in t.spans:
@@ -111,7 +116,9 @@ def shortest(timelines: Iterable[Timeline]) -> float:
 
 
 def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
-    """Draws timelines as text on one scale, a row for each rank, with a legend of the letters."""
+    """Returns timelines drawn as text on one scale, a row for each rank, with a legend of the
+    letters.
+    """
     timelines = [
         t._replace(spans=tuple(s for s in t.spans if s.kind != BACKGROUND)) for t in timelines
     ]
@@ -131,14 +138,16 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
 
 
 def _scale(timelines: Sequence[Timeline], columns: int) -> float:
-    """Columns for a unit of time: a short span gets 1 to 4 columns, or less if there is no room."""
+    """Returns the columns per unit of time: 1 to 4 for the shortest computation, or less without
+    room.
+    """
     least, end = shortest(timelines), max(timeline.end for timeline in timelines)
     room = columns * least / end if end else 1
     return min(int(room), 4) / least if room >= 1 else columns / end
 
 
 def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
-    """The characters of each rank's row."""
+    """Returns the text of each rank's row."""
     width = round(timeline.end * scale)
     rows = [[IDLE] * width for _ in range(timeline.ranks)]
     for span in timeline.spans:
@@ -148,7 +157,7 @@ def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) ->
 
 
 def _cell(span: Span, width: int) -> str:
-    """The text of a span: `B12-- ` in six columns, `B2` in two, one character in one."""
+    """Returns the text of a span: `B12-- ` in six columns, `B2` in two, one character in one."""
     if width < 2:
         return _fill(span, width)
     letter, number = style(span.kind).letter, str(span.micro) if span.micro >= 0 else ""
@@ -158,13 +167,15 @@ def _cell(span: Span, width: int) -> str:
 
 
 def _is_cut(span: Span, scale: float) -> bool:
-    """True if `_cell` shows only the last digits of the micro-batch."""
+    """Returns True if `_cell` shows only the last digits of the micro-batch."""
     width = round(span.end * scale) - round(span.start * scale)
     return span.micro >= 10 and 2 <= width <= len(str(span.micro))
 
 
 def _fill(span: Span, width: int) -> str:
-    """The text of a narrow span: the micro-batch's last digit for a forward pass, else the kind."""
+    """Returns the text of a narrow span: the micro-batch's last digit for a forward pass, else the
+    letter.
+    """
     letter = style(span.kind).letter
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 

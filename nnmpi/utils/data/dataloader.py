@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader, and how samples are joined into a batch."""
+"""PyTorch's DataLoader, and `default_collate`, which joins samples into a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,8 +14,10 @@ from nnmpi.utils.data.sampler import BatchSampler, RandomSampler, SequentialSamp
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
-    """Joins samples into a batch: tensors, arrays and numbers get a new first axis, and tuples,
-    lists and dicts keep their structure."""
+    """Joins samples into a batch: tensors, arrays and numbers get a new first axis.
+
+    Tuples, lists and dicts keep their structure.
+    """
     first = samples[0]
     if isinstance(first, Tensor):
         return stack(samples)
@@ -28,16 +30,15 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """Iterates over the batches of a data set, in a new order each time if `shuffle`, or in that of
-    the indices which a `sampler` yields, such as a DistributedSampler.
+    """Iterates over the batches of a data set, in a new order each time if `shuffle`.
 
-    A rank makes a batch when it is asked for, since worker processes do not go well with MPI: what
-    is about workers and about copies to devices changes nothing.
+    A rank makes a batch only when it is asked for, since worker processes do not go well with MPI:
+    arguments about workers and about copies to devices have no effect.
 
-    sampler        yields the index of each sample, in place of `shuffle`
+    sampler        yields the index of each sample, in place of `shuffle`; e.g. a DistributedSampler
     batch_sampler  yields the list of indices of each batch, in place of `batch_size` too
     collate_fn     makes a batch of a list of samples
-    generator      draws the orders of `shuffle`
+    generator      draws the random orders of `shuffle`
     """
 
     def __init__(

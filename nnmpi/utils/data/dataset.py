@@ -20,8 +20,9 @@ class Dataset(Generic[T]):
 
 
 class IterableDataset(Dataset[T]):
-    """A base class for data sets that yield their samples one after the other: subclass it, and
-    define `__iter__`."""
+    """A base class for data sets that yield their samples in order: subclass it, and define
+    `__iter__`.
+    """
 
     def __iter__(self) -> Iterator[T]:
         raise NotImplementedError(f"{type(self).__name__} does not define __iter__")
@@ -44,7 +45,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class Subset(Dataset[Any]):
-    """A data set of the samples of another one that have the given indices."""
+    """The samples of `dataset` that have the given indices, as a data set."""
 
     def __init__(self, dataset: Any, indices: Sequence[int] | np.ndarray) -> None:
         self.dataset, self.indices = dataset, np.asarray(indices, "int64")
@@ -59,8 +60,10 @@ class Subset(Dataset[Any]):
 def random_split(
     dataset: Any, lengths: Sequence[float], generator: Generator | None = None
 ) -> list[Subset]:
-    """Splits a data set at random into parts of the given lengths, or of the given shares if they
-    add up to 1."""
+    """Splits a data set at random into parts, and returns them as Subsets.
+
+    `lengths` are numbers of samples, or shares if they add up to 1.
+    """
     n, are_shares = len(dataset), math.isclose(sum(lengths), 1)
     sizes = [int(n * length if are_shares else length) for length in lengths]
     for i in range(n - sum(sizes) if are_shares else 0):

@@ -20,7 +20,7 @@ class Sampler(Generic[T_co]):
 
 
 class SequentialSampler(Sampler[int]):
-    """The indices from 0 on."""
+    """Yields the indices of `data_source` in order, from 0 on."""
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
@@ -33,7 +33,10 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(Sampler[int]):
-    """Indices in a new random order each time, or drawn independently with `replacement`."""
+    """Yields indices in a new random order each time, or drawn independently with `replacement`.
+
+    `num_samples` is their number, by default the length of `data_source`.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """The number of indices."""
+        """The number of indices that an iteration yields."""
         return len(self.data_source) if self._samples is None else self._samples
 
     def __iter__(self) -> Iterator[int]:
@@ -65,7 +68,7 @@ class RandomSampler(Sampler[int]):
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """The given indices in a new random order each time."""
+    """Yields the given indices in a new random order each time."""
 
     def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
         self.indices, self.generator = indices, generator
@@ -80,7 +83,9 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """Indices drawn with probabilities in proportion to weights, which need not add up to 1."""
+    """Draws `num_samples` indices with probabilities proportional to `weights`, whose sum is
+    arbitrary.
+    """
 
     def __init__(
         self,
@@ -101,7 +106,10 @@ class WeightedRandomSampler(Sampler[int]):
 
 
 class BatchSampler(Sampler[list[Any]]):
-    """Lists of `batch_size` indices of another sampler; the last may be shorter."""
+    """Yields lists of `batch_size` indices from another sampler.
+
+    The last list may be shorter; it is left out with `drop_last`.
+    """
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
         if batch_size < 1:
