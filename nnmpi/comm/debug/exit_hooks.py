@@ -143,8 +143,8 @@ def _interrupt_ends_process() -> None:
 
 
 def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
-    """Returns lines on other ranks that failed: those with the same message together, then each
-    other.
+    """Returns a line for each other failed rank, and one for those that failed with the same
+    message.
     """
     alike = [r for r in others if others[r] == message]
     lines = [f"{name_ranks(sorted([rank, *alike]))} failed with the same error:\n"] if alike else []
