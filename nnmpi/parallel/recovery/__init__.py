@@ -1,2 +1,3 @@
-"""Copies by which ranks go on if one is lost: backups, and what undoes a step; the layouts that fit
-the ranks that are left."""
+"""Recovery from the loss of ranks: backups of state, undoing a step, and layouts for fewer
+ranks.
+"""

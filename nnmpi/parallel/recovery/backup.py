@@ -1,4 +1,4 @@
-"""Backups: state that only one rank has is copied to the memory of a neighbour every N versions.
+"""Backups: every N steps, state that only one rank has is copied to the memory of a neighbour.
 
     step            k           k + 1                        k + N
     after APPLY     copy of own parts (memory)
@@ -6,10 +6,9 @@
                                                     agree
     may go back to  before      before                k      k
 
-The message is sent from a copy, so the step may change the model meanwhile: any poll or wait on
-this rank moves the messages. One step later, ranks agree that all have received what they keep, and
-from then on recovery may go back to this version. Until then it goes back to the one before, so
-there is memory for two.
+The message is sent from a copy, so later steps may change the model meanwhile: any poll or wait on
+this rank moves the messages. One step later, ranks agree that all have received their messages.
+There is memory for two versions of the state.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,12 +40,12 @@ from nnmpi.parallel.recovery.backups_on_paper import (
 
 
 class Version(NamedTuple):
-    """The arrays that a rank has of one version of the training state: its own, and those that it
-    keeps for others.
+    """The arrays that a rank has of one version of the training state: its own, and backups of
+    others'.
 
-    version   the number of steps after which they are so
-    about     the object passed with the version: everything else about it
-    renewal   how often the backup of this version has been made again
+    version   the number of steps after which the state had these values
+    about     the object passed with the version: counters and other values beside the arrays
+    renewal   the number of times that the backup of this version has been repeated
     session   the number of the session that the version is from
     """
 
@@ -58,25 +57,26 @@ class Version(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """The version, the session and the renewal; versions with one key are parts of the same
-        state."""
+        """(version, session, renewal): versions with the same key on several ranks are parts of one
+        state.
+        """
         return self.version, self.session, self.renewal
 
     def on_paper(self) -> "Version":
-        """The version without elements, to tell other ranks of it."""
+        """Returns the version with arrays that have no values, to describe it to other ranks."""
         return self._replace(arrays=tuple(x.on_paper() for x in self.arrays))
 
 
 AGE = attrgetter("version", "renewal")
-"""A sort key: backups that were made later come last."""
+"""A sort key: the latest backup comes last."""
 
 
 class PackedArrays:
-    """Memory for the elements of some arrays, one array after the other, and a flag for whether it
-    has been filled.
+    """Memory for the elements of some arrays, one array after another, with a flag that it is
+    filled.
 
-    It is also the `copies` argument of the receive into it, so that it notes when the receive
-    completes.
+    It is also passed as the `copies` argument of the receive into it, which sets the flag when the
+    receive completes.
     """
 
     def __init__(self, arrays: Sequence[StateArray]) -> None:
@@ -87,13 +87,15 @@ class PackedArrays:
         self._arrays = [x.holding(row) for x, row in zip(arrays, self._rows, strict=True)]
 
     def fill(self, arrays: Iterable[StateArray]) -> None:
-        """Copies the elements of `arrays`, which must be the same ranges in the same order."""
+        """Copies the elements of `arrays`, which must be the ranges of the constructor in the same
+        order.
+        """
         for row, x in zip(self._rows, arrays, strict=True):
             row[...] = x.elements()
         self.complete()
 
     def arrays(self) -> Sequence[StateArray]:
-        """Returns the arrays in this memory, as views; none if it is not filled."""
+        """Returns the arrays in this memory as views; none if it is not filled."""
         return self._arrays if self.is_filled else ()
 
     def ready(self) -> bool:
@@ -101,13 +103,15 @@ class PackedArrays:
         return True
 
     def complete(self) -> None:
-        """Notes that the memory is filled."""
+        """Marks the memory as filled."""
         self.is_filled = True
 
 
 @dataclass
 class VersionMemory:
-    """Memory for one version: this rank's own arrays, and those it keeps for others."""
+    """Memory for one version: this rank's own arrays, and, by rank, those it keeps as backups of
+    others.
+    """
 
     own: PackedArrays
     kept: Mapping[int, PackedArrays]
@@ -117,28 +121,28 @@ class VersionMemory:
 
     @classmethod
     def of(cls, owned: Sequence[StateArray], kept: Mapping[int, Sequence[StateArray]]) -> Self:
-        """Returns memory for arrays like these."""
+        """Returns memory with room for these arrays."""
         return cls(PackedArrays(owned), {r: PackedArrays(arrays) for r, arrays in kept.items()})
 
     @property
     def arrays(self) -> list[StateArray]:
-        """All arrays that are filled."""
+        """All arrays in memory that is filled."""
         return [x for packed in (self.own, *self.kept.values()) for x in packed.arrays()]
 
     def clear(self) -> None:
-        """Drops the version in it, so that another one can take its place."""
+        """Discards the version in this memory, so that another one can be stored in it."""
         self.version = -1
         for packed in (self.own, *self.kept.values()):
             packed.is_filled = False
 
 
 class Backups:
-    """The backups of one rank; every rank of `comm`, the Comm of the arrangement, constructs one.
+    """The backups of one rank; collective constructor over `comm`, the Comm of the arrangement.
 
-    It does not keep the arrays: `state` is what this rank has, also where methods take it.
+    It keeps no reference to the arrays: `state`, here and in methods, has the arrays of this rank.
 
     holders   has the arrays of all ranks
-    every     steps between backups; 0: chosen from the cost of a backup and the time between
+    every     steps between backups; 0: computed from the cost of a backup and the time between
               failures
     """
 
@@ -167,10 +171,10 @@ class Backups:
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
     def after_step(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
-        """Makes a backup if one is due, after completing the one that began a step before.
+        """Makes a backup if one is due, and completes the one that began a step before.
 
-        Every rank calls it before the first step and after each one, with the number of steps made
-        so far, and with anything else that belongs to this version, such as counters.
+        Every rank calls it before the first step and after each step, with the number of steps so
+        far (`version`) and with other state of this version, such as counters (`about`).
         """
         began = self._clock()
         self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned
@@ -186,9 +190,12 @@ class Backups:
         self._returned = self._clock()
 
     def renew(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
-        """Makes the first backup; or that of this version again, if there is one, because values
-        may have been written since. Every rank calls it before the steps of an epoch. Until it is
-        complete there is another one: of the version before or, if there is none, of this one."""
+        """Repeats the backup of this version, as the state may have been changed since, or makes
+        the first one.
+
+        Every rank calls it before the steps of an epoch. Until the new backup is complete, an older
+        one stays valid: of the version before or, if there is none, of this version.
+        """
         if self._latest < 0:
             self.after_step(version, about, state)
         elif self._latest == version:
@@ -202,11 +209,11 @@ class Backups:
             self._due, self._returned = due, self._clock()
 
     def renewal_of(self, version: int) -> int:
-        """How often the backup of this version has been made again."""
+        """Returns how often the backup of this version has been repeated."""
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:
-        """Returns this rank's parts of earlier versions, the latest first, as views.
+        """Returns this rank's parts of backed up versions, the latest first, as views.
 
         If the backup of a version is incomplete, this rank may have only its own parts of it.
         """
@@ -215,7 +222,7 @@ class Backups:
         return sorted(filled, key=AGE, reverse=True)
 
     def close(self) -> None:
-        """Waits for all messages, then frees its Comm; every rank calls it."""
+        """Waits for all messages, then frees the Comm; collective."""
         if self._is_under_way:
             self._finish(self._clock())
         self._comm.free()
@@ -227,7 +234,9 @@ class Backups:
     def _start(
         self, version: int, about: Any, state: Iterable[StateArray], renewal: int = 0
     ) -> None:
-        """Copies what this rank owns over the older version, and starts the messages."""
+        """Copies this rank's own arrays to the memory of the older version, and starts the
+        messages.
+        """
         began = self._clock()
         older, self._latest, self._renewal = min(self._memories, key=AGE), version, renewal
         older.clear()
@@ -243,7 +252,8 @@ class Backups:
 
     def _finish(self, began: float) -> None:
         """Completes a backup: waits for its messages, and agrees with all ranks on when the next
-        one is due."""
+        one is due.
+        """
         for work in self._works:
             work.wait()
         cost = self._cost + self._clock() - began
@@ -254,7 +264,7 @@ class Backups:
 
 
 def check(config: Config, comm: Comm) -> None:
-    """Raises ValueError if backups are asked for but no rank would survive to use them."""
+    """Raises ValueError if backups are requested in a job that ends with the first lost rank."""
     if not comm.fault_tolerant:
         raise ValueError(
             "backup: this job ends when a rank is lost, so nobody could use its backups; start it "
@@ -263,8 +273,10 @@ def check(config: Config, comm: Comm) -> None:
 
 
 def backups(arrangement: Arrangement, state: Iterable[StateArray], comm: Comm) -> Backups | None:
-    """Returns the backups that the options ask for; None if nothing would be lost with any one
-    rank. Every rank calls it."""
+    """Returns the backups that the options request; None if no loss of one rank would lose state.
+
+    Collective.
+    """
     if arrangement.config.backup is None:
         return None
     held = [x.on_paper() for x in state]

@@ -1,4 +1,4 @@
-"""Backups on paper: where they go, how often they are made, and what they cost.
+"""Computes where backups are sent, how often they are made, and what they cost, without a run.
 
     node 0   rank 0 ──► rank 2   node 1   rank 2 ──► rank 4   node 2   rank 4 ──► rank 0
              rank 1 ──► rank 3            rank 3 ──► rank 5            rank 5 ──► rank 1
@@ -7,11 +7,12 @@ State that exists on one node only is sent to the memory of another node, so the
 not lose both the state and its backup. On a single node, state that exists on one rank only goes to
 the next rank: it survives the loss of a rank, but not of the node.
 
-Each rank also keeps its own state of that version, because all ranks must go back to the same
-version. There is memory for two versions: the older one is valid until the newer one is complete.
+Each rank also keeps its own state of the backed up version, because all ranks must go back to the
+same version. There is memory for two versions: the older one is valid until the newer one is
+complete.
 
-Bytes are counted from the list of state, because a backup is made between steps, so the log of a
-step does not contain it. Tests compare them with what runs send.
+Bytes are counted from the list of state, because a backup is made between steps, and the log of a
+step does not contain it. Tests compare them with the bytes that runs send.
 """
 
 import math
@@ -29,15 +30,15 @@ from nnmpi.schedules.op import Kind
 VERSIONS_KEPT = 2
 
 AGREED_VALUES = 2
-"""The number of values that ranks sum when a backup is complete: its seconds, and the seconds of a
+"""The number of values that ranks sum when a backup is complete: the seconds of the backup and of a
 step."""
 
 
 def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
-    """Returns, for each rank, the rank that keeps its backup: on another node if there is one, else
-    another rank of the same node.
+    """Returns, for each rank, the rank that keeps its backup, if possible on another node.
 
-    `nodes` has the node number of each rank. Nodes of equal size share the backups equally.
+    `nodes` has the node number of each rank. On a single node the next rank keeps the backup. Nodes
+    of equal size share the backups equally.
     """
     by_node: dict[int, list[int]] = {}
     for r, node in enumerate(nodes):
@@ -51,38 +52,42 @@ def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
 
 
 def steps_between(cost: float, step: float, mtbf: float) -> int:
-    """Returns the number of steps until the next backup, by Young's formula (1974): sqrt(2 cost
-    mtbf) seconds.
+    """Returns the number of steps until the next backup, by Young's formula: sqrt(2 cost mtbf)
+    seconds.
 
-    `cost` is the seconds of a backup, `step` those of a step, and `mtbf` the seconds between
-    failures. More frequent backups cost more time than they save; less frequent ones lose more
-    steps.
+    `cost` is the seconds of a backup, `step` those of a step, and `mtbf` those between failures.
+    More frequent backups cost more time than they save; less frequent ones lose more steps.
     """
     return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
 
 
 def backed_up(a: Arrangement, rank: int, holders: Holders | None = None) -> list[StateArray]:
-    """Returns the arrays that a rank has to back up, because no other node has them; on a single
-    node, because no other rank has them. `holders` are by default those on paper."""
+    """Returns the arrays of a rank that no other node has; on a single node, that no other rank
+    has.
+
+    The rank has to back these up. `holders` has the arrays of all ranks, by default computed.
+    """
     near = a.cluster.near(rank, range(a.ranks))
     return (holders or holders_on_paper(a)).only_on(rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
-    """Returns True if backups are asked for and some rank has state that would be lost with the
-    rank or its node."""
+    """Returns True if backups are requested and some state would be lost with one rank or node."""
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 
 
 def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
-    """Returns a function of a rank: what backups cost it; None if nothing is backed up."""
+    """Returns a function that computes a rank's cost of a backup; None if nothing is backed up."""
     return partial(backup, a) if needs_backups(a) else None
 
 
 def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
-    """Returns the traffic of a backup on a rank, with the messages by which ranks agree, and the
-    bytes of memory: for its own state, and for state that it keeps for others."""
+    """Returns the traffic of a backup on a rank, with that of the agreement, and the bytes of
+    memory.
+
+    The memory is for the rank's own state, and for the state that it keeps for others.
+    """
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)
     message, how = _bytes(backed_up(a, rank)), (Collective.ALL_REDUCE, "doubling")
@@ -96,7 +101,7 @@ def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Returns the steps between backups, as a field of the event of a layout."""
+    """Returns the steps between backups, as a field of an event that describes a layout."""
     return {"backup": a.config.backup}
 
 

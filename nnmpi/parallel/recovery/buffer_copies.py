@@ -1,4 +1,4 @@
-"""BufferCopies: the buffers of a model as they were, which are put back if a rank is lost."""
+"""Copies of a model's buffers before a step, which are restored if a rank is lost in the step."""
 
 import numpy as np
 
@@ -9,8 +9,11 @@ from nnmpi.parallel.model.state import HasState, module_state
 
 
 class BufferCopies:
-    """Copies of the buffers of a model, by module and name: a forward pass may assign another array
-    to a buffer. What modules and other objects say is their state is copied too."""
+    """Copies of the buffers of a model, by module and name: a forward pass may replace a buffer's
+    array.
+
+    Other state that modules declare, and that of `others`, is copied too.
+    """
 
     def __init__(self, model: Module, *others: HasState) -> None:
         self._modules = [module for module in model.modules() if module._buffers]
@@ -19,7 +22,7 @@ class BufferCopies:
         self._elements: list[tuple[StateArray, np.ndarray]] = []
 
     def copy(self) -> None:
-        """Copies all buffers."""
+        """Copies all buffers and other state."""
         names = ((module, name) for module in self._modules for name in module._buffers)
         self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]
         state = [x for _, x in module_state(self._model)]
@@ -27,7 +30,7 @@ class BufferCopies:
         self._elements = [(x, x.elements().copy()) for x in state]
 
     def put_back(self) -> None:
-        """Makes the buffers what they were when they were copied."""
+        """Restores the values of all buffers and other state at the last `copy`."""
         for module, name, array in self._copies:
             getattr(module, name)[...] = array
         for x, elements in self._elements:

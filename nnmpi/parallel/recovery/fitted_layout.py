@@ -1,14 +1,14 @@
-"""fit_layout: adapts the options of a run to the number of ranks that exist, or that are left.
+"""Adapts the options of a run to the number of ranks that exist, or that survive a loss.
 
-    dp 4 x tp 2, 8 ranks    7 left   dp 3 x tp 2, 1 waits   whole copies of the model go first
+    dp 4 x tp 2, 8 ranks    7 left   dp 3 x tp 2, 1 waits   dp is reduced first
     pp 4, 4 ranks           3 left   pp 3                   the nearest layout that fits
     pp 2 x tp 2, 4 ranks    3 left   tp 2, 1 waits          one axis changes, and tp is kept
 
 The nearest layout is chosen by these rules:
 
-1. as few axes besides dp as possible have fewer ranks than the options ask for, and none has more;
-2. of these layouts, the one whose copy of the model uses most ranks: each holds least;
-3. then the one that keeps tp, then the one that keeps pp.
+1. as few axes besides dp as possible have fewer ranks than the options request, and none has more;
+2. of these layouts, the one whose copy of the model uses most ranks, as each then holds least; 3.
+then the one that keeps tp, then the one that keeps pp.
 
 dp is as large as possible, and may grow if there are more ranks than before. Layouts that the
 options or the model do not allow are skipped. `fit_layout` is a pure function, so all ranks get the
@@ -31,17 +31,16 @@ from nnmpi.parallel.refusals import PLAIN, REFUSALS, REQUIREMENTS, is_met
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 
 Check: TypeAlias = Callable[[Config, int], object]
-"""A function that raises ValueError if this many ranks cannot be arranged as a config says."""
+"""A function (config, ranks) that raises ValueError if a config cannot arrange so many ranks."""
 
 
 class FittedLayout(NamedTuple):
     """A layout for the ranks that exist.
 
-    config   of the next session
-    ranks    how many ranks work: the first ones; the servers, if there are any, are the last of
-             them
-    spare    how many ranks wait
-    why      what was chosen, and why, in one line
+    config   the options of the next session
+    ranks    the number of ranks that work: the first ones; servers, if any, are the last of these
+    spare    the number of ranks that wait
+    why      the layout and the reasons for it, in one line
     """
 
     config: Config
@@ -53,11 +52,11 @@ class FittedLayout(NamedTuple):
 def fit_layout(
     config: Config, ranks: int, check: Check, divide: Check = lambda config, ranks: None
 ) -> FittedLayout:
-    """Returns the layout for `ranks` ranks that is nearest to the one that `config` asks for.
+    """Returns the layout for `ranks` ranks that is nearest to the one that `config` requests.
 
     `check` refuses options that cannot be combined. `divide` refuses to divide the model among
-    fewer ranks along an axis; it is called only where an axis changes. Raises ValueError if no
-    layout fits, or if these options can never be combined.
+    fewer ranks along an axis; it is called only if an axis changes. Raises ValueError if no layout
+    fits, or if these options can never be combined.
     """
     serving, passed_over = config, list[str]()
     for fewer in addons.given("fewer_ranks", config):
@@ -80,7 +79,9 @@ def fit_layout(
 
 
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
-    """Yields the sizes of the axes other than dp, the layout nearest to `asked` first."""
+    """Yields sizes of the axes other than dp that fit `workers` ranks, those nearest to `asked`
+    first.
+    """
 
     def distance(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
@@ -95,8 +96,9 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 def _most_copies(
     config: Config, sizes: Mapping[str, int], workers: int, check: Check
 ) -> tuple[Config, int]:
-    """Returns the config with as many copies of the model as `workers` allow, and the number of
-    ranks it uses."""
+    """Returns the config with the largest dp that `workers` allow, and the number of ranks it
+    uses.
+    """
     copy_ranks, servers, refused = prod(sizes.values()), server_count(config), ValueError()
     for dp in range(workers // copy_ranks, 0, -1):
         fitting = _fitted(config, sizes, dp)
@@ -110,8 +112,7 @@ def _most_copies(
 
 
 def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
-    """Returns the config for a mesh with these sizes, without options that have no meaning on
-    it."""
+    """Returns the config for a mesh of these sizes, without options that have no effect on it."""
     workers = dp * prod(sizes.values())
     changes: dict[str, Any] = {
         **sizes,
@@ -128,15 +129,17 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
 
 
 def pointless(config: Config, ranks: int) -> list[str]:
-    """Returns the options of a config that have no meaning on this many ranks, because they lack
-    another option or need several ranks."""
+    """Returns the options of a config that have no effect on this many ranks.
+
+    They lack another option, or need several ranks.
+    """
     alone = (row.feature for row in REFUSALS if row.beside.name == "one rank" and ranks == 1)
     unmet = (row.feature for row in REQUIREMENTS if not is_met(row.other, config))
     asked = (feature.name for feature in (*alone, *unmet) if feature.asked(config, ranks))
     return [name.partition(" ")[0] for name in asked]  # of "layout length:cp" the option
 
 
-# ---- in words
+# ---- the text of the reasons
 
 
 def _words(sizes: Mapping[str, int]) -> str:
@@ -160,7 +163,7 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
 
 
 def _changes(config: Config, fitting: Config) -> Iterator[str]:
-    """Yields a text for each other option that has changed."""
+    """Yields a text for each changed option that is not an axis."""
     for name, value in vars(config).items():
         new = getattr(fitting, name)
         if new != value and name not in ("dp", *AXES_BESIDE_DP):

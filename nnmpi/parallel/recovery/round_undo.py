@@ -1,5 +1,4 @@
-"""RoundUndo: the state of a replica before its last round of local steps, which is undone if a rank
-is lost within it."""
+"""Undoes the last round of local steps of a replica, if a rank is lost within the round."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,15 +11,15 @@ from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 
 
 class RoundUndo:
-    """The version that a replica has, with what it needs to go back to it; sends no message.
+    """The version of a replica's state, with the copies to go back to it; sends no message.
 
     A rank that has ended a round can still go back, until it knows that all ranks have ended it:
     parts of a replica are on several ranks, and a round that only some of them have ended would not
-    be a whole model.
+    give a whole model.
 
-    version          the number of steps after which values and optimizer state are as `restore`
-                     leaves them
-    pending_version  the version of the round that this rank has ended, if others may not have
+    version          the number of steps after which `restore` leaves values and optimizer state
+    pending_version  the version after a round that this rank has ended and others may not have
+                     ended; else None
     decision         the number of steps, and the sums over all replicas, of the last round that all
                      ranks have ended; None before the first one
     """
@@ -36,11 +35,13 @@ class RoundUndo:
         self._steps = list[int]()
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Returns the batches: a round, not a step, is undone."""
+        """Returns the batches unchanged: buffers are copied once per round, not before each
+        step.
+        """
         return iter(loads)
 
     def begin(self) -> None:
-        """Copies everything that a round changes."""
+        """Copies all state that a round changes."""
         changed = [*self._optimizer.state.values()]
         for _, x in self._optimizer.operands():
             changed += [x.values] if x.mixed.values is None else [x.values, x.mixed.values]
@@ -49,18 +50,20 @@ class RoundUndo:
         self._steps = [*self._optimizer.steps]
 
     def end(self, step: int) -> None:
-        """Notes that this rank has ended a round, after this number of steps."""
+        """Records that this rank has ended a round, after step number `step`."""
         self.pending_version = step
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Makes the round final, which all ranks have ended; `decision` has its sums over all
-        replicas."""
+        """Makes the last round final, after all ranks have ended it.
+
+        `decision` has the sums of the round over all replicas.
+        """
         assert self.pending_version is not None
         self.version, self.decision = self.pending_version, (self.pending_version, (*decision,))
         self.pending_version, self._before = None, []
 
     def restore(self) -> None:
-        """Goes back to the beginning of the round, unless it is final."""
+        """Goes back to the start of the round, unless it is final."""
         for array, copy in self._before:
             array[...] = copy
         if self._before:
