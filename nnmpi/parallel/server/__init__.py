@@ -7,7 +7,8 @@
 flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all parameters
            rank 3        rank 4
 
-bsp, ssp and asp differ in one number: how many steps a worker may be ahead of the slowest one.
+bsp, ssp and asp differ only in how many steps a worker may be ahead of the slowest one: 0, a given
+number, or any number.
 """
 
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ from nnmpi.parallel.strategy import StepRunner, Strategy, TrainSpec, executor_of
 
 
 def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
-    """Yields the slice of the flat buffer that a server updates; nothing for a worker, whose copy
-    is older."""
+    """Yields the slice of the flat buffer that a server updates.
+
+    Yields nothing for a worker, whose parameters are an older copy.
+    """
     n, k = a.model_on(rank).length, rank - a.mesh.size
     if k >= 0:
         yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)
@@ -49,13 +52,12 @@ KIND = StrategyKind(
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:
-    """The strategy of this rank, a worker's or a server's; every rank calls it."""
+    """Returns the strategy of this rank, for a worker or a server; collective."""
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """The step of one rank on paper: a worker computes gradients, a server does nothing by
-    itself."""
+    """Returns a simulated step of one rank: a worker computes gradients, a server does nothing."""
     store, _ = served(layout, spec)
     optimizer = spec.optimizer(store.parameters)
     if layout.serves:

@@ -1,10 +1,10 @@
 """ServerClient: a worker, which computes gradients at its own pace and pushes them to the servers.
 
 Each worker iterates over an endless sequence of batches, epoch after epoch, and takes its part of
-each. Where workers do not wait for each other, a fast one gets further than a slow one. An epoch
-ends after as many pushes as N workers would make if all were equally fast, so a run sees the same
-number of samples at any speeds. But the fast worker has computed parts of later batches, in place
-of parts of the slow worker, which are not seen.
+each. If workers do not wait for each other, a fast one advances further than a slow one. An epoch
+ends after as many pushes as N equally fast workers would make, so a run uses the same number of
+samples at any speeds. But a fast worker has then used parts of later batches, and the slow worker's
+parts of earlier batches are not used.
 """
 
 from collections.abc import Callable, Generator
@@ -35,8 +35,7 @@ Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]
 
 
 class LocalGradient(GradientSync):
-    """The GradientSync and the update of a worker: a step leaves this worker's gradient in the
-    store."""
+    """The gradient sync and update of a worker: its gradient stays in the store, to be pushed."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -54,17 +53,20 @@ class LocalGradient(GradientSync):
         return {Kind.AGREE: lambda step: None, Kind.APPLY: self.apply}
 
     def apply(self, step: int) -> Outcome:
-        """The loss of this worker's samples as the outcome of a step; the servers update the
-        parameters."""
+        """Returns the Outcome of a step with the loss of this worker's samples.
+
+        The servers update the parameters.
+        """
         return Outcome(backend.to_float(self._loss), self._request, True)
 
 
 def worker_parts(
     layout: Layout, spec: TrainSpec, store: LocalStore
 ) -> tuple[LocalGradient, BatchStats]:
-    """The gradient sync and the batch statistics of a worker.
+    """Returns the gradient sync and the batch statistics of a worker.
 
-    Statistics are local, except where the workers make each step together: then over all workers.
+    Statistics are over its own samples, but over those of all workers if they make each step
+    together.
     """
     dp = layout.axis["dp"]
     together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
@@ -93,8 +95,7 @@ class ServerClient(ServerStrategy):
             self._set_position(self._next_steps[dp.rank])
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Yields the steps of all workers in an epoch, as the servers report them to this
-        worker."""
+        """Yields the results of all workers' steps in an epoch, as the servers report them."""
         self._check_batches(loader)
         if self._batches is None:
             position = start if self.position is None else self.position.next
@@ -126,11 +127,11 @@ class ServerClient(ServerStrategy):
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
 
     def _set_position(self, state: StepState) -> None:
-        """Notes which step this worker makes next."""
+        """Records the state of this worker's next step."""
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
-        """Computes a gradient and pushes it; without samples, pushes zeros and says so.
+        """Computes a gradient and pushes it; a batch without samples pushes zeros.
 
         stop   True if the servers have replied that some rank wants to end the run
         """
@@ -164,7 +165,9 @@ class ServerClient(ServerStrategy):
         super().close()
 
     def _end_batches(self) -> None:
-        """Closes the endless batches; the next step opens them again, at this worker's position."""
+        """Closes the endless batches; the next epoch opens them again, at this worker's
+        position.
+        """
         if self._batches is not None:
             self._batches.close()
             self._batches = None

@@ -39,11 +39,13 @@ class WorkerRequest(NamedTuple):
     divisor: float = 0  # of the loss of these samples
     loss: float = 0  # summed over the samples
     stop: float = 0  # not 0 if some rank wants to end the run
-    squares: float = 0  # sum of squares of the whole gradient
+    squares: float = 0  # sum of squares of the worker's whole gradient
 
 
 class Totals(NamedTuple):
-    """Pushes, samples, losses and skipped updates, summed over all workers since an epoch began."""
+    """Counts of pushes, samples, losses and skipped updates, summed over all workers in an
+    epoch.
+    """
 
     pushes: float = 0
     samples: float = 0
@@ -61,10 +63,10 @@ class Reply(NamedTuple):
 
 
 def poll_until(system: System, is_done: Callable[[], bool]) -> None:
-    """Calls `is_done` until it returns True, with pauses: a rank that spins takes a core from the
-    others.
+    """Calls `is_done` until it returns True, with pauses: polling without pause would take
+    another's core.
 
-    The first POLLS calls have no pause between them, since a pause costs more than a call.
+    The first POLLS calls have no pause between them, since a pause takes longer than a call.
     """
     polls = 0
     while not is_done():
@@ -73,13 +75,13 @@ def poll_until(system: System, is_done: Callable[[], bool]) -> None:
 
 
 def wait_all(system: System, works: Iterable[Transfer]) -> None:
-    """Waits for all transfers, without spinning."""
+    """Waits for all transfers by `poll_until`."""
     for work in works:
         poll_until(system, work.poll)
 
 
 class RequestChannel:
-    """A worker's end of the connection to all servers: sends requests, and receives replies.
+    """A worker's connection to all servers: sends requests, and receives replies.
 
     slices   the slice of the parameters that each server updates
     """
@@ -92,8 +94,9 @@ class RequestChannel:
         self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
     def ask(self, request: WorkerRequest) -> Reply:
-        """Sends a request to all servers; returns when the replies and parameters of all of them
-        have arrived."""
+        """Sends a request to all servers, and returns the reply when replies and parameters have
+        arrived.
+        """
         comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
         for rank, part, reply in zip(self._servers, self._slices, self._replies, strict=True):
@@ -111,10 +114,10 @@ class RequestChannel:
 
 
 class ReplyChannel:
-    """A server's end of the connection to one worker: receives requests, and sends replies.
+    """A server's connection to one worker: receives requests, and sends replies.
 
-    `request`, `used` and `gradient` are those of the last request. If `copies` is True, parameters
-    are copied before they are sent, so that they can be updated meanwhile.
+    `request`, `used` and `gradient` belong to the last request. If `copies` is True, parameters are
+    copied before they are sent, so that they can be updated meanwhile.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class ReplyChannel:
 
     @property
     def used(self) -> Array:
-        """For each parameter, 1 if the worker's gradient of it exists, else 0."""
+        """For each parameter, 1 if the worker has a gradient of it, else 0."""
         return self._head[len(WorkerRequest._fields) :]
 
     def listen(self) -> None:
@@ -146,12 +149,12 @@ class ReplyChannel:
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
 
     def poll(self) -> None:
-        """Polls one message, which moves all messages of this rank."""
+        """Polls one receive, which makes the library move all messages of this rank."""
         if self._receiving:
             self._receiving[-1].poll()
 
     def arrived(self) -> bool:
-        """True, once for each request, when it has arrived with its gradient."""
+        """Returns True, once for each request, when the request has arrived with its gradient."""
         works = self._receiving
         # only the head tells that a gradient follows; `poll` then polls its receive
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
@@ -173,5 +176,5 @@ class ReplyChannel:
         ]
 
     def flush(self) -> None:
-        """Waits until the last reply was sent."""
+        """Waits until the last reply has been sent."""
         wait_all(self._comm.system, self._sending)

@@ -4,8 +4,8 @@ One rule covers bsp, ssp and asp: a worker that has pushed gets a reply, and con
 it is at most `bound` steps ahead of the slowest worker. In BSP the bound is 0: the gradients of a
 step are summed for one update. ASP has no bound. In SSP and ASP each push is an update.
 
-The learning rate follows all workers: push i, by whichever worker, has the rate of step i //
-workers. So a fast worker does not reach the end of a schedule while a slow one is at its start.
+The learning rate follows the pushes of all workers: push i, by any worker, has the rate of step i
+// workers. So a fast worker does not reach the end of a schedule while a slow one is at its start.
 
 bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── push 2
              worker 1   ................. ─── push 0 ────┘
@@ -32,12 +32,13 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class ClockTable:
-    """The clocks of workers and counts of their pushes; it knows neither messages nor parameters.
+    """The clocks of workers and counts of their pushes, without messages and parameters.
 
     clocks[w]     pushes of worker w so far, in all epochs
     version       optimizer steps so far
-    staleness[w]  {s: how often s optimizer steps were between a pull and the push computed from it}
-    bound         how many pushes a worker may be ahead of the slowest one before it has to wait
+    staleness[w]  maps s to the number of w's pushes with s optimizer steps between the pull of
+                  parameters and the push of the gradient that was computed from them
+    bound         the number of pushes that a worker may be ahead of the slowest one without waiting
     """
 
     def __init__(self, workers: int, bound: float) -> None:
@@ -46,8 +47,9 @@ class ClockTable:
         self.staleness: list[Counter[int]] = [Counter() for _ in range(workers)]
 
     def begin(self, step: int, pushes: int) -> None:
-        """Starts an epoch of `pushes` pushes at step number `step`; each worker is granted one
-        push."""
+        """Starts an epoch of `pushes` pushes in total at step number `step`; each worker may push
+        once.
+        """
         workers = range(len(self.clocks))
         self._step, self._budget, self._granted = step, pushes, len(workers)
         self._pushed, self._skipped = [Totals() for _ in workers], 0
@@ -57,13 +59,14 @@ class ClockTable:
 
     @property
     def totals(self) -> Totals:
-        """The sums of the epoch, added in the order of workers: whoever is first, losses have the
-        same bits."""
+        """The totals of the epoch, added in the order of workers: the bits do not depend on who
+        pushed first.
+        """
         return Totals(*map(sum, zip(*self._pushed, strict=True)))._replace(skipped=self._skipped)
 
     @property
     def step(self) -> int:
-        """The step to which the last push belongs: N pushes of N workers count as one."""
+        """The number of the step of the last push: N pushes of N workers count as one step."""
         return self._step + int(self.totals.pushes - 1) // len(self.clocks)
 
     @property
@@ -72,11 +75,11 @@ class ClockTable:
         return not self._active
 
     def started(self, w: int) -> None:
-        """Notes that worker w waits to begin the epoch."""
+        """Records that worker w waits to begin the epoch."""
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
-        """Counts a gradient that worker w has pushed; the worker waits for a reply."""
+        """Counts a gradient that worker w has pushed; the worker then waits for a reply."""
         self._pushed[w] = Totals(*map(add, self._pushed[w], (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
@@ -84,28 +87,31 @@ class ClockTable:
         self._waiting[w] = False
 
     def applied(self, workers: Iterable[int], updated: bool | None) -> None:
-        """Counts an update with the pushes of these workers: True, False if it was skipped, None if
-        they had no samples."""
+        """Counts an update with the pushes of these workers.
+
+        `updated` is True, False if the update was skipped, or None if the pushes had no samples.
+        """
         for w in workers:
             self.staleness[w][self.version - self._pulled[w]] += 1
         self.version += updated is True
         self._skipped += updated is False
 
     def ended(self, w: int, stop: bool) -> None:
-        """Notes that worker w has ended the epoch: no other waits for it any more."""
+        """Records that worker w has ended the epoch: no other worker waits for it any more."""
         self._active.discard(w)
         self.stop = self.stop or stop
 
     def released(self) -> Iterator[tuple[int, bool]]:
-        """Yields (w, go) for each waiting worker that is not too far ahead: True if it is to push
-        again."""
+        """Yields (w, go) for each waiting worker that is not too far ahead; go is True if it is to
+        push again.
+        """
         slowest = min((self.clocks[w] for w in self._active), default=0)
         for w in [w for w in self._waiting if self.clocks[w] - slowest <= self._bound]:
             self._pulled[w] = self.version
             yield w, self._waiting.pop(w) or self._grant()
 
     def _grant(self) -> bool:
-        """Takes one of the pushes that are left in the epoch; returns False if there is none."""
+        """Grants one of the remaining pushes of the epoch; returns False if there is none."""
         if self._ending or self._granted >= self._budget:
             return False
         self._granted += 1
@@ -113,7 +119,7 @@ class ClockTable:
 
 
 class ParameterServer(ServerStrategy):
-    """The strategy of a server: it serves requests until all workers have ended the epoch."""
+    """The strategy of a server: answers requests until all workers have ended the epoch."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)
@@ -129,7 +135,7 @@ class ParameterServer(ServerStrategy):
         self._clip_norm = config.clip_norm
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Serves requests for an epoch; at its end yields what all workers have done."""
+        """Answers requests for an epoch, then yields the results of all workers' steps."""
         self._check_batches(loader)
         table, workers = self._table, self.layout.workers
         steps = min(len(loader) - start.batch, self._control.steps() - start.step)
@@ -147,8 +153,10 @@ class ParameterServer(ServerStrategy):
         yield from progress.results(table.totals, ended=True, stop=table.stop)
 
     def _serve(self) -> bool:
-        """Handles the requests that have arrived, and replies to released workers; returns True if
-        any had arrived."""
+        """Handles requests that have arrived, and replies to workers that may continue.
+
+        Returns True if any request had arrived.
+        """
         table = self._table
         next(self._polled).poll()  # one poll moves the messages of all channels
         arrived = [w for w, channel in enumerate(self._channels) if channel.arrived()]
@@ -175,7 +183,7 @@ class ParameterServer(ServerStrategy):
                 self._update(range(len(self._channels)))
 
     def _update(self, workers: Sequence[int]) -> None:
-        """Makes one update with the pushes of these workers, summed in the order of ranks."""
+        """Makes one update with the summed pushes of these workers, added in the order of ranks."""
         channels = [self._channels[w] for w in workers]
         requests, gradient = [channel.request for channel in channels], channels[0].gradient
         for channel in channels[1:]:
@@ -194,11 +202,11 @@ class ParameterServer(ServerStrategy):
         self._table.applied(workers, updated)
 
     def _step(self, gradient: Array, used: Array, loss: float, squares: float) -> bool:
-        """Makes an optimizer step on this server's slice if all is finite; returns True if it was
-        made.
+        """Makes an optimizer step on this server's slice; returns False if loss or gradient is not
+        finite.
 
-        used      above 0 for each parameter that has a gradient
-        squares   of the gradient in the slices of all servers
+        used      for each parameter, above 0 if any of the workers has a gradient of it
+        squares   the sum of squares of the gradient, over the slices of all servers
         """
         if not (math.isfinite(loss) and math.isfinite(squares)):
             return False
@@ -211,6 +219,7 @@ class ParameterServer(ServerStrategy):
         return True
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Takes part in the sum only: the workers evaluate, as parameters outside of this rank's
-        slice are old."""
+        """Only joins the sum of outputs: workers evaluate, as this rank's other parameters are
+        outdated.
+        """
         self._sum(outputs)

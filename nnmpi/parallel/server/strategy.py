@@ -1,4 +1,4 @@
-"""ServerStrategy: what workers and servers do alike, in the same order on every rank."""
+"""ServerStrategy: the common part of workers and servers, with collectives in the same order."""
 
 import math
 from collections import Counter
@@ -28,24 +28,27 @@ from nnmpi.parallel.wire import wire_of
 
 
 def steps_ahead(config: Config) -> float:
-    """Returns how many steps a worker may be ahead of the slowest one: 0 for bsp, --staleness for
-    ssp, infinity for asp."""
+    """Returns how many steps a worker may be ahead of the slowest: 0 for bsp, --staleness for ssp,
+    else inf.
+    """
     ahead: dict[str, float] = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}
     return ahead[config.sync]
 
 
 def layout_fields(a: Arrangement) -> dict[str, int | None]:
-    """Fields of the start event and of a layout: the number of servers, and how many steps a worker
-    may be ahead; None if any number."""
+    """Returns fields for events that describe a layout: the number of servers, and `steps_ahead`.
+
+    The latter is None if it is unlimited.
+    """
     ahead = steps_ahead(a.config)
     return {"servers": a.servers, "steps_ahead": None if ahead == math.inf else int(ahead)}
 
 
 class ServedStore(LocalStore):
-    """A store with whole buffers, of which the optimizer updates only the slice `own`: a server's
-    slice; for a worker, nothing.
+    """A store with buffers for all parameters, in which the optimizer updates only the slice `own`.
 
-    `gradient` is the gradient of that slice for the next step.
+    `own` is a server's slice, and empty for a worker. `gradient` is the gradient of that slice for
+    the next step.
     """
 
     def __init__(self, spec: StoreSpec, own: slice) -> None:
@@ -57,17 +60,19 @@ class ServedStore(LocalStore):
         return self.gradient[shard.packed]
 
     def gradient_bytes(self) -> int:
-        """The memory of a worker's whole gradient, or of the gradient of a server's slice."""
+        """Returns the bytes of a worker's whole gradient, or of the gradient of a server's
+        slice.
+        """
         return self.gradient.nbytes or super().gradient_bytes()
 
     def close(self) -> None:
-        """Moves the parameters to a store of which any optimizer updates all."""
+        """Moves the parameters to an ordinary store, in which an optimizer updates all of them."""
         self.begin()
         FlatStore(self.parameters, self.flat.dtype, self.on)
 
 
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
-    """Makes the store of a rank; returns it with the slices that the servers update."""
+    """Creates the store of a rank; returns it with the slice of each server."""
     trained = [p for p in spec.task.model.parameters() if p.requires_grad]
     n = spans_of([p.padded_size for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
@@ -79,8 +84,9 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """The common part of workers and servers: a store, an optimizer, and how training begins and
-    ends."""
+    """The common part of workers and servers: a store, an optimizer, and the start and end of
+    training.
+    """
 
     position: WorkerPosition | None = None
     last: Undo | None = None
@@ -96,14 +102,15 @@ class ServerStrategy:
         self.optimizer = spec.optimizer(self._store.parameters)
         self.full_state = whole_model(spec.part, layout.all)
         self.traffic = StepTraffic(layout, spec.arrangement)
-        self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
+        self._staleness: Sequence[Counter[int]] = ()  # counts for each worker, on a server
 
     def describe(self) -> dict[str, Any]:
         return dict(layout_fields(self._arrangement))
 
     def _check_batches(self, loader: Loader) -> None:
         """Raises OneSampleError on all ranks if a part of a batch has too few samples for the
-        model."""
+        model's BatchNorm.
+        """
         workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps()
         if self._synchronous:
             check_micro_batches(self._task.model, loader, steps, parts)
@@ -118,15 +125,17 @@ class ServerStrategy:
         )
 
     def _sum(self, outputs: Outputs) -> None:
-        """Sums `outputs` over all ranks; those that wait leave their core to those that still
-        evaluate."""
+        """Sums `outputs` over all ranks; waiting ranks sleep, to leave their core to ranks that
+        evaluate.
+        """
         comm = self.layout.all
         outputs.add_up(comm, lambda row: wait_all(comm.system, [comm.start(row, "doubling")]))
 
     def finish(self) -> dict[str, Any]:
-        """Gives all ranks the model of worker 0; returns the staleness counts of the first server.
+        """Copies the model of worker 0 to all ranks; returns the staleness counts of the first
+        server.
 
-        {worker: {staleness of a gradient: how often}}
+        {"staleness": {worker: {staleness: number of gradients}}}
         """
         comm = self.layout.all
         wire = wire_of(comm, self._task.on)
@@ -141,7 +150,7 @@ class ServerStrategy:
         return {"staleness": staleness}
 
     def leave(self) -> None:
-        """Does nothing: no rank has state that it would have to hand over."""
+        """Does nothing: no rank has state to hand over."""
 
     def close(self) -> None:
         self._store.close()
@@ -149,9 +158,9 @@ class ServerStrategy:
 
 
 class EpochProgress:
-    """Turns totals of an epoch into results of steps, whose sums are the totals.
+    """Converts running totals of an epoch to results of steps, whose sums are the totals.
 
-    N pushes of N workers count as one step, whichever workers made them.
+    N pushes of N workers count as one step, whichever workers have made them.
     """
 
     def __init__(self, start: StepState, batches: int, workers: int) -> None:
@@ -161,7 +170,8 @@ class EpochProgress:
     def results(
         self, totals: Totals, ended: bool = False, stop: bool = False
     ) -> Iterator[StepResult]:
-        """Yields the results since the last call: one, or more if updates were skipped.
+        """Yields results for the totals added since the last call: one, or more if updates were
+        skipped.
 
         At the end of an epoch, a step with missing pushes counts too.
         """

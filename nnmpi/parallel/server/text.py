@@ -1,4 +1,4 @@
-"""Texts on runs with parameter servers."""
+"""Text for the log on runs with parameter servers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,15 +9,17 @@ Event = dict[str, Any]
 
 
 def phrases(e: Event) -> Iterator[str]:
-    """Phrases on how many servers there are, and on who waits for whom."""
+    """Yields phrases on the number of servers, and on the synchronization of workers."""
     yield f"including {plural(e['servers'], 'server')}"
     bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
     yield f"{e['sync']}{bound}"
 
 
 def staleness(e: Event) -> str:
-    """A line of the result on mean and maximum staleness of all gradients, from {worker:
-    {staleness: how often}}."""
+    """Returns a line on mean and maximum staleness of all gradients.
+
+    The event has the counts {worker: {staleness: number of gradients}}.
+    """
     counted = e["staleness"].values()
     rows = [(int(s), times) for counts in counted for s, times in counts.items()]
     if not rows:
