@@ -1,4 +1,4 @@
-"""Training that communicates less: replicas along dp make steps of their own, and are averaged.
+"""Training with less communication: replicas along dp make steps alone, and are averaged.
 
 rounds.py   the strategy: rounds of steps, after which all replicas are equal
 outer.py    local steps (local SGD, DiLoCo): an outer optimizer applies the mean change

@@ -1,8 +1,8 @@
 """Fragments: the parts of a model that replicas with local steps exchange in turn.
 
-A layer is a block with a number, as `h.0` of a GPT or `layer1.0` of a ResNet, or else a module with
-parameters of its own. Fragment i of P has layers i, i + P, and so on, in the order of their use.
-The names are those of the whole model, so all ranks agree, whatever part of it they have.
+A layer is a block with a number, such as `h.0` of a GPT or `layer1.0` of a ResNet, or else a module
+with parameters of its own. Fragment i of P has layers i, i + P, and so on, in the order of their
+use. Layers are numbered in the whole model, so all ranks agree, also those with only a part of it.
 
     wte  wpe  h.0  h.1  h.2  ln_f     P = 2
      0    1    0    1    0    1
@@ -15,12 +15,12 @@ from nnmpi.schedules.local_steps import LocalSteps
 
 
 def local_steps(config: Config) -> LocalSteps:
-    """Returns the schedule that a config asks for."""
+    """Returns the schedule of local steps that a config requests."""
     return LocalSteps(config.every, config.fragments, config.apply_after)
 
 
 def fragments(graph: Graph, count: int) -> dict[str, int]:
-    """Returns the number of the fragment of each trained parameter, by its path."""
+    """Returns a dict from the path of each trained parameter to the number of its fragment."""
     variables = [graph.variables[v] for v in graph.order]
     paths = [v.path for v in (*variables, *graph.variables) if v.is_trained]
     layers = {layer: i for i, layer in enumerate(dict.fromkeys(map(layer_of, paths)))}
@@ -28,14 +28,14 @@ def fragments(graph: Graph, count: int) -> dict[str, int]:
 
 
 def check_fragments(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError unless a run with local steps can exchange so many fragments."""
+    """Raises ValueError if a run with local steps has fewer layers than fragments."""
     if config.sync == "local":
         layers = {layer_of(v.path) for v in graph.variables if v.is_trained}
         local_steps(config).check_run(len(layers))
 
 
 def layer_of(path: str) -> str:
-    """Returns the path of the layer that a parameter belongs to: up to the first number."""
+    """Returns the path of a parameter's layer: the modules up to the first number."""
     modules = path.split(".")[:-1]
     numbers = (k for k, name in enumerate(modules, 1) if name.isdigit())
     return ".".join(modules[: next(numbers, len(modules))])

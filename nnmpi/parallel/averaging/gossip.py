@@ -2,8 +2,9 @@
 
     ring of 4   theta_r <- (theta_r + theta_{r-1} + theta_{r+1}) / 3
 
-Replicas differ all the time. At the end of a round all show the mean, and keep as state by how much
-they differ from it; the next round goes on from their own values. Lian et al. 2017 (D-PSGD).
+Replicas always differ. At the end of a round the parameters of all are set to the mean, and each
+replica stores its difference from the mean; the next round continues from the replica's own
+values. Lian et al. 2017 (D-PSGD).
 """
 
 from nnmpi.collectives.gossip import GRAPHS
@@ -19,7 +20,7 @@ from nnmpi.parallel.wire import wire_of
 
 
 class Gossiping:
-    """Mixes the values of a replica with those of its neighbours after each step."""
+    """Averages the values of a replica with those of its neighbours after each step."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
@@ -33,11 +34,11 @@ class Gossiping:
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)
 
     def begin(self) -> None:
-        """Goes on from this replica's own values."""
+        """Sets the parameters to this replica's own values, to continue from them."""
         self._own.resume()
 
     def after_step(self, number: int) -> None:
-        """Takes the mean of this replica's values and those of its neighbours."""
+        """Replaces this replica's values by the mean of them and its neighbours' values."""
         values = self._replica.values()
         received = [self._on.xp.empty_like(values) for _ in self._peers]
         with waiting("sums"):
@@ -51,10 +52,12 @@ class Gossiping:
         self._replica.assign(self._weight * sum(received, start=values))
 
     def poll(self) -> None:
-        """Does nothing: no exchange goes on during a step."""
+        """Does nothing: no exchange is in flight during a step."""
 
     def meet(self) -> None:
-        """Keeps this replica's values, and shows the mean of all."""
+        """Stores this replica's difference from the mean of all replicas, and sets the parameters
+        to the mean.
+        """
         mean = self._replica.values()
         with waiting("sums"):
             self._replica.average(mean)

@@ -23,12 +23,12 @@ from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 
 class ReplicaValues:
-    """The values that this rank updates as a flat array, in the order of the optimizer state; their
-    means over the ranks of other replicas that have the same part.
+    """The values that this rank updates, as a flat array, and their means over other replicas.
 
-    16-bit parameters take part with their masters.
+    Means are over the ranks along dp, which have the same part of the model. 16-bit parameters are
+    averaged by their float32 masters.
 
-    of   the indices of the parameters of a fragment, which is sent as --outer-dtype; by default all
+    of   the indices of the parameters in a fragment, which is sent as --outer-dtype; by default all
     """
 
     def __init__(
@@ -47,15 +47,18 @@ class ReplicaValues:
         self._align = BLOCK if self._form == "int8" else 1
 
     def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
-        """Yields the operands of the values, each with its slice of the flat array and that of a
-        state array."""
+        """Yields slices and operands of the optimizer: (slice of the flat array, slice of a state
+        array, x).
+        """
         at = 0
         for span, x in self._optimizer.operands(self._of):
             yield slice(at, at + len(x.values)), span, x
             at += -(-len(x.values) // self._align) * self._align
 
     def values(self) -> Array:
-        """Returns a copy of the values; masters take over 16-bit values that a user has changed."""
+        """Returns a copy of the values; a 16-bit value that a user has changed replaces its master
+        first.
+        """
         n = max((here.stop for here, *_ in self.operands()), default=0)
         row = self._on.xp.zeros(n, self._store.updated_dtype)
         for here, _, x in self.operands():
@@ -65,8 +68,10 @@ class ReplicaValues:
         return row
 
     def start_average(self, row: Array) -> Transfer:
-        """Starts to replace a flat array by its mean over the replicas, sent as --outer-dtype; no
-        other exchange may be under way on the Comm."""
+        """Starts to replace a flat array by its mean over the replicas, sent as --outer-dtype.
+
+        No other exchange may be in flight on the Comm.
+        """
         wire = wire_of(self._comm, self._on)
         if self._form is not None and self._form in PACKINGS and wire.size > 1:
             return start_mean(row, wire, self._form)
@@ -90,7 +95,9 @@ class ReplicaValues:
         average_buffers(self._comm, self._model)
 
     def assign(self, row: Array) -> None:
-        """Copies a flat array to the values, and rounds it to the 16-bit ones beside them."""
+        """Copies a flat array to the values, and rounds it to their 16-bit copies, if there are
+        any.
+        """
         for here, _, x in self.operands():
             x.values[...] = row[here]
             if x.mixed.values is not None:
@@ -100,10 +107,11 @@ class ReplicaValues:
 
 
 class OwnValues:
-    """The values of a replica that differ from those which all replicas show between two rounds.
+    """The values of a replica, which differ from the parameters that all replicas have between two
+    rounds.
 
-    Their difference is state of the optimizer, so that what changes or loads the values shown
-    changes the replica's own ones too.
+    Their difference is optimizer state. So code that changes or loads the parameters between rounds
+    changes the replica's own values too.
     """
 
     def __init__(self, replica: ReplicaValues, optimizer: Optimizer) -> None:
@@ -111,14 +119,17 @@ class OwnValues:
         optimizer.add_state(DIFFERENCE)
 
     def resume(self) -> Array:
-        """Goes on from this replica's own values; returns those shown."""
+        """Sets the parameters to this replica's own values; returns those that were common to all
+        replicas.
+        """
         shown = self._replica.values()
         self._replica.assign(shown + self._optimizer.state[DIFFERENCE])
         return shown
 
     def show(self, values: Array) -> None:
-        """Keeps by how much this replica's values differ from others, which it shows: those are
-        equal on all replicas."""
+        """Sets the parameters to `values`, equal on all replicas; stores the replica's difference
+        from them.
+        """
         self._optimizer.state[DIFFERENCE][...] = self._replica.values() - values
         self._replica.assign(values)
 
@@ -126,7 +137,7 @@ class OwnValues:
 def average_buffers(comm: Comm, model: Module) -> None:
     """Replaces floating-point buffers by their means over the ranks, added in the order of ranks.
 
-    Integer buffers, such as num_batches_tracked, stay as they are.
+    Integer buffers, such as num_batches_tracked, stay unchanged.
     """
     buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
     of_ranks = gather_objects(comm, [*map(backend.to_host, buffers)]) if buffers else []

@@ -6,15 +6,16 @@
     sgd         theta -= lr g                        lr 1: the mean of the replicas
     nesterov    m = mu m + g,  theta -= lr (g + mu m)
 
-In fragments (streaming), layers take turns, and replicas go on while a fragment is sent:
+With fragments (streaming), layers are exchanged in turn, and replicas continue while a fragment is
+sent:
 
     sent after 2 steps, applied after 3      theta r ── 2 steps ─► s ── a step ─► v
                                              theta of the fragment: as above, with s in place of v
-                                             replica r goes on from theta + (v - s)
+                                             replica r continues from theta + (v - s)
 
-So each change of a replica is in exactly one mean. Between two rounds all show theta. Stich 2019
-(local SGD); Douillard et al. 2023 (DiLoCo), 2025 (streaming, which goes on from a mix of theta
-and v).
+So each change of a replica is in exactly one mean. Between two rounds the parameters of all
+replicas are theta. Stich 2019 (local SGD); Douillard et al. 2023 (DiLoCo), 2025 (streaming, which
+continues from a mix of theta and v).
 """
 
 from typing import NamedTuple
@@ -36,8 +37,11 @@ MOMENTUM = "outer_momentum"
 
 
 class PendingMean(NamedTuple):
-    """A mean that is being computed: the flat array, the values when they were sent if steps follow
-    meanwhile, and the transfer."""
+    """A mean that is being computed.
+
+    g is the flat array and `mean` its transfer. `values` are the values when they were sent, if
+    steps follow before the mean is applied.
+    """
 
     g: Array
     values: Array | None
@@ -45,9 +49,9 @@ class PendingMean(NamedTuple):
 
 
 class Fragment:
-    """Parameters that replicas exchange together, and what is being exchanged.
+    """Parameters that replicas exchange together, and their exchange in flight.
 
-    sent, applied   the numbers of steps of a period after which they are sent and applied
+    sent, applied   the numbers of steps in a period after which they are sent and applied
     """
 
     def __init__(self, replica: ReplicaValues, sent: int, applied: int) -> None:
@@ -56,7 +60,9 @@ class Fragment:
         self.in_flight: PendingMean | None = None
 
     def send(self, start: Array) -> None:
-        """Starts the mean of the replicas' changes since `start`, a state array."""
+        """Starts the mean of the replicas' changes since `start`, the values at the begin of the
+        round.
+        """
         g = self.replica.values()
         values = g.copy() if self.sent < self.applied else None
         for here, span, _ in self.replica.operands():
@@ -65,7 +71,7 @@ class Fragment:
 
 
 class OuterOptimizer:
-    """Applies the mean change of all replicas to the values that they began a round with."""
+    """Applies the mean change of all replicas to their common values from the begin of a round."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
@@ -92,13 +98,13 @@ class OuterOptimizer:
                 self._fragments.append(Fragment(part, applied - schedule.apply_after, applied))
 
     def begin(self) -> None:
-        """Keeps the values that all replicas begin a round with."""
+        """Stores the values with which all replicas begin a round."""
         self._start = self._own.resume() if self._own else self._replica.values()
         for fragment in self._fragments:
             fragment.is_due = True
 
     def after_step(self, number: int) -> None:
-        """Applies the fragment whose turn it is, and sends another."""
+        """Sends and applies the fragments that are due after step `number` of the period."""
         with self._recorder.once_in(self._every):
             for fragment in self._fragments:
                 if fragment.sent == number:
@@ -107,14 +113,14 @@ class OuterOptimizer:
                     self._apply(fragment)
 
     def poll(self) -> None:
-        """Moves the mean of the fragment that is on its way."""
+        """Makes progress with the exchanges of fragments in flight."""
         for fragment in self._fragments:
             if fragment.in_flight is not None:
                 fragment.in_flight.mean.poll()
 
     def meet(self) -> None:
-        """Applies what is on its way, exchanges what is left, and shows the outer values: those of
-        all replicas.
+        """Ends a round: exchanges and applies all fragments, and sets the parameters to the outer
+        values.
 
         If a rank is lost, all begin the round again, unless all have ended it (`RoundUndo`).
         """

@@ -1,4 +1,4 @@
-"""The exchanges of replicas as they are counted and priced, from the log of a round on paper."""
+"""The exchanges of averaged replicas for predictions of cost, from the log of a simulated round."""
 
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS
@@ -14,7 +14,7 @@ def _every(config: Config) -> int:
 
 
 def _copies(a: Arrangement) -> int:
-    """The copies of the values that are sent, received, or shown."""
+    """Returns the number of copies of the values in memory: sent, received or stored."""
     copies: int = 2 + (a.config.apply_after > 0)
     if a.config.sync == "gossip":
         copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)
@@ -22,7 +22,10 @@ def _copies(a: Arrangement) -> int:
 
 
 def _priced(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
-    """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
+    """Returns an exchange along dp as it is priced: one between replicas, during the update.
+
+    All messages of gossip are one exchange.
+    """
     if exchange.during in (Kind.SUM, Kind.FINISH):  # within a replica, over cp
         return exchange
     agrees = exchange.operation is Collective.ALL_REDUCE and exchange.what == "scalars"

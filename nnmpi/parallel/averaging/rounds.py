@@ -1,11 +1,11 @@
-"""Rounds: replicas along dp make steps of their own, and at the end of a round all are equal.
+"""Rounds: replicas along dp make steps alone, and at the end of a round their parameters are equal.
 
     local, gossip   begin   after_step  after_step ...   meet
     round           ├────── H steps of the optimizer ───────┤
 
-A round ends at each multiple of H steps of the run, and with an epoch. To the run a round is one
-step, so evaluations, checkpoints and other ranks see equal replicas. Each replica keeps the state
-of its own optimizer.
+A round ends at each multiple of H steps of the run, and at the end of an epoch. The run treats a
+round as one step, so evaluations, checkpoints and other ranks see equal replicas. Each replica
+keeps the state of its own optimizer.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -48,44 +48,46 @@ KIND = StrategyKind(
     result_steps=lambda config: config.every,
     averages=AVERAGES,
 )
-"""A result is about a round of steps."""
+"""The strategy with averaged replicas; it yields one result per round of steps."""
 
 
 class Averaging(Protocol):
-    """The exchanges of a replica in a round."""
+    """The interface of the exchanges of a replica in a round."""
 
     def begin(self) -> None:
         """Begins a round."""
 
     def after_step(self, number: int) -> None:
-        """Follows each step of a round; `number` is that of the step in its period, from 1 to H."""
+        """Called after each step of a round; `number`, from 1 to H, counts the steps of the
+        period.
+        """
 
     def poll(self) -> None:
-        """Moves exchanges that go on during a step; called often."""
+        """Makes progress with exchanges in flight during a step; called often."""
 
     def meet(self) -> None:
-        """Ends a round: until the next one begins, all replicas show equal values."""
+        """Ends a round: until the next one begins, the parameters of all replicas are equal."""
 
 
 class RoundUndo(Undo, Protocol):
-    """The record of a rank's last round, by which it finishes or undoes that."""
+    """The interface to finish or undo a rank's last round."""
 
     def begin(self) -> None:
-        """Copies everything that a round changes."""
+        """Copies all state that a round changes."""
 
     def end(self, step: int) -> None:
-        """Notes that this rank has ended a round, after this number of steps."""
+        """Records that this rank has ended a round, after step number `step`."""
 
 
 AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averaging]] = {
     "local": OuterOptimizer,
     "gossip": Gossiping,
 }
-"""The exchanges of replicas, by --sync."""
+"""The class for the exchanges of replicas, by --sync."""
 
 
 class Rounds:
-    """The steps of a replica, yielded a round at a time: sums over all replicas.
+    """The steps of a replica, yielded a round at a time as sums over the round and all replicas.
 
     last   undoes the last round if a rank is lost within it
     """
@@ -148,15 +150,19 @@ class Rounds:
 
 
 def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy in which each rank along dp has a replica, or a part of one; every rank
-    calls it."""
+    """Returns the strategy in which each rank along dp has a replica, or a part of one;
+    collective.
+    """
     parts, optimizer, rounds, executor = _made(layout, spec)
     run = rounds.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the rounds of a rank over equal batches, which end with an epoch of few batches."""
+    """Returns a function that runs a round of a rank over equal batches.
+
+    If an epoch has fewer batches than a round, the round ends with it.
+    """
     parts, optimizer, rounds, _ = _made(layout, spec)
 
     def run(load: StepBatch, state: StepState, batches: int) -> StepResult:
@@ -176,21 +182,23 @@ FACTS = {
 
 
 def averaging_facts(a: Arrangement) -> dict[str, Any]:
-    """Returns the fields of the start event that describe what replicas exchange."""
+    """Returns the fields of the start event that describe the exchanges of replicas."""
     return {name: getattr(a.config, name) for name in FACTS[a.config.sync]} | {
         "allreduce": a.algorithm
     }
 
 
 def phrases(e: dict[str, Any]) -> Iterator[str]:
-    """A phrase on these fields."""
+    """Yields a phrase on the fields of `averaging_facts`."""
     rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
     yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
 
 
 def check_of(layout: Layout, spec: TrainSpec) -> Callable[[Loader], None]:
-    """Returns the check that no replica has a micro-batch of one sample where a layer needs more:
-    a replica has batch statistics of its own."""
+    """Returns a check that raises an error if a replica has a micro-batch of too few samples.
+
+    A replica has batch statistics of its own, for which BatchNorm needs more than one sample.
+    """
     n, micro = layout.axis["dp"].size, spec.arrangement.config.micro_batches
     cuts = [BatchSplit(micro, n, r) for r in range(n)]
     into = f"{n} x {micro} parts (replicas x micro-batches)"
@@ -225,7 +233,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
 
 
 class PolledSync(GradientSync):
-    """A GradientSync whose polls move the exchanges between replicas too."""
+    """A GradientSync whose polls also make progress with the exchanges between replicas."""
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self._sync, self._poll = sync, poll
@@ -239,9 +247,11 @@ class PolledSync(GradientSync):
 def _in_background(
     layout: Layout, parts: StrategyParts, spec: TrainSpec
 ) -> tuple[Layout, StrategyParts]:
-    """Returns a layout with a Comm along dp for exchanges that go on during steps, on which nothing
-    else may be sent; and the parts that free it and let a thread move its messages where `arrange`
-    says so."""
+    """Returns a layout and parts with a separate Comm along dp, for exchanges during steps.
+
+    Nothing else may be sent on it. The parts free it, and let a thread move its messages if the
+    arrangement says so.
+    """
     comm = duplicate(layout.axis["dp"])
     has_thread = spec.arrangement.progress[layout.all.rank] == "thread"
     progress = comm.progress_thread if has_thread else parts.progress
