@@ -1,7 +1,7 @@
-"""Compression: arrays that are summed over ranks, sent in fewer bytes than they have.
+"""Compression: sums of arrays over ranks, with messages that are smaller than the arrays.
 
 exchange.py   an exchange in several phases, as one Transfer
-blocks.py     sums of which both halves are sent as bfloat16 or int8
-store.py      the store of --compress, and what its rows in `addons.py` name
-codecs.py     topk, sign, PowerSGD and int8 for gradients, with what they leave out
+blocks.py     sums with all messages in bfloat16 or int8
+store.py      the store of --compress, and the functions that its rows in `addons.py` name
+codecs.py     topk, sign, PowerSGD and int8 for gradients, with their residuals
 """

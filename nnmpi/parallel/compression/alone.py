@@ -1,4 +1,4 @@
-"""A codec of --compress as a call without other ranks, to measure what it takes."""
+"""Calls a codec of --compress without other ranks, to measure its time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,8 +25,10 @@ class AloneWire:
 
 
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
-    """Returns a call that codes and decodes gradients of these parameters as --compress `spec`
-    does, and the bytes that it reads and writes."""
+    """Returns a call that encodes and decodes gradients as --compress `spec` does, and its bytes.
+
+    These are the bytes that it reads and writes, for gradients of these parameters.
+    """
     codec, number = proof.find(spec)
     matrices = [as_matrix(p.shape) for p in parameters]
     rooms = [p.size for p in parameters]

@@ -5,8 +5,9 @@
     rank 2   blocks ─ pack ─► [ 0 | 1 | 2 ] ──┘   pack the sum
 
 Each rank sends 2 (p - 1) / p of the packed bytes. Terms are added in the type of the array, in the
-order of ranks, and every rank unpacks the same bytes: so all have the same bits. A rounded sum is
-the same for any algorithm, which an all-reduce that rounds after each addition is not.
+order of ranks, and every rank unpacks the same bytes, so all have the same bits. The sum is rounded
+once, whereas an all-reduce of packed values would round after each addition, in an order that
+depends on its algorithm.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,18 +25,18 @@ from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.wire import Transfer, Transfers, Wire
 
 BLOCKS_AT_ONCE = 128
-"""Blocks that are packed at a time."""
+"""The number of blocks that are packed at a time."""
 
 LEAST_SCALE = 1e-30
-"""A block of int8 with a smaller scale is zeros: the inverse of the scale would overflow."""
+"""An int8 block with a smaller scale is sent as zeros: the inverse of the scale would overflow."""
 
 
 class Packing(NamedTuple):
-    """A form in which blocks are sent.
+    """A format in which blocks are sent.
 
-    width    the bytes of a block
-    pack     floats (blocks, BLOCK) to bytes (blocks, width)
-    unpack   these bytes to floats of a dtype
+    width    the bytes of a packed block
+    pack     converts floats (blocks, BLOCK) to bytes (blocks, width)
+    unpack   converts these bytes to floats of a dtype
     """
 
     width: int
@@ -52,7 +53,9 @@ def _unpack_bfloat16(packed: Array, dtype: Any) -> Array:
 
 
 def _pack_int8(x: Array) -> Array:
-    """Packs blocks as a float32 scale, the largest absolute value over 127, and multiples of it."""
+    """Packs each block as a float32 scale, its largest absolute value / 127, and int8 multiples of
+    it.
+    """
     xp = xp_of(x)
     scales = (abs(x).max(axis=1, keepdims=True) / 127).astype(np.float32)
     packed = xp.empty((len(x), WIDTHS["int8"]), np.uint8)
@@ -72,14 +75,15 @@ PACKINGS: Mapping[str, Packing] = {
     "bfloat16": Packing(WIDTHS["bfloat16"], _pack_bfloat16, _unpack_bfloat16),
     "int8": Packing(WIDTHS["int8"], _pack_int8, _unpack_int8),
 }
-"""The forms in which blocks are sent, by name."""
+"""The formats of blocks, by name."""
 
 
 def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
-    """Starts to replace a flat array by its mean over the ranks of `wire`, sent in a form of
-    PACKINGS; in the end all ranks have the same bits.
+    """Starts to replace a flat array by its mean over the ranks of `wire`, sent in a format of
+    PACKINGS.
 
-    Until then the array must not be touched, and no other collective of the wire be started.
+    All ranks get the same bits. Until the transfer is complete, the array must not be touched, and
+    no other collective of the wire may be started.
     """
 
     def mean() -> Phases:
@@ -92,10 +96,10 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
 
 def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
-    """Returns the sum over the ranks of a flat array, sent as a packing; with `keeps`, leaves in
-    `row`, of full blocks, what the packing has left out.
+    """Returns the sum over the ranks of a flat array, sent in a packing, as a generator of phases.
 
-    Each rank keeps the rounding of its own terms, and that of the sums in its part of the blocks.
+    With `keeps`, `row`, which must consist of full blocks, becomes this rank's rounding errors:
+    those of its own terms, and those of the sums in the part of the blocks that it adds.
     """
     xp, p, dtype, blocks = xp_of(row), wire.size, row.dtype, _blocks(row)
     assert not keeps or blocks.size == row.size
@@ -127,15 +131,16 @@ def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Pha
 
 
 def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
-    """Yields slices of some blocks: on the host short ones, whose copies fit into a cache."""
+    """Yields slices of the blocks: on the host short ones, whose copies fit into a cache."""
     step = BLOCKS_AT_ONCE if type(blocks) is np.ndarray else max(len(blocks), 1)
     for start in range(within.start, within.stop, step):
         yield slice(start, min(start + step, within.stop))
 
 
 def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
-    """Starts to send each rank its part of the packed blocks, and to receive the terms of this
-    rank's part."""
+    """Starts to send each rank its part of the packed blocks, and to receive this rank's part from
+    each.
+    """
     others = [(wire.rank + d) % wire.size for d in range(1, wire.size)]
     works = [wire.irecv(terms[r], r) for r in reversed(others) if terms[r].size]
     works += [wire.isend(packed[ends[r] : ends[r + 1]], r) for r in others if ends[r] < ends[r + 1]]
@@ -143,7 +148,7 @@ def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
 
 
 def _blocks(row: Array) -> Array:
-    """Returns a flat array in rows of BLOCK elements, the last one filled up with zeros."""
+    """Returns a flat array as rows of BLOCK elements, the last one padded with zeros."""
     n = blocks_of(row.size)
     if row.size < n * BLOCK:
         row = xp_of(row).concatenate([row, xp_of(row).zeros(n * BLOCK - row.size, row.dtype)])

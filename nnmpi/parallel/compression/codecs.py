@@ -1,15 +1,15 @@
-"""CODECS: ways to send the gradients of a bucket in fewer bytes, and to keep what was left out.
+"""CODECS: compression of the gradients of a bucket, with residuals of the values that are not sent.
 
-    topk      the largest entries of each tensor, with their places
+    topk      the largest entries of each tensor, with their indices
     sign      a bit for each entry, and the mean absolute value of each tensor
     powersgd  factors of each matrix M: P = M Q, summed and made orthonormal; Q = M^T P, summed
     int8      blocks of 8 bits, with scales (`blocks.py`)
 
 Tensors are compressed one by one: neither buckets nor pipelines change the result, and ranks along
-tp with copies of a tensor compute the same.
+tp with copies of a tensor compute the same result.
 
-A codec takes gradient + residual of this rank, and leaves in their place what it has not sent: the
-next residual. The sum over ranks of what was sent, and of what was kept, is that of the gradients.
+A codec gets this rank's gradient + residual, and overwrites it by the values that it has not sent:
+the next residual. Summed over ranks, the values that were sent plus the residuals equal the inputs.
 (Stich et al. 2018; Karimireddy et al. 2019; Vogels et al. 2019.)
 """
 
@@ -31,12 +31,12 @@ from nnmpi.parallel.wire import Transfer, Wire
 class CodecInput(NamedTuple):
     """The tensors of a bucket that are compressed and summed over the ranks of `wire`.
 
-    row        flat: gradient + residual of this rank; in the end the next residual
-    shapes     of the tensors, which follow each other in `row`
-    rooms      the most elements that a tensor has on any rank along tp
-    dtype      of gradients
+    row        a flat array: gradient + residual of this rank; finally the next residual
+    shapes     the shapes of the tensors, which follow each other in `row`
+    rooms      for each tensor, the most elements that it has on any rank along tp
+    dtype      the type of the gradients
     algorithm  the all-reduce of sums that are not compressed
-    factors    the transposed factors Q of the last step, each at the start of its matrix's place
+    factors    the transposed factors Q of the last step; each begins where its matrix does in `row`
     """
 
     row: Array
@@ -49,19 +49,20 @@ class CodecInput(NamedTuple):
 
     @property
     def parts(self) -> list[slice]:
-        """The slice of each tensor."""
+        """The slice of each tensor in `row`."""
         ends = accumulate(map(prod, self.shapes), initial=0)
         return [slice(lo, hi) for lo, hi in pairwise(ends)]
 
 
 class Codec(NamedTuple):
-    """A way to compress.
+    """A compression method.
 
     sum          a generator function that returns the sum over ranks, given a bucket and the number
-                 after the codec's name. It yields what `bucket.wire.start` (an all-reduce in place)
-                 and `start_all_gather` return, and goes on when that is complete; `gathered` does
-                 so for arrays of equal size. It leaves in `bucket.row` what was not sent
-    has_factors  whether it begins with factors of the last step, equal on all ranks
+                 after the codec's name. It yields the transfers that `bucket.wire.start` (an
+                 all-reduce in place) and `start_all_gather` return, and is resumed when they are
+                 complete. `gathered` gathers arrays of equal size. It leaves in `bucket.row` the
+                 values that were not sent
+    has_factors  whether it needs factors of the last step, which are equal on all ranks
     """
 
     sum: Callable[[CodecInput, float], Phases]
@@ -132,8 +133,11 @@ def _powersgd(bucket: CodecInput, rank: float) -> Phases:
 
 
 def _int8(bucket: CodecInput, _: float) -> Phases:
-    """Each tensor has blocks of its own, at places that are the same on all ranks along tp, so that
-    copies of it there are rounded alike, by the same rank along dp."""
+    """Sums a bucket in int8 blocks; each tensor has blocks of its own.
+
+    Their places are the same on all ranks along tp, so copies of a tensor on these are rounded by
+    the same rank along dp, to the same values.
+    """
     row, xp = bucket.row, xp_of(bucket.row)
     firsts = [BLOCK * k for k in accumulate(map(blocks_of, bucket.rooms), initial=0)]
     padded = xp.zeros(firsts[-1], row.dtype)
@@ -157,9 +161,10 @@ CODECS: Mapping[str, Codec] = {
 
 
 def orthonormalise(rows: Array) -> None:
-    """Makes the rows of a matrix orthonormal, by Gram and Schmidt; a row of zeros stays.
+    """Makes the rows of a matrix orthonormal, by Gram-Schmidt; a row of zeros stays zero.
 
-    Twice: a row that depends on those above it leaves rounding errors, which are not orthogonal.
+    Each row is projected twice: if it depends on rows above it, the first pass leaves rounding
+    errors that are not orthogonal.
     """
     xp = xp_of(rows)
     for i, row in enumerate(rows):
@@ -170,7 +175,7 @@ def orthonormalise(rows: Array) -> None:
 
 
 def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
-    """Returns the arrays of each rank; those of all ranks have the same lengths and types."""
+    """Returns the arrays of each rank; lengths and types must be the same on all ranks."""
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])
     everywhere = xp.empty((wire.size, here.size), np.uint8)
@@ -188,7 +193,7 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
 
 
 def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
-    """Replaces arrays in a list by views of their sums over the ranks, in one all-reduce."""
+    """Replaces the arrays in a list by views of their sums over the ranks, in one all-reduce."""
     if not arrays:
         return
     row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])

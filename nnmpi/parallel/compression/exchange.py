@@ -1,8 +1,9 @@
-"""Exchange: a computation that waits for transfers of its own between its phases, as one Transfer.
+"""Exchange: a computation in phases, each of which ends with a transfer, as a single Transfer.
 
-Ranks must start the transfers of a Comm in one order. A poll comes at another time on each rank, so
-it may start the next phase only of an exchange that is alone on its Comm. Several exchanges start
-their first phases one after the other, and go on, in the same order, when they are waited for:
+Ranks must start the transfers of a Comm in the same order. Since polls come at different times on
+each rank, a poll may start the next phase of an exchange only if no other exchange uses its Comm.
+Several exchanges start their first phases one after another, and continue, in the same order, when
+they are waited for:
 
     start 0   start 1   start 2   wait 0: its other phases   wait 1: its other phases   ...
 """
@@ -14,14 +15,15 @@ from nnmpi.arrays.backend import Array
 from nnmpi.parallel.wire import Transfer
 
 Phases: TypeAlias = Generator[Transfer, None, Array]
-"""Yields a transfer at the end of each phase, goes on when it is complete, and returns a result."""
+"""A generator that yields a transfer at the end of each phase, is resumed when it is complete, and
+returns a result."""
 
 
 class Exchange:
-    """Phases in progress: a Transfer.
+    """A computation in phases, in progress, with the interface of a Transfer.
 
-    alone    True if no other exchange is under way on the Comm, so a poll may start the next phase
-    result   the result of the phases, once they are complete
+    alone    True if no other exchange is in flight on the Comm, so a poll may start the next phase
+    result   the result of the generator, once it has ended
     """
 
     def __init__(self, phases: Phases, alone: bool = False) -> None:

@@ -1,10 +1,10 @@
 """Proves a codec by running it on several ranks in one process, a phase of all ranks at a time.
 
-In each of a few steps on random gradients, added to what the step before has kept:
+In each of a few steps on random gradients, added to the residuals of the step before, it checks:
 
     all ranks start the same transfers              so none waits for ever
     the sum has the same bits on all ranks          so replicas stay equal
-    sum + what ranks keep = gradients               so nothing is lost, only sent later
+    sum + residuals of all ranks = gradients        so nothing is lost, only sent later
     a tensor has the same sum without its bucket    so ranks along tp, with other buckets, agree
 """
 
@@ -31,16 +31,18 @@ ELEMENTS = [*map(prod, SHAPES)]
 RANKS, STEPS = (2, 3, 4), 3
 MOST_PHASES = 1000
 NEAR = 1e-4
-"""The most by which sums of gradients of about 1 may differ."""
+"""The largest error that is accepted in sums of gradients of about 1."""
 
 
 class CodecError(ValueError):
-    """A codec that would let replicas differ, lose gradients, or hang."""
+    """Raised for a codec that would let replicas differ, lose gradients, or hang."""
 
 
 def find(spec: str) -> tuple[Codec, float]:
-    """The codec that --compress names, and its number: one of CODECS, or the user's at
-    `package.module:NAME`, which is proved."""
+    """Returns the codec that --compress names, and the number after its name.
+
+    It is one of CODECS, or the user's at `package.module:NAME`, which is proved first.
+    """
     name, number = compression(spec)
     if name in CODECS:
         return CODECS[name], number
@@ -60,13 +62,13 @@ def find(spec: str) -> tuple[Codec, float]:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError unless --compress names a codec, which is proved if it is the user's."""
+    """Raises ValueError unless --compress names a codec; a user's codec is proved."""
     find(config.compress or "")
 
 
 @lru_cache
 def prove(codec: Codec, number: float = 0.0) -> None:
-    """Raises CodecError unless the codec sums gradients as the rules above say."""
+    """Raises CodecError if the codec breaks one of the rules in the module's docstring."""
     ends = [*pairwise(accumulate(ELEMENTS, initial=0))]
     for p in RANKS:
         together = [total.copy() for total in _sums(codec, number, p, SHAPES, slice(None))]
@@ -82,7 +84,7 @@ def prove(codec: Codec, number: float = 0.0) -> None:
 def _sums(
     codec: Codec, number: float, p: int, shapes: Sequence[Shape], drawn: slice
 ) -> Iterator[Array]:
-    """Yields the sum of each step over p ranks, of the drawn part of all gradients."""
+    """Yields the sum of each step over p ranks, for the slice `drawn` of all gradients."""
     rng = np.random.default_rng(p)
     factors = [rng.standard_normal(sum(ELEMENTS), np.float32)[drawn]] * p
     factors = [factor.copy() for factor in factors]
@@ -106,7 +108,9 @@ def _sums(
 def _sum(
     codec: Codec, number: float, rows: list[Array], factors: list[Array], shapes: Sequence[Shape]
 ) -> Array:
-    """The sum of a step, the same on all ranks; replaces each row by what its rank keeps."""
+    """Returns the sum of a step, the same on all ranks; each row becomes the residual of its
+    rank.
+    """
     p, sizes = len(rows), [*map(prod, shapes)]
     wires: list[Any] = [ProofWire(rank, p) for rank in range(p)]
     ranks = [
@@ -142,8 +146,10 @@ def _sum(
 
 
 class _Call(NamedTuple):
-    """A transfer that a rank has started; `about` is the algorithm, the lengths of parts, or the
-    other rank and the tag."""
+    """A transfer that a rank has started.
+
+    `about` is the algorithm, the lengths of parts, or the peer's rank and the tag.
+    """
 
     kind: str
     array: Array
@@ -151,7 +157,7 @@ class _Call(NamedTuple):
 
 
 class ProofWire:
-    """The transfers that a rank starts in a phase."""
+    """A Wire that records the transfers that a rank starts in a phase."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -173,7 +179,7 @@ class ProofWire:
         return self._add(_Call("irecv", array, (source, tag)))
 
     def taken(self, *kinds: str) -> list[_Call]:
-        """The calls of these kinds, which are removed."""
+        """Removes the calls of these kinds, and returns them."""
         calls = [call for call in self.calls if call.kind in kinds]
         self.calls = [call for call in self.calls if call.kind not in kinds]
         return calls
@@ -184,7 +190,7 @@ class ProofWire:
 
 
 def _complete(wires: Sequence[ProofWire]) -> None:
-    """Completes what all ranks have started; raises CodecError if they do not fit together."""
+    """Completes the transfers of all ranks; raises CodecError if they do not match."""
     of_ranks = [wire.taken("start", "start_all_gather") for wire in wires]
     forms = [[(x.kind, x.array.size, x.array.dtype, x.about) for x in calls] for calls in of_ranks]
     for rank, form in enumerate(forms):

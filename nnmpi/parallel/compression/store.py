@@ -1,10 +1,10 @@
-"""CompressedStore: copies on each rank, whose gradients are compressed before they are summed.
+"""CompressedStore: parameters on each rank, whose gradients are compressed before they are summed.
 
     gradient + residual ─► codec ─┬─► messages ─► sum, in place of the gradient
-                                  └─► what was not sent: the next residual
+                                  └─► values that were not sent: the next residual
 
-Residuals are optimizer state, with other values on each replica. A step that is skipped, or undone
-because a rank was lost, leaves them as they were: they are written when the step is made.
+Residuals are optimizer state with other values on each replica. They are written only when a step
+is made, so a step that is skipped, or undone because a rank was lost, does not change them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,18 +32,21 @@ KIND = StoreKind(
 )
 
 FACTOR = "compress_factor"
-"""The name of optimizer state: factors of the last step."""
+"""The name of the optimizer state with the factors of the last step."""
 
 
 class CompressedStore(LocalStore):
-    """A store that sums gradients with a codec; tied parameters of other stages are summed as they
-    are."""
+    """A store that sums gradients with a codec, except parameters that are tied to other stages'
+    ones.
+
+    Gradients of these are summed uncompressed.
+    """
 
     def __init__(self, spec: StoreSpec) -> None:
         self._codec, self._number = proof.find(spec.arrangement.config.compress or "")
         super().__init__(spec)
         self._wire = wire_of(self.dp, self.on)
-        self._kept: dict[int, CodecInput] = {}  # by bucket, for the next step
+        self._kept: dict[int, CodecInput] = {}  # by bucket, with the next residuals
 
     def keep_state(self, optimizer: Optimizer) -> None:
         self._optimizer, at = optimizer, 0
@@ -77,7 +80,9 @@ class CompressedStore(LocalStore):
         self._kept.clear()
 
     def slot_bytes(self) -> int:
-        """The memory of the next residuals and factors, until a step is made."""
+        """Returns the bytes of the next residuals and factors, which are held until a step is
+        made.
+        """
         n = sum(p.size for p in self.parameters) * (1 + self._codec.has_factors)
         return n * int(self.updated_dtype.itemsize)
 
@@ -105,7 +110,7 @@ class CompressedStore(LocalStore):
         return total
 
     def _state(self, name: str, members: Sequence[int]) -> Array:
-        """A copy of the state of some parameters, one after the other."""
+        """Returns a copy of the state of some parameters, concatenated."""
         state = self._optimizer.state[name]
         return self.on.xp.concatenate([state[self._places[i]] for i in members])
 
@@ -115,12 +120,12 @@ class CompressedStore(LocalStore):
 
 
 def _shape(p: Parameter) -> Shape:
-    """The parameter as a matrix, as it is in memory."""
+    """Returns a parameter's shape as a matrix, from the order of its axes in memory."""
     return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError if ranks along tp have terms of gradients."""
+    """Raises ValueError if each rank along tp has only a term of some gradient."""
     if sharding.partial_gradients:
         path = graph.variables[min(sharding.partial_gradients)].path
         raise ValueError(
@@ -131,10 +136,10 @@ def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """The field of the start event, if gradients are sent at all."""
+    """Returns the field of the start event; none if no gradients are sent."""
     return {"compress": a.config.compress} if a.store.packs else {}
 
 
 def phrases(event: dict[str, Any]) -> Iterator[str]:
-    """A phrase on that field."""
+    """Yields a phrase on the field `compress`."""
     yield f"gradients compressed by {event['compress']}"
