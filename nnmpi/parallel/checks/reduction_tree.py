@@ -5,8 +5,9 @@
                 │     └──+──┘
                 └────+───┘
 
-The tree depends on the slices alone, not on the ranks that hold them, and so do the bits of the
-sum. A rank computes with a stack: a leaf is pushed, ADD replaces the two topmost by their sum.
+The tree, and so the bits of the sum, depend on the number of slices alone, not on the ranks that
+hold them. A rank computes with a stack of gradients: a leaf is pushed, and ADD replaces the two
+topmost gradients by their sum.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """The effect of a move on the stack of a rank."""
+    """The actions of a rank, with their effect on its stack."""
 
     LEAF = "LEAF"  # compute a slice: push
     RECEIVE = "RECEIVE"  # from another rank: push
@@ -25,34 +26,36 @@ class Action(Enum):
 
 
 class TreeMove(NamedTuple):
-    """One action of a rank. `other` is the slice that a LEAF computes, or the rank that a RECEIVE
-    or SEND exchanges with; ADD needs neither."""
+    """One action of a rank.
+
+    `other` is the slice that a LEAF computes, or the peer of a RECEIVE or SEND; ADD has none.
+    """
 
     action: Action
     other: int = -1
 
 
 def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
-    """The moves of a rank for the sum over slices, where slice i is on rank owners[i].
+    """Returns the moves of a rank for the sum over slices, if slice i is on rank owners[i].
 
-    A partial sum is on the rank of its first slice. At most ceil(log2 slices) + 1 of them are on a
-    stack at a time: the top, and one left part that waits for its right part for each node above
-    it.
+    A partial sum is on the rank of its first slice. At most ceil(log2 slices) + 1 sums are on a
+    stack at a time: the top, and for each node above it at most one left part that waits for its
+    right part.
 
-    There is no deadlock: all ranks walk the tree in one order and meet at its nodes, two ranks at a
-    node. Consider the first node at which a rank waits: its other rank waits at no earlier node, so
-    it arrives.
+    There is no deadlock: all ranks walk the tree in one order, and at most two ranks exchange at a
+    node. At the first node where a rank waits, the other rank waits at no earlier node, so it
+    arrives.
     """
     return list(_subtree_moves(owners, rank, 0, len(owners)))
 
 
 def owners_of(slices: int, ranks: int) -> list[int]:
-    """The rank of each slice: consecutive slices, distributed as equally as possible."""
+    """Returns the rank of each slice: slices are distributed as equally as possible, in order."""
     return [r for r in range(ranks) for _ in range(slices * r // ranks, slices * (r + 1) // ranks)]
 
 
 def max_stack_depth(plan: Sequence[TreeMove]) -> int:
-    """The largest number of gradients on a rank's stack during its moves."""
+    """Returns the largest number of gradients on a rank's stack during its moves."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 

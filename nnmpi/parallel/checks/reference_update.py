@@ -1,5 +1,6 @@
-"""ReferenceUpdate: what an optimizer on one rank makes of a layout's own gradients. Difference: how
-far two arrays are apart."""
+"""Checks the update of a layout against an optimizer on one rank that gets the layout's
+gradients.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class Difference(NamedTuple):
-    """The largest difference found, in three measures."""
+    """The largest difference found between two arrays, in three measures (see `verify`)."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -26,9 +27,10 @@ class Difference(NamedTuple):
 
 
 def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
-    """The largest difference of two arrays; relative to `scale`, or else to the largest value of b.
+    """Returns the largest difference of two arrays, relative to `scale` or else to the largest
+    value of b.
 
-    A NaN equals a NaN, and an infinity the same infinity; from anything else they differ
+    NaN equals NaN, and an infinity equals the same infinity; compared with other values they differ
     infinitely.
     """
     if not a.size:
@@ -45,26 +47,27 @@ def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Diff
 
 
 def scale_of(b: np.ndarray) -> float:
-    """The largest absolute value among the finite elements of an array."""
+    """Returns the largest absolute value among the finite elements of an array."""
     return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
 
 
 def largest(differences: Iterable[Difference]) -> Difference:
-    """The maximum of each measure over some differences; a NaN counts as the largest."""
+    """Returns the maximum of each measure over some differences; a NaN counts as the largest."""
     return Difference(*np.max([Difference(), *differences], axis=0).tolist())
 
 
 BOUND = 1e-6
-"""The largest difference that is accepted, relative to the largest value of a parameter: a few
-roundings of float32, the dtype in which the optimizer updates parameters or their masters."""
+"""The largest accepted difference, relative to the largest value of a parameter: a few roundings of
+float32, the dtype in which the optimizer updates parameters or their masters."""
 
 
 class ReferenceUpdate:
-    """A copy of the parameters of a layout, with its own optimizer and all of its state.
+    """A copy of the parameters of a layout, with its own optimizer and all of the optimizer's
+    state.
 
-    From equal parameters and equal gradients a formula computes equal results, on whichever rank
-    each part is updated. `parameters` are those of which this rank holds a part; their gradients
-    are already clipped. In 16 bits the copy has the masters.
+    From equal parameters and gradients the optimizer computes equal results, on whichever rank the
+    layout updates each part. `parameters` are those of which this rank holds a part; their
+    gradients are already clipped. If parameters have 16 bits, the copy has the float32 masters.
     """
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
@@ -76,15 +79,17 @@ class ReferenceUpdate:
         self.optimizer = spec.optimizer(self._own)
 
     def copy_parameter(self, name: str, values: np.ndarray) -> None:
-        """Copies the part on this rank of a whole parameter of the layout; ignores other
-        tensors."""
+        """Copies this rank's part of the parameter `name` from its whole values; ignores other
+        tensors.
+        """
         k = self._by_path.get(name)
         if k is not None:
             assign(self._own[k], values[self.layout[k].place.slices])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Makes the update of a step that the layout has made; yields (parameter of the layout,
-        what it should be)."""
+        """Repeats the update of a layout's step on the copy; yields (parameter of the layout,
+        expected values).
+        """
         for copied, p in zip(self._own, self.layout, strict=True):
             copied.grad_array = summed_gradient(p) if p.has_grad else None
         if updated:
@@ -98,8 +103,11 @@ class ReferenceUpdate:
 
 
 def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The masters of p and what they should be; masters that other ranks update are taken as they
-    should be."""
+    """Returns the masters of p and their expected values.
+
+    Masters that other ranks update are replaced by the expected values, so that they count as
+    equal.
+    """
     rows = memory_order(p, expected)
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
@@ -109,16 +117,20 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The expected float32 values, where 16-bit `values` are a rounding of them within BOUND;
-    elsewhere `values`."""
+    """Returns the expected float32 values if 16-bit `values` are a rounding of them within BOUND.
+
+    Other elements are those of `values`.
+    """
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
     return np.where((low <= values) & (values <= high), expected, _as_masters(values))
 
 
 def summed_gradient(p: Parameter) -> Array:
-    """The gradient of p after a step; the ranks of dp call it for all parameters in the same
-    order."""
+    """Returns the summed gradient of p after a step.
+
+    The ranks along dp call it for all parameters in the same order.
+    """
     if isinstance(p.store, LocalStore):
         return p.store.whole_gradient(p.index)
     return p.grad_memory

@@ -1,12 +1,12 @@
 """--reproducible: the same bits on any number of ranks, up to the number of slices.
 
 A batch is cut into a fixed number of slices. Each is computed by itself, with its own gradient, and
-the gradients are summed along one tree over slices (`reduction_tree.py`). The sum ends on
-rank 0 and is broadcast; every rank updates a copy of the parameters. So no value depends on where
-it was computed:
+the gradients are summed along one tree over slices (`reduction_tree.py`). The sum ends on rank 0
+and is broadcast; every rank updates a copy of the parameters. So no value depends on the rank that
+computed it:
 
-    seed of each slice        1 / samples of the whole batch
-    loss, gradients           along the tree; the loss is a scalar of the gradient buffer
+    backward pass             of each slice starts from 1 / samples of the whole batch
+    loss, gradients           summed along the tree; the loss is a scalar of the gradient buffer
     BatchNorm                 by a slice's own samples; running statistics by the moments of all
                               slices, joined along the tree in float64, once a step
     norm for clipping         of the whole sum, on every rank
@@ -15,11 +15,11 @@ it was computed:
 This holds for one kind of processor and one build of NumPy, with one BLAS thread, since other
 kernels add in other orders. The command sets the thread; users of the Trainer set it themselves.
 
-It costs smaller matrix products, a pass over all gradients for each slice, sums that do not overlap
-with the backward pass, and memory for ceil(log2 slices) + 1 gradients at a time. A step in 8 slices
-takes, on 1 or 2 ranks of one node, 1.25 times as long with mnist-cnn and batches of 64, and 1.7 and
-2 times with mlp:784-1024-1024-10 and batches of 128, where there are more parameters to sum for
-each sample.
+It costs time: smaller matrix products, a pass over all gradients for each slice, and sums that do
+not overlap with the backward pass; and memory for ceil(log2 slices) + 1 gradients at a time. A step
+in 8 slices takes, on 1 or 2 ranks of one node, 1.25 times as long with mnist-cnn and batches of 64,
+and 1.7 and 2 times with mlp:784-1024-1024-10 and batches of 128, which has more parameters to sum
+for each sample.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of a strategy that make training reproducible; every rank calls it."""
+    """Returns the parts of a strategy that make training reproducible; collective."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
@@ -75,18 +75,21 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 class DeferredStats:
-    """Batch statistics of slices: a layer sees one slice at a time, and tracks running statistics
-    at the end of the step."""
+    """Batch statistics by slice; running statistics are updated once, at the end of the step."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
 
     def begin(self) -> None:
-        """Forgets the moments of the last slice, before the next one is computed."""
+        """Drops the moments of the last slice, before the next one is computed."""
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The moments of this slice; an empty slice gets n = 2, so that no layer refuses it."""
+        """Returns the moments of this slice; for an empty slice n is 2, so that no layer refuses
+        it.
+
+        `track` updates the layer's running statistics; it is called at the end of the step.
+        """
         self._seen.append((local, track))
         return local if local.n else local._replace(n=2)
 
@@ -94,18 +97,21 @@ class DeferredStats:
         return sums
 
     def row(self) -> np.ndarray:
-        """The moments of all layers for the last slice, packed in one float64 row; zeros if there
-        was none."""
+        """Returns the moments of all layers for the last slice, packed in one float64 row.
+
+        The row is empty if this rank has computed no slice.
+        """
         return np.concatenate([np.zeros(0), *(packed(local) for local, _ in self._seen)])
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Joins the moments of two rows, in place of the left one."""
+        """Joins the moments in two rows, and overwrites the left row with the result."""
         for a, b in zip(self._cut(left), self._cut(right), strict=True):
             a[:] = packed(joined([unpacked(a), unpacked(b)]))
 
     def track(self, row: np.ndarray) -> None:
         """Updates the running statistics of every layer by a row with the moments of the whole
-        batch."""
+        batch.
+        """
         for (local, track), part in zip(self._seen, self._cut(row), strict=True):
             track(like(local, unpacked(part)))
 
@@ -121,7 +127,7 @@ class SliceStore(LocalStore):
     buffers   [ sum of slices 0-3 ]   [ sum of slices 4-5 ]   [ slice 6 ]  ◄── flat_grad, the top
 
     At the end of a step the top is the sum of all slices. Buffers are reused in the next step;
-    `most` is the height that the stack will reach.
+    `most` is the largest height of the stack.
     """
 
     def __init__(self, spec: StoreSpec, most: int) -> None:
@@ -130,7 +136,7 @@ class SliceStore(LocalStore):
         self._height, self._most = 0, most
 
     def gradient_bytes(self) -> int:
-        """The memory of all buffers that a step will use, also before the first step."""
+        """Returns the bytes of all buffers that a step will use, also before the first step."""
         return super().gradient_bytes() * self._most
 
     def clear(self) -> None:
@@ -157,7 +163,9 @@ class SliceStore(LocalStore):
 
 
 class TreeSync(GradientSync):
-    """A GradientSync that sums along the tree; a row of batch moments goes with each gradient."""
+    """A GradientSync that sums along the tree; a row of batch moments is sent with each
+    gradient.
+    """
 
     def __init__(
         self, store: SliceStore, comm: Comm, stats: DeferredStats, plan: Sequence[TreeMove]
@@ -167,8 +175,9 @@ class TreeSync(GradientSync):
         self.ops = {Kind.FINISH: self._finish}
 
     def begin(self, step: int) -> None:
-        """Starts a step: makes the moves before the first slice of this rank, and room for the
-        slice."""
+        """Starts a step: makes the moves before this rank's first slice, and pushes a buffer for
+        the slice.
+        """
         self._store.clear()
         self._rows.clear()
         self._moves = iter(self._plan)
@@ -230,8 +239,9 @@ def check(config: Config, ranks: int) -> None:
 
 
 def check_batch(config: Config, samples: int) -> None:
-    """Raises ValueError if there are more slices than samples in the largest batch, of `samples`
-    samples in all."""
+    """Raises ValueError if the largest batch, of `samples` samples in all, has fewer samples than
+    slices.
+    """
     V, largest = config.slices, min(config.batch_size, samples)
     if config.reproducible and largest < V:
         raise ValueError(

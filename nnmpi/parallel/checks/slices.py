@@ -1,4 +1,6 @@
-"""The kind of strategy of --reproducible: a batch is cut into slices, whatever the ranks."""
+"""The strategy kind of --reproducible: batches are cut into a number of slices that ranks do not
+change.
+"""
 
 from itertools import chain
 
@@ -11,14 +13,16 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
-    """A program that sums the gradient of each slice after its own backward pass. For 2 slices:
-    F0 B0 NOTE F1 B1 NOTE APPLY."""
+    """Returns a program that sums the gradient of each slice after its own backward pass.
+
+    For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY.
+    """
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.APPLY)]
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """The number of samples in each slice of a rank, for a batch of `batch` samples."""
+    """Returns the number of samples in each of a rank's slices, for a batch of `batch` samples."""
     rows, owners = np.arange(batch), owners_of(a.config.slices, a.mesh.size)
     slices = (v for v, owner in enumerate(owners) if owner == rank)
     return [len(part_of(rows, a.config.slices, v)) for v in slices]
@@ -35,6 +39,5 @@ KIND = StrategyKind(
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Fields of the start event and of a layout: that it is reproducible, and with how many
-    slices."""
+    """Returns fields for events that describe a layout: `reproducible` and the number of slices."""
     return {"reproducible": True, "slices": a.config.slices}

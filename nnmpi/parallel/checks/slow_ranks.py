@@ -1,6 +1,8 @@
-"""Slow ranks, for experiments: they sleep for a multiple of the time that they have just computed.
+"""Slow ranks, for experiments: they sleep in each step, in proportion to the time they have
+computed.
 
-`slowed` wraps the parts of a strategy from outside; a run without slow ranks reads no clock.
+`slowed` wraps the gradient sync and statistics of a strategy; a run without slow ranks reads no
+clock.
 """
 
 import time
@@ -23,7 +25,7 @@ from nnmpi.schedules.delay import Delay
 class Clock(ContextDecorator):
     """The processor time that this rank computes in a step.
 
-    It is a context manager and a decorator for what does not count, such as communication.
+    As a context manager or decorator it excludes time, such as that of communication.
     """
 
     def begin(self) -> None:
@@ -31,7 +33,7 @@ class Clock(ContextDecorator):
         self._began = time.thread_time()
 
     def seconds(self) -> float:
-        """The seconds since `begin` that count."""
+        """Returns the seconds since `begin` without excluded time."""
         return time.thread_time() - self._began
 
     def __enter__(self) -> None:
@@ -42,8 +44,9 @@ class Clock(ContextDecorator):
 
 
 def delay_of(config: Config, rank: int, ranks: int) -> Delay:
-    """The delays of a rank by --slow-rank and --jitter; `ranks` is the number of ranks that
-    compute."""
+    """Returns the delays of a rank by --slow-rank and --jitter; `ranks` is the number of
+    workers.
+    """
     return Delay.of(config.slow_rank, config.jitter, config.seed, rank, ranks)
 
 
@@ -72,7 +75,7 @@ class SlowSync(GradientSync):
 
 
 class TimedStats(NamedTuple):
-    """Batch statistics whose time does not count as computing."""
+    """Batch statistics whose time is excluded from the computing time."""
 
     moments: Callable[[Moments, Callable[[Moments], None]], Moments]
     sum: Callable[[Array], Array]
@@ -81,19 +84,23 @@ class TimedStats(NamedTuple):
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Wraps the sync and the statistics of a rank that --slow-rank or --jitter slows down."""
+    """Wraps the gradient sync and statistics of a rank for --slow-rank and --jitter; returns
+    both.
+    """
     clock = Clock()
     timed = TimedStats(clock(stats.moments), clock(stats.sum))
     return SlowSync(sync, clock, delay_of(config, rank, ranks)), timed
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for ranks to be slowed that there are not."""
+    """Raises ValueError if --slow-rank names a rank that does not exist."""
     delay_of(config, 0, mesh_of(config, ranks).size)
 
 
 def fitted(config: Config, workers: int) -> dict[str, Any]:
-    """The entries of --slow-rank for ranks that exist, or None if there are none."""
+    """Returns --slow-rank as a change of options: only entries of existing ranks, or None if none
+    is left.
+    """
     words = config.slow_rank.split(",")
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries
     exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
@@ -101,7 +108,6 @@ def fitted(config: Config, workers: int) -> dict[str, Any]:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """The artificial delays that a config asks for, --slow-rank and --jitter, as fields of the
-    event that describes the start of a run."""
+    """Returns --slow-rank and --jitter, if given, as fields of the start event."""
     slowed = {"slow_rank": a.config.slow_rank, "jitter": a.config.jitter}
     return {name: value for name, value in slowed.items() if value}

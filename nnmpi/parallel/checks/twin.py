@@ -1,4 +1,4 @@
-"""The single rank that --verify compares with."""
+"""The arrangement on a single rank with which --verify compares."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,8 +13,10 @@ MULTI_RANK_OPTIONS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
 
 
 def single_rank(arrangement: Arrangement) -> Arrangement:
-    """Returns the arrangement of the same model on one rank, with which --verify compares; its
-    passes are not replayed."""
+    """Returns the arrangement of the same model on one rank, with which --verify compares.
+
+    Its passes are not replayed.
+    """
     plain: Any = {
         o.name: o.default for o in options(MULTI_RANK_OPTIONS) if o.name != "micro_batches"
     }

@@ -1,19 +1,20 @@
-"""--verify: trains the same model on one rank beside the layout, and compares them after each step.
+"""--verify: trains the same model on one rank beside the layout, and compares both after each step.
 
-Every rank also trains on the whole batch alone, and checks the part of the model that it owns.
+Every rank also trains the whole model on the whole batch alone, and checks the part of the layout's
+model that it owns.
 
 absolute   max |a - b|
-relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model,
-           for a running mean at least its deviation. Loss and gradients are set against their
-           largest in the run so far, in float64 against a ten-thousandth of it if that is larger
+relative   max |a - b| / max |b|, tensor by tensor. For gradients max |b| is that of the whole
+           model, for a running mean it is at least the deviation. For loss and gradients it is at
+           least the largest so far in the run (in float64, a ten-thousandth of that)
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 
 Rounding makes two equal trainings diverge: a ReLU is just on in one and just off in the other, and
-Adam makes a full step of a gradient that is only rounding. So the two halves of a step are compared
-separately. Loss and gradients are compared from equal parameters and buffers, which the single rank
-copies from the layout after each step. The update is compared with that of an optimizer on one rank
-that gets the layout's own gradients (`ReferenceUpdate`). In 16 bits this is the update of the
-masters.
+Adam makes a full step from a gradient that consists of rounding errors. So the two halves of a step
+are compared separately. Loss and gradients are compared from equal parameters and buffers, which
+the single rank copies from the layout after each step. The update is compared with that of an
+optimizer on one rank that gets the layout's own gradients (`ReferenceUpdate`). For 16-bit
+parameters this is the update of the masters.
 """
 
 import math
@@ -55,22 +56,22 @@ BOUNDS = {
     "float16": {"loss": 2e-3, "gradients": 1e-1, "parameters": BOUND, "buffers": 2e-3},
     "bfloat16": {"loss": 2e-2, "gradients": 3e-1, "parameters": BOUND, "buffers": 2e-2},
 }
-"""The largest relative difference that is accepted, by the dtype of the parameters.
+"""The largest accepted relative difference of each subject, by the dtype of the parameters.
 
 In 16 bits this is two roundings of a loss, and more for a gradient, which sums many rounded terms.
 Parameters are compared by their masters.
 """
 
 MAX_LONE_SKIPS = 3
-"""The number of steps in a row that only one of the two may skip in float16."""
+"""The number of consecutive float16 steps that only the layout or only one rank may skip."""
 
 
 class VerifyError(AgreedError):
-    """Raised if the layout does not train as one rank would."""
+    """Raised if the layout does not train as one rank does."""
 
 
 class Comparison(NamedTuple):
-    """The comparison of a step of the layout with that of a single rank, over all ranks."""
+    """The comparison of a layout's step with that of a single rank, combined over all ranks."""
 
     largest: dict[str, Difference]  # on any rank
     equal: bool  # True if copies on several ranks have the same bits
@@ -78,7 +79,7 @@ class Comparison(NamedTuple):
     diverged: bool  # True if neither loss is finite: there is nothing to compare
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
-        """The reason why a step fails the check; None if it passes."""
+        """Returns the reason why a step fails the check, or None if it passes."""
         if self.diverged:
             return None
         if self.one_skipped:
@@ -118,8 +119,9 @@ class VerifiedStrategy:
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest values of the single rank so far
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Yields the layout's steps; raises VerifyError on all ranks at the first that differs by
-        more than the bound."""
+        """Yields the layout's steps; raises VerifyError on all ranks if one differs by more than
+        the bound.
+        """
         for model in self._models:  # whoever calls train() or eval() knows only one of them
             model.train()
         if not self._started:  # parameters may have been loaded since both were made
@@ -159,8 +161,9 @@ class VerifiedStrategy:
         move([*source], [*target], self._comm)
 
     def _copy_settings(self) -> None:
-        """Copies what callbacks may have changed: options of parameter groups, and which parameters
-        train."""
+        """Copies settings that callbacks may have changed: options of parameter groups, and
+        requires_grad.
+        """
         groups = self._update.optimizer.param_groups, self.optimizer.param_groups
         for group, ours in zip(*groups, strict=True):
             group |= {**ours, "params": group["params"]}
@@ -168,7 +171,7 @@ class VerifiedStrategy:
             single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
-        """The differences on this rank, by subject."""
+        """Returns the differences on this rank: of loss, gradients, parameters and buffers."""
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole_gradients = (
             to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
@@ -187,8 +190,9 @@ class VerifiedStrategy:
             }
 
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
-        """Yields each tensor that this rank has a part of, with its place and the whole tensor of
-        the single rank."""
+        """Yields (place, tensor, whole tensor of the single rank) for each tensor that this rank
+        has a part of.
+        """
         whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for place, tensor in held_tensors(self._part):
             yield place, tensor, whole_tensors[place.path]
@@ -199,7 +203,7 @@ class VerifiedStrategy:
                 yield _gradient(p), _gradient(q)[place.slices]
 
     def _buffers(self) -> Difference:
-        """The largest difference of the running statistics."""
+        """Returns the largest difference of the buffers, such as running statistics."""
         whole_buffers = {
             place.path: to_host(b).astype(float)
             for place, b in self._models[1].tensors()
@@ -217,11 +221,11 @@ class VerifiedStrategy:
         pairs: Iterable[tuple[np.ndarray, np.ndarray]],
         whole_tensors: Iterable[np.ndarray],
     ) -> Difference:
-        """The largest difference, relative to the largest value that the single rank has in its
-        whole model.
+        """Returns the largest difference, relative to the largest value in the single rank's whole
+        model.
 
-        Near the minimum loss and gradients approach 0, but rounding does not. So the scale is at
-        least the largest value of the run so far; in float64, a ten-thousandth of that.
+        Near the minimum loss and gradients approach 0, but rounding errors do not. So the scale is
+        at least the largest value so far in the run; in float64, a ten-thousandth of that.
         """
         scale = max(map(scale_of, whole_tensors), default=0.0)
         self._scales[subject] = of_run = max(self._scales[subject], scale)
@@ -229,15 +233,16 @@ class VerifiedStrategy:
         return largest(difference(a, b, max(scale, least)) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
-        """The largest difference between the parameters after a step and what they should be."""
+        """Returns the largest difference between the parameters after a step and the expected
+        ones.
+        """
         pairs = self._update.follow(done.state.step - 1, done.updated)
         return largest(difference(a, b) for a, b in pairs)
 
     def _gather(
         self, differences: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
-        """Combines the differences that each rank has found into one comparison, the same on all
-        ranks."""
+        """Combines the differences of all ranks into one comparison, the same on all ranks."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self._part, self._comm) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
@@ -267,13 +272,15 @@ class VerifiedStrategy:
 
 
 def _gradient(p: Parameter) -> np.ndarray:
-    """The summed gradient of p; NaN, which differs from any number, if there is none."""
+    """Returns the summed gradient of p; NaN, which differs from any number, if there is none."""
     return to_host(summed_gradient(p)) if p.has_grad else np.full(p.shape, np.nan)
 
 
 def _scale(path: str, buffers: Mapping[str, np.ndarray]) -> float:
-    """The largest value of a buffer; for a running mean, at least its deviation, as the mean may be
-    rounding."""
+    """Returns the largest value of a buffer; for a running mean, at least the standard deviation.
+
+    A mean near 0 may consist of rounding errors.
+    """
     mean, name, _ = path.rpartition("running_mean")
     deviation = scale_of(buffers.get(f"{mean}running_var", np.zeros(1))) ** 0.5 if name else 0.0
     return max(scale_of(buffers[path]), deviation)
@@ -287,12 +294,12 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
 
 
 def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
-    """The strategy of a run that is compared with a second model, which one rank trains."""
+    """Returns the strategy of a run that is compared with a second model, trained on one rank."""
     assert spec.twin is not None
     update = ReferenceUpdate(spec, spec.parameters)
     return VerifiedStrategy(strategy, single, (spec, spec.twin), update)
 
 
 def read_every(config: Config) -> int:
-    """The parameters are read after each step."""
+    """Returns 1: the parameters are read after each step."""
     return 1
