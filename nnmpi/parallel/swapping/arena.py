@@ -1,4 +1,4 @@
-"""Arena: memory for arrays in a mapping of an unnamed file; measures how fast its disk is."""
+"""Arena: memory for arrays in a mapping of an unnamed file; also measures the speed of its disk."""
 
 import os
 import tempfile
@@ -24,17 +24,18 @@ Blocks: TypeAlias = list[tuple[int, int]]
 """(start, end) of each block, in bytes from the start of the arena."""
 
 PIECES = 64
-"""The number of pieces in which they are written and read, as arrays would be."""
+"""The number of pieces in which these bytes are written and read, as arrays would be."""
 
 STRIDE = 23
-"""The step from piece to piece; coprime to PIECES, so that each is visited once."""
+"""The distance between successive pieces; coprime to PIECES, so that each is visited once."""
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def check() -> None:
-    """Raises ValueError if this machine, or the folder for temporary files, cannot have an
-    arena."""
+    """Raises ValueError if this machine, or its folder for temporary files, does not allow an
+    arena.
+    """
     if native.kernel("arena") is None:
         why = native.missing() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
         raise ValueError(f"memory: activations cannot be swapped on this machine: {why}")
@@ -52,14 +53,16 @@ def check() -> None:
 
 
 def free_disk() -> int:
-    """The free bytes of the file system on which arenas are."""
+    """Returns the free bytes of the file system for temporary files, which arenas use."""
     disk = os.statvfs(tempfile.gettempdir())
     return disk.f_bavail * disk.f_frsize
 
 
 @contextmanager
 def disk_errors(nbytes: int) -> Iterator[None]:
-    """Turns an OSError about a file of `nbytes` bytes into a ValueError that says what to do."""
+    """Returns a context that turns an OSError about a file of `nbytes` bytes into a ValueError with
+    a remedy.
+    """
     try:
         yield
     except OSError as error:
@@ -70,8 +73,9 @@ def disk_errors(nbytes: int) -> Iterator[None]:
 
 
 def _kind_of_files(folder: str) -> str:
-    """The type of the file system of a folder, from /proc/self/mountinfo; empty if it is not
-    listed."""
+    """Returns the type of the file system of a folder, from /proc/self/mountinfo; "" if not
+    listed.
+    """
     device, mounts = os.stat(folder).st_dev, Path("/proc/self/mountinfo")
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mounts.read_text().splitlines() if mounts.exists() else ():
@@ -88,8 +92,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 class Arena:
-    """Memory for arrays of `nbytes` bytes in all, in a mapped file; arrays that do not fit are on
-    the heap.
+    """Memory for `nbytes` bytes of arrays in a mapped file; arrays that do not fit are on the heap.
 
     The tag of a block is the unit whose backward pass needs it first.
     """
@@ -103,11 +106,11 @@ class Arena:
 
     @contextmanager
     def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
-        """A context in which the arrays that this thread makes are in the arena, in blocks with
-        this tag.
+        """Returns a context in which arrays of this thread are allocated in the arena, with this
+        tag.
 
-        Freed memory keeps its pages for reuse, unless these and the new blocks exceed `nbytes`
-        together.
+        Freed memory keeps its pages for reuse, unless these and the new blocks together exceed
+        `nbytes`.
         """
         _function("tag")(self._handler, tag, round(nbytes))
         handler = _function("use")(self._handler)
@@ -121,7 +124,7 @@ class Arena:
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
     def blocks(self, tag: int) -> Blocks:
-        """The (start, end) of each block with this tag."""
+        """Returns the (start, end) of each block with this tag."""
         tagged: Blocks = _function("blocks")(self._handler, tag)
         return tagged
 
@@ -131,11 +134,13 @@ class Arena:
             _function("trim")(self._handler, max(round(nbytes), 0))
 
     def write_out(self, blocks: Blocks) -> None:
-        """Writes the pages that have changed, and drops all of them from memory."""
+        """Writes the changed pages of these blocks to disk, and drops all their pages from
+        memory.
+        """
         self._each(("start_write", "end_write"), blocks)
 
     def read_in(self, blocks: Blocks) -> None:
-        """Reads pages, and returns when they are in memory."""
+        """Reads the pages of these blocks, and returns when they are in memory."""
         self._each(("start_read", "end_read"), blocks)
 
     def _each(self, names: Iterable[str], blocks: Blocks) -> None:
@@ -146,8 +151,9 @@ class Arena:
 
 
 def measured_disk() -> Disk:
-    """Measures how fast the disk of arenas is and how long paging takes; the best of three
-    times."""
+    """Measures the speed of the arenas' disk and the cost of paging; returns the best of three
+    trials.
+    """
     with disk_errors(MEASURED):
         disks = [_measure(Arena(MEASURED)) for _ in range(3)]
     write, read, *_ = map(max, zip(*disks, strict=True))

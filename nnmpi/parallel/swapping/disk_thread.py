@@ -1,7 +1,7 @@
 """DiskThread: writes and reads the activations of stages in order, and counts the bytes in memory.
 
-The thread has no reference to the swapper. So when the program drops a swapper, it is collected,
-and its finalizer ends the thread.
+The thread has no reference to the swapper. So when the program drops a swapper, it is garbage
+collected, and its finalizer ends the thread.
 """
 
 import threading
@@ -13,11 +13,11 @@ from nnmpi.parallel.swapping.placement import STATE, Placements, reserved
 
 
 class DiskThread:
-    """A thread that writes and reads, and what it shares with the thread that computes.
+    """A thread that writes and reads, and the state that it shares with the thread that computes.
 
-    change   the condition to hold when reading or changing the others; notified of changes
-    jobs     what is to be done: ("write", "read" or "drop", a stage or STATE)
-    loaded   what has been read and has not been needed yet
+    change   the condition that guards the other fields; notified of changes
+    jobs     the queue of jobs: ("write", "read" or "drop", a stage or STATE)
+    loaded   stages (or STATE) that have been read and not used yet
     in_use   bytes in memory, or reserved for a job
     at       the stage whose backward pass is next
     """
@@ -45,8 +45,8 @@ class DiskThread:
     def spare(self) -> float:
         """The bytes of freed memory that may keep their pages.
 
-        The longest input is subtracted: an output that the previous unit reads too is in memory one
-        pass longer than it is counted.
+        The longest input is subtracted: an output that the previous unit reads too stays in memory
+        one pass longer than it is counted.
         """
         return max(self._plan.memory - self.in_use - self._longest, 0.0)
 
@@ -73,23 +73,25 @@ class DiskThread:
             self.add(("write", STATE))
 
     def move_to(self, stage: int) -> None:
-        """Sets the stage whose backward pass is next, up to which the thread may read ahead."""
+        """Sets the stage whose backward pass is next, which limits how far the thread reads
+        ahead.
+        """
         with self.change:
             self.at = stage
             self.change.notify_all()
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Waits until `ready()` is true; raises the exception of the thread, if it has failed."""
+        """Waits until `ready()` is True; raises the exception of the thread if it has failed."""
         with self.change:
             self.change.wait_for(lambda: ready() or self._error is not None)
             if self._error is not None:
                 raise self._error
 
     def reset(self) -> None:
-        """Forgets a step that was aborted: no activations are left, and the optimizer state is
+        """Clears the state after an aborted step: no activations remain, and optimizer state is
         written again.
 
-        Where the optimizer state is on disk between updates, nobody knows after an aborted step
+        If the optimizer state is on disk between updates, it is not known after an aborted step
         which part of it is in memory.
         """
         with self.change:
@@ -121,8 +123,9 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """Writes out pages that were read without a job, such as optimizer state that a checkpoint
-        has read."""
+        """Writes out pages that were read without a job, such as optimizer state read by a
+        checkpoint.
+        """
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:

@@ -1,11 +1,12 @@
-"""Operations that move values to disk and back in the list of a step, and their proof: values are
-read before they are needed, and no read or pass waits for room that only operations behind it make.
+"""The WRITE and READ operations in the list of a step, and a check of their order.
 
     F0.0 WRITE0.0 F1.0 READ0.0 NOTE READ B1.0 B0.0 AGREE APPLY WRITE
 
-Unit 0 of 2 and the optimizer state are on disk in between. The disk does one thing at a time, in
-the order of the list, and begins to read when there is room. So units are read in the order of
-their backward passes, after all have been written.
+Unit 0 of 2 is on disk between its passes, and the optimizer state between updates. The disk handles
+one operation at a time, in the order of the list, and begins to read when there is room. So units
+are read in the order of their backward passes, after all have been written. The check proves that
+values are read before they are needed, and that no read or pass waits for room that only later
+operations free.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -15,16 +16,18 @@ from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.step_list.step import StepList
 
 OPTIMIZER_STATE = NONE, NONE
-"""The unit and micro-batch that stand for the optimizer state."""
+"""The (unit, micro-batch) that stands for the optimizer state."""
 
 ENDS = (Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY)
 """The operations after which the sums of a step are complete."""
 
 
 def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a list in which the activations of the units `swapped`, and the optimizer state, go to
-    disk and come back: units in the order of their backward passes, the state when the last forward
-    pass is over."""
+    """Yields the operations with WRITE and READ added for the units `swapped` and the optimizer
+    state.
+
+    Units are read in the order of their backward passes, the state after the last forward pass.
+    """
     for op in ops:
         yield op
         if op.kind is Kind.F:
@@ -40,7 +43,7 @@ def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Ite
 
 
 class OnDisk:
-    """The writes and reads of a list so far, and what the rest of it needs of them.
+    """Checks the writes and reads of a list, operation by operation.
 
     swapped    the units whose activations are written
     """
@@ -55,7 +58,7 @@ class OnDisk:
         self._ended: Kind | None = None
 
     def __call__(self, op: Op) -> str:
-        """Notes the next operation of the list; returns what is wrong with it, or ""."""
+        """Checks the next operation of the list; returns the error as text, or ""."""
         wrong, key = "", (op.at, op.micro)
         if op.kind is Kind.F:
             wrong = self._forward(key)
@@ -74,8 +77,10 @@ class OnDisk:
         return wrong
 
     def _has_read(self, key: tuple[int, int]) -> bool:
-        """Returns True if a unit's activations of a micro-batch, or the optimizer state, are in
-        memory, or are being read."""
+        """Returns True if the values of `key` are in memory, or are being read.
+
+        They are a unit's activations of a micro-batch, or the optimizer state.
+        """
         is_moved = key[0] in self._swapped or key in self._moved
         return not is_moved or self._moved.get(key) is Kind.READ
 

@@ -1,19 +1,19 @@
-"""Residence: where the activations of each unit are between its forward and its backward pass.
+"""Chooses the placement of each unit's activations between its forward and its backward pass.
 
     memory 4, of units a to d each 1       F a b c d  B d c b a
       keep        in memory
-      swap        written to disk behind the forward passes, read ahead of the backward passes
-      recompute   dropped except for the input, from which the forward pass runs again
+      swap        written to disk during later forward passes, read before its backward pass
+      recompute   dropped except for the input, from which the forward pass is repeated
 
-The time of a choice comes from a simulation with two clocks, of computing and of the disk. Runs
-follow the same rules (`swapper.py`): a pass begins when there is room for its
-unit, and the disk does one thing at a time, in order, and reads as far ahead as there is room, but
-leaves enough for units that are recomputed before the unit that is read. Each swapped byte counts
-as processor time too, and each page that no pass has freed takes time to touch. With up to 5 units
-all choices are compared; with more the search changes one or two units at a time, from many starts.
-Optimizer state is on disk between updates if that is faster or nothing else fits.
+The time of a choice is simulated with two clocks, of computing and of the disk. Runs follow the
+same rules (`swapper.py`): a pass begins when there is room for its unit; the disk handles one
+operation at a time, in order, and reads as far ahead as there is room, except for the room that
+units need which are recomputed before the unit that is read. Each swapped byte also costs processor
+time, and touching a page that no pass has freed takes time. With up to 5 units all choices are
+compared; with more the search changes one or two units at a time, from many starts. Optimizer state
+is on disk between updates if that is faster or nothing else fits.
 
-All functions here are pure. KARMA (2020) has the idea, and chooses with a solver.
+All functions here are pure. The idea is from KARMA (2020), which chooses with a solver.
 """
 
 import math
@@ -35,11 +35,11 @@ class Placement(Enum):
 
 
 class UnitDemand(NamedTuple):
-    """The load of a unit in one micro-batch.
+    """The time and memory of a unit in one micro-batch.
 
     forward, backward   seconds of the passes
-    nbytes              of activations that the backward pass needs
-    input_bytes         of its input, from which it could be recomputed
+    nbytes              bytes of the activations that the backward pass needs
+    input_bytes         bytes of its input, from which it can be recomputed
     """
 
     forward: float
@@ -51,9 +51,9 @@ class UnitDemand(NamedTuple):
 class Disk(NamedTuple):
     """The speed of a disk and its cost for computing.
 
-    write, read   bytes a second
-    paging        seconds that computing loses for each byte that is written or read, as if the
-                  thread that does it took all of its time from computing
+    write, read   bytes per second
+    paging        seconds of computing lost for each byte written or read, if the disk thread takes
+                  all of its time from computing
     touch         seconds lost for each byte of a new page, and of a dropped one
     """
 
@@ -64,20 +64,20 @@ class Disk(NamedTuple):
 
 
 Choice: TypeAlias = tuple[Placement, ...]
-"""The residence of each unit."""
+"""The placement of each unit."""
 
 KEEP, SWAP, RECOMPUTE = Placement
 
 STATE = -1
-"""Stands for the optimizer state where the number of a unit is expected."""
+"""The number that stands for the optimizer state among numbers of units."""
 
 STARTS = 200
-"""The number of choices from which a search starts, times the number of units: each costs more with
-more units."""
+"""The number of starting points of a search times the number of units: with more units each takes
+longer."""
 
 
 class Placements(NamedTuple):
-    """The chosen residences of a run whose activations exceed its memory.
+    """The chosen placements of a run whose activations exceed its memory.
 
     names    the path of the first layer of each unit
     memory   bytes for activations, without the samples themselves
@@ -108,22 +108,22 @@ class Placements(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of a micro-batch, forward and backward."""
+        """The predicted seconds of a micro-batch, forward and backward."""
         return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
 
     @property
     def seconds_kept(self) -> float:
-        """The seconds that a micro-batch would take with memory for all activations."""
+        """The predicted seconds of a micro-batch with memory for all activations."""
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
 def placements_of(a: Arrangement) -> Placements | None:
-    """Returns the residences of an arrangement; None if a step fits into memory."""
+    """Returns the placements of an arrangement; None if a step fits into memory."""
     return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
-    """The field of the start event about residences: none if a step fits into memory."""
+    """Returns the field of the start event on placements; none if a step fits into memory."""
     if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
@@ -160,22 +160,25 @@ def extra_bytes(unit: UnitDemand, how: Placement) -> float:
 
 
 def least_memory(units: Sequence[UnitDemand]) -> float:
-    """Returns the least bytes that some choice can work with: one unit at a time is in memory."""
+    """Returns the least memory with which some choice works: that of the largest unit."""
     return max(unit.nbytes for unit in units)
 
 
 def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
-    """Returns the bytes that must stay free when activations of `unit` are read ahead during the
-    backward pass of unit `at`: enough to recompute any unit between them."""
+    """Returns the bytes that must stay free when `unit` is read during the backward pass of unit
+    `at`.
+
+    They suffice to recompute any unit between the two.
+    """
     between = range(unit + 1, at + 1)
     return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
 
 class PassClocks:
-    """A simulation of one micro-batch: two clocks, of computing and of the disk, and the bytes in
+    """A simulation of one micro-batch: clocks of computing and of the disk, and the bytes in
     memory.
 
-    Logs of steps on paper have no such times: passes wait for room, and room waits for the disk.
+    The log of a simulated step lacks these times, as passes wait for room, and room for the disk.
     Optimizer state of `state` bytes is written at the beginning, and read at the end.
     """
 
@@ -196,7 +199,9 @@ class PassClocks:
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
 
     def seconds(self) -> float:
-        """Returns the time when both clocks have finished; infinity if a pass finds no room."""
+        """Runs the simulation; returns the time when both clocks have ended, infinity if a pass has
+        no room.
+        """
         for s in range(len(self.units)):
             self._forward(s)
         for s in reversed(range(len(self.units))):
@@ -227,8 +232,9 @@ class PassClocks:
             self.writes.append((self.disk_free, unit.nbytes))
 
     def _read(self, at: int) -> None:
-        """Starts to read all activations that there is room for, after the writes that make the
-        room."""
+        """Starts to read all activations for which there is room, also after writes that free
+        it.
+        """
         start = self.now
         while self.reads:
             s = self.reads[0]
@@ -265,10 +271,10 @@ def seconds(
 
 
 def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
-    """Returns the fastest choice that a local search over changes of one or two units finds; raises
-    ValueError if nothing fits.
+    """Returns the fastest choice that a local search over changes of one or two units finds.
 
-    The search starts with the last units kept, and those before them swapped or recomputed.
+    Raises ValueError if nothing fits. The search starts from choices in which the last units are
+    kept, and those before them swapped or recomputed.
     """
     if least_memory(units) > memory * (1 + 1e-9):
         needed, free = math.ceil(least_memory(units)), math.floor(memory)
@@ -284,8 +290,9 @@ def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float 
 
 
 def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
-    """Returns the choice after a descent: the best change of one or two units is made while it
-    helps."""
+    """Returns the local minimum from a choice: the best change of one or two units, while it
+    helps.
+    """
     least = cost(choice)
     while True:
         following = min(_neighbours(choice), key=cost, default=choice)
@@ -295,8 +302,9 @@ def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Ch
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
-    """Yields choices that differ in one unit, in two neighbouring units, or by an exchange of two
-    units."""
+    """Yields choices that differ in one unit, in two adjacent units, or by an exchange of two
+    units.
+    """
     for i, residence in enumerate(choice):
         for how in Placement:
             if how is not residence:

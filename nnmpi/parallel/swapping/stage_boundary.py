@@ -1,11 +1,10 @@
-"""StageBoundary: the boundary between two stages of one rank, as the sink of one and source of the
-other.
+"""StageBoundary: connects two stages of one rank, as the sink of one and the source of the other.
 
     stage s     StageBoundary.put ── activation ──► StageBoundary.take     stage s + 1
                 StageBoundary.seed ◄── gradient ─── StageBoundary.give_back
 
-Nothing is copied. An activation is released as soon as the pass behind it is over, unless vjps keep
-it or the stage will be recomputed: an array of the same shape with one element takes its place.
+Nothing is copied. An activation is released as soon as the next stage's pass is over, unless vjps
+keep it or the stage will be recomputed: an array of the same shape with one element replaces it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +25,12 @@ from nnmpi.parallel.swapping.placement import Placement, Placements
 
 
 def placeholder(array: Array) -> Array:
-    """An array of this shape and dtype that takes the memory of one element."""
+    """Returns an array of this shape and dtype that takes the memory of one element."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 class StageInput(Tensor):
-    """An activation of the previous stage; contributions to its gradient add up as on the tape."""
+    """An activation of the previous stage as a leaf tensor, in which gradients accumulate."""
 
     __slots__ = ()
 
@@ -43,8 +42,8 @@ class StageInput(Tensor):
 class StageBoundary(Source, Sink):
     """The sink of one stage and the source of the next, for one micro-batch at a time.
 
-    recomputed   True if the stage behind it is recomputed, and so needs its input again
-    on_put       called with each activation before it is taken
+    recomputed   True if the next stage is recomputed, and so needs its input again
+    on_put       called with each activation before the next stage takes it
     """
 
     has_memory = True
@@ -61,7 +60,7 @@ class StageBoundary(Source, Sink):
         self._gradient: Array | None = None
 
     def begin(self, load: StepBatch) -> None:
-        """Starts a step, and forgets a step that was aborted."""
+        """Starts a step; drops arrays of a step that was aborted."""
         self._empty()
 
     # ---- for the previous stage
@@ -92,8 +91,9 @@ class StageBoundary(Source, Sink):
         return self._leaf
 
     def forward_done(self) -> None:
-        """Releases the activation, unless it is needed again, as the forward pass of the next stage
-        is over."""
+        """Releases the activation after the next stage's forward pass, unless that is
+        recomputed.
+        """
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._recomputed:
             leaf.array = placeholder(leaf.array)
@@ -107,15 +107,17 @@ class StageBoundary(Source, Sink):
 
 
 def _nothing(op: Op) -> None:
-    """Carries out an operation on disk where there is none: on arrays without data."""
+    """Does nothing, in place of an operation on disk, in a simulated step."""
 
 
 NO_DISK: Mapping[Kind, Do] = {Kind.WRITE: _nothing, Kind.READ: _nothing}
 
 
 class LocalChannels(Channels):
-    """The boundaries of a rank that has all stages: nothing is sent, and what its list has on disk
-    is carried out by `ops`."""
+    """The boundaries of a rank that has all stages: no messages are sent.
+
+    `ops` has the functions for the operations on disk.
+    """
 
     def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do] = NO_DISK) -> None:
         self.sends, self.ops = Sends(), ops
@@ -138,9 +140,9 @@ def stage_boundaries(
     takes: Sequence[bool],
     on_put: Callable[[int, np.ndarray], None] = lambda s, array: None,
 ) -> list[StageBoundary]:
-    """The boundaries between stages; gradients come back across those for which `takes` is True.
+    """Returns the boundaries between stages; gradients cross those for which `takes` is True.
 
-    on_put   called with a stage and each activation that it takes, before it does
+    on_put   called with a stage and each of its inputs, before the stage takes it
     """
     return [
         StageBoundary(requires_grad, plan.choice[s] is Placement.RECOMPUTE, partial(on_put, s))

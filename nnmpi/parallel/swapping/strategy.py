@@ -1,5 +1,7 @@
-"""The strategy of ranks that do not have enough memory for a step: each has all units as stages of
-its own, and carries them out one by one."""
+"""The strategy of ranks without enough memory for a step.
+
+Each rank has all units of the model as stages, and runs their passes one by one.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +28,7 @@ from nnmpi.schedules import op as schedules
 
 
 def kind(plan: Placements) -> StrategyKind:
-    """The kind of a strategy that keeps activations where a plan says."""
+    """Returns the kind of a strategy with these placements of activations."""
     return StrategyKind(
         "replicas",
         make="nnmpi.parallel.swapping.strategy:make",
@@ -46,8 +48,10 @@ def _program(plan: Placements, a: Arrangement, rank: int, micro: int) -> list[sc
 
 
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]:
-    """A program of one rank that holds all stages; `recomputed` marks stages that run forward
-    twice. For 2 stages: F0 F0 NOTE B0 B0 APPLY."""
+    """Returns a program of one rank that has all stages.
+
+    `recomputed` marks stages whose forward pass is repeated. For 2 stages: F0 F0 NOTE B0 B0 APPLY.
+    """
     ops, n = list[schedules.Op](), len(recomputed)
     for m in range(micro):
         ops += [schedules.Op(Kind.F, m, s) for s in range(n)]
@@ -68,7 +72,7 @@ class SwappingStrategy(ExecutorStrategy):
 
 
 def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
-    """The strategy of a rank; every rank calls it."""
+    """Returns the strategy of a rank; collective."""
     plan, dp = _plan(spec), layout.axis["dp"]
     swapper = all_or_none(layout.all, lambda: Swapper(plan, _takes(spec)))
     parts = replicas(layout, spec)
@@ -89,7 +93,7 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """The step of a rank on paper, without a disk."""
+    """Returns a simulated step of a rank, without a disk."""
     parts = replicas(layout, spec)
     store, optimizer = parts.store, spec.optimizer(parts.store.parameters)
     store.keep_state(optimizer)
@@ -107,6 +111,5 @@ def _plan(spec: TrainSpec) -> Placements:
 
 
 def _takes(spec: TrainSpec) -> list[bool]:
-    """Returns, for each border between stages, whether the tensor that crosses it requires a
-    gradient."""
+    """Returns, for each boundary between stages, whether its tensor requires a gradient."""
     return [edge.requires_grad for (edge,) in spec.part.boundaries]

@@ -1,10 +1,10 @@
-"""Swapper: moves the activations of each stage to disk and back, where the list of a step says so,
-and has passes make their arrays where they can be moved.
+"""Swapper: moves the activations of each stage to disk and back, at the WRITE and READ of a step.
 
     computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
     thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
 
-It waits for memory and for the disk by the same rules as the clocks in `residence.py`.
+Passes allocate their arrays in the arena, from which they can be moved. A pass waits for memory and
+for the disk by the same rules as the simulation in `placement.py`.
 """
 
 import weakref
@@ -31,8 +31,7 @@ Do = Callable[[Op], None]
 
 
 def file_bytes(activations: float, more: float) -> int:
-    """The length of the file of an arena, for `activations` and `more` bytes that stay where they
-    are.
+    """Returns the length of an arena's file, for `activations` and `more` bytes that are not moved.
 
     Activations that are kept in memory are in the arena too, as the heap would not return their
     pages.
@@ -70,8 +69,7 @@ class Swapper:
 
     @contextmanager
     def allocating_state(self) -> Iterator[None]:
-        """A context in which the optimizer state is allocated, in the arena if it is to be on
-        disk."""
+        """Returns a context to allocate optimizer state, in the arena if it is to be on disk."""
         with self._arena.allocating(STATE) if self._plan.state else nullcontext():
             yield
         self._disk.write_state()
@@ -79,7 +77,7 @@ class Swapper:
     # ---- operations of lists
 
     def _write(self, op: Op) -> None:
-        """Starts to write the activations of a stage, or the optimizer state."""
+        """Queues the write of a stage's activations, or of the optimizer state."""
         if op.at == NONE:
             with self._disk.change:
                 self._disk.loaded.discard(STATE)
@@ -89,10 +87,12 @@ class Swapper:
             self._disk.add(("write", op.at))
 
     def _read(self, op: Op) -> None:
-        """Starts to read them, when there is room."""
+        """Queues the read of a stage's activations, or of the optimizer state; it starts when there
+        is room.
+        """
         self._disk.add(("read", STATE if op.at == NONE else op.at))
 
-    # ---- what is done around others: arrays of passes are made in the arena, and bytes are counted
+    # ---- wrappers of other operations: they allocate in the arena, and count bytes in memory
 
     def _agree(self, do: Do, op: Op) -> None:
         disk = self._disk
