@@ -3,15 +3,14 @@
     stage 0 of 3   F0 F1 F2 B0 APPLY0 F3 B1 APPLY1 F4 ...
     stage 2 of 3   F0 B0 APPLY0 F1 B1 APPLY1 F2 ...
 
-A batch is one micro-batch and one step: it has its own learning rate, number and APPLY, and
-several batches are in flight. The pipeline runs empty at the end of an epoch, or once all stages
-know that one of them wants to stop: batches that the first stage has started by then are completed.
+A batch is one micro-batch and one step: it has its own learning rate, number and APPLY, and several
+batches are in flight. The pipeline drains at the end of an epoch, or once all stages know that one
+of them wants to stop; batches that the first stage has already started are completed.
 
-The forward and the backward pass of a batch use one version of the weights of a stage (weight
-stashing), while other batches may have moved on (`VersionStore`): p-1-s updates on stage s of p.
-With vertical sync all stages use the version that the first one used, p-1 updates behind.
-
-Harlap et al. 2018, Narayanan et al. 2019. The order of ops is that of `stream` in
+The forward and the backward pass of a batch use the same version of a stage's weights (weight
+stashing), although other batches may have updated the stage meanwhile (`VersionStore`): p-1-s times
+on stage s of p. With vertical sync all stages use the version that the first one used, p-1 updates
+behind. Harlap et al. 2018, Narayanan et al. 2019. The order of operations is that of `stream` in
 `schedules/lowering.py`.
 """
 
@@ -66,7 +65,7 @@ KIND = StrategyKind(
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError where several ranks would have copies of a stage of PipeDream."""
+    """Raises ValueError if several ranks would have copies of a stage of PipeDream."""
     copies = mesh_of(config, ranks).axes["dp"]
     if copies > 1:
         raise ValueError(
@@ -77,7 +76,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy of PipeDream, in which each rank is one stage; every rank calls it."""
+    """Returns the strategy of PipeDream, in which each rank is one stage; collective."""
     for p, ranks in spec.part.tied:  # known on all ranks, so all raise
         raise ValueError(
             f"schedule pipedream updates each stage by itself, but {p.place.path} is in stages on "
@@ -98,7 +97,9 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the steps of one stage over equal batches; the first call fills the pipeline."""
+    """Returns a function that runs one step of a stage, on equal batches; the first call fills the
+    pipeline.
+    """
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
 
@@ -119,8 +120,7 @@ def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "O
 
 
 class BatchesInFlight(Sequence[Batch]):
-    """The batches of an epoch as a sequence; only those that a stage has begun and not finished are
-    in memory."""
+    """The batches of an epoch as a sequence; only those in progress on this stage are in memory."""
 
     def __init__(self, loads: Iterable[StepBatch], count: int) -> None:
         self._loads, self._count = iter(loads), count
@@ -138,8 +138,11 @@ class BatchesInFlight(Sequence[Batch]):
         del self._in_memory[i]
 
     def load(self, i: int) -> StepBatch:
-        """Returns batch i as the load of a step; its ports can reach other batches too, which may
-        have messages on their way."""
+        """Returns batch i as the load of a step.
+
+        Its micro-batches are all batches of the epoch, as messages of several batches may be in
+        flight.
+        """
         return self._at(i)._replace(micro=self)
 
     def _at(self, i: int) -> StepBatch:
@@ -151,26 +154,27 @@ class BatchesInFlight(Sequence[Batch]):
 
 class StageReport(NamedTuple):
     """The report of the last stage on a micro-batch: its loss, and whether some stage wants to
-    stop."""
+    stop.
+    """
 
     loss: float
     stop: bool  # whether some stage wants to end the run
 
 
 WISH, REPORT = 1, 2
-"""The signals beside the arrays of a micro-batch; each constant is both the tag and the number of
-values."""
+"""The signals that accompany the arrays of a micro-batch. Each constant is the signal's tag, and
+also the number of its values."""
 
 
 class SignalChannels(Channels):
-    """Channels that carry signals too; each rank of `comm` is a stage.
+    """Channels that also carry signals between stages; each rank of `comm` is a stage.
 
         stage s     wish     F ──────────────────► F     stage s + 1
                     report   B ◄────────────────── B
 
-    A wish to stop travels forward, so the last stage knows of it when it computes the loss. Loss
-    and wish come back in the report, before the gradient, so all stages learn the same at the same
-    micro-batch.
+    A wish to stop travels forward with the activations, so the last stage knows it when it computes
+    the loss. Loss and wish come back in the report, before the gradient, so all stages learn of the
+    wish at the same micro-batch.
     """
 
     def __init__(self, boundaries: Sequence[Boundary], comm: Comm, on: Backend) -> None:
@@ -188,8 +192,10 @@ class SignalChannels(Channels):
         super().start(op)
 
     def wish(self, wishes: bool, micro: int) -> bool:
-        """Returns True if this stage or one before it wants to stop, and passes that on; called in
-        the forward pass."""
+        """Sends the next stage whether this stage or an earlier one wants to stop, and returns it.
+
+        Called in the forward pass.
+        """
         rank = self._comm.rank
         earlier = rank > 0 and self._next(WISH, micro)[0] > 0
         wish = wishes or earlier
@@ -198,8 +204,10 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, report: StageReport | None, micro: int) -> StageReport:
-        """Returns the report of the last stage, and passes it on; called in the backward pass. The
-        last stage gives its own."""
+        """Returns the report of the last stage, and sends it to the previous stage.
+
+        Called in the backward pass; the last stage passes its own report.
+        """
         agreed = report
         if agreed is None:
             loss, stop = self._next(REPORT, micro)
@@ -225,8 +233,10 @@ class SignalChannels(Channels):
 
 
 class OverlappingSteps:
-    """The steps of one stage of PipeDream, whose parameters are in a VersionStore; with
-    --vertical-sync all stages compute a batch with the version that the first stage used."""
+    """The steps of one stage of PipeDream, whose parameters are in a VersionStore.
+
+    With --vertical-sync all stages compute a batch with the version that the first stage used.
+    """
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
@@ -246,8 +256,10 @@ class OverlappingSteps:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields the results of the steps from `start` to the end of an epoch of `batches` batches,
-        or of the run."""
+        """Yields the results of the steps from `start` to the end of the epoch or of the run.
+
+        `batches` is the number of batches in an epoch.
+        """
         self._check_empty()
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
@@ -270,13 +282,12 @@ class OverlappingSteps:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Makes forward passes over batches, between two epochs."""
+        """Runs forward passes over batches, between two epochs."""
         self._check_empty()
         self._executor.evaluate(loads, step, outputs)
 
     def _check_empty(self) -> None:
-        """Raises ValueError if an epoch was left early, while batches were in flight between
-        stages."""
+        """Raises ValueError if an epoch was left early, with batches in flight between stages."""
         if not self._is_empty:
             raise ValueError(
                 "the steps of an epoch were left early, with batches in flight between stages: "
@@ -308,7 +319,7 @@ class OverlappingSteps:
         self._store.release(micro)
 
     def _next_version(self, step: int) -> Outcome:
-        """Makes the next version of the weights, from the gradient of one micro-batch."""
+        """Updates the weights to the next version, by the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
         squares = to_float(store.squares(store.shards, [(0, len(store.flat_grad))]))
@@ -321,8 +332,10 @@ class OverlappingSteps:
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
     def _check_finite(self, quantity: str, value: float, step: int) -> None:
-        """Raises NotFiniteError if a value is not finite: other stages go on, so they could not
-        skip this step too."""
+        """Raises NotFiniteError if a value is not finite.
+
+        The step cannot be skipped, since other stages continue and would not skip it.
+        """
         if not math.isfinite(value):
             rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(step)
             raise NotFiniteError(

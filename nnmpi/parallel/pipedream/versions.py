@@ -2,13 +2,13 @@
 
     version     5             6             7 (newest)      free
     buffer      [ weights ]   [ weights ]   [ weights ]     [ ......... ]
-    used by     micro-batch 7 micro-batch 8 nobody yet
+    used by     micro-batch 7 micro-batch 8 none yet
 
 The backward pass of a micro-batch reads the arrays that its forward pass has read, since vjps close
 over them. So an update does not touch a version that a micro-batch uses: it writes the next version
-to another buffer, which is free again when no micro-batch needs it. A version that nobody uses is
-updated in place. There is one buffer of gradients, because each backward pass is followed by its
-update.
+to another buffer, which is free again when no micro-batch needs it. A version that no micro-batch
+uses is updated in place. There is one buffer of gradients, because each backward pass is followed
+by its update.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,9 @@ class Weights(NamedTuple):
 
 
 class VersionStore(LocalStore):
-    """A store in which `flat` is the newest version, and `newest` counts the updates so far."""
+    """A store in which `flat` is the newest version of the weights; `newest` counts the updates so
+    far.
+    """
 
     def __init__(self, spec: StoreSpec) -> None:
         super().__init__(spec)
@@ -38,20 +40,22 @@ class VersionStore(LocalStore):
 
     @property
     def buffers(self) -> int:
-        """The number of weight buffers made so far."""
+        """The number of weight buffers allocated so far."""
         return len(self._weights) + len(self._free)
 
     def slot_bytes(self) -> int:
-        """The memory of all versions made so far, except for the newest one."""
+        """Returns the bytes of all versions except the newest, with those of the base class."""
         return super().slot_bytes() + (self.buffers - 1) * int(self.flat.nbytes)
 
     def retain(self, micro: int, version: int) -> None:
-        """Keeps a version until `release(micro)`, for a micro-batch that uses it."""
+        """Keeps a version, which a micro-batch uses, until `release(micro)`."""
         self._used[micro] = version
 
     @contextmanager
     def version_of(self, micro: int) -> Iterator[None]:
-        """A context in which parameters have the values of the version that a micro-batch uses."""
+        """Returns a context in which the parameters are those of the version that a micro-batch
+        uses.
+        """
         self.values = self._weights[self._used[micro]].values
         try:
             yield
@@ -59,19 +63,19 @@ class VersionStore(LocalStore):
             self.values = self._weights[self.newest].values
 
     def release(self, micro: int) -> None:
-        """Ends the use of a version by a micro-batch; its buffer is free if no other one uses
-        it."""
+        """Ends a micro-batch's use of its version; the version's buffer is freed after the last
+        use.
+        """
         version = self._used.pop(micro)
         if version != self.newest and version not in self._used.values():
             self._free.append(self._weights.pop(version))
 
     @contextmanager
     def next_version(self) -> Iterator[None]:
-        """A context in which an optimizer turns the newest version of the weights into the next
-        one.
+        """Returns a context in which an optimizer updates the newest version to the next one.
 
-        The tape does not see the write, as it never changes memory that a backward pass still
-        needs.
+        The write is hidden from autograd's version counters, as it never changes memory that a
+        backward pass still needs.
         """
         written = [p.storage.written for p in self.parameters]
         current = self._weights[self.newest]
