@@ -1,9 +1,9 @@
 """Automatic differentiation: tensors, the tape and differentiable ops.
 
-Here: `Tensor` and its methods, functions of tensors under PyTorch's names (`functions` has those of
-an add-on), the tape that `backward` follows, and in `ops` the value and the vjps of each function
-of arrays.
-Not here: loops over arrays (`arrays.kernels`), parameters and layers (`nn`).
+This package has `Tensor` with its methods; functions of tensors under PyTorch's names, the less
+frequent ones in `functions`; the tape, which `backward` follows; and in `ops` the value and the
+vjps (vector-Jacobian products) of each function of arrays.
+Loops over arrays are in `arrays.kernels`, parameters and layers in `nn`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -50,14 +50,14 @@ def axis_of(axis: Any, dim: Any, default: int | None = None) -> Any:
 
 
 def reduced_axes(axis: Any, dim: Any) -> Any:
-    """The axis or axes of a reduction; None stands for all. No axes are none of them as NumPy's
-    axis=(), and all of them as PyTorch's dim=()."""
+    """The axis or axes of a reduction; None stands for all axes. As in NumPy, axis=() reduces no
+    axis; as in PyTorch, dim=() reduces all."""
     return axis_of(axis, None if isinstance(dim, tuple | list) and not dim else dim)
 
 
 def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:
-    """True if a reduction keeps the reduced axes with length 1, asked for as `keepdims` or
-    `keepdim`."""
+    """True if a reduction is to keep the reduced axes with length 1; the argument is NumPy's
+    `keepdims` or PyTorch's `keepdim`."""
     return bool(one_of("keepdims", keepdims, "keepdim", keepdim))
 
 

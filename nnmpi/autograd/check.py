@@ -10,10 +10,11 @@ from nnmpi.autograd.tensor import Tensor
 def directional_error(
     f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
 ) -> float:
-    """The relative difference between the derivative of f along a random direction, by finite
-    differences, and gradient . direction; `arrays` are float64.
+    """Returns the relative difference between two derivatives of f along a random direction: one by
+    finite differences, one from the gradients of `backward`. The `arrays`, the arguments of f, are
+    float64.
 
-    The value of f is weighted by a fixed random array, so that every element counts.
+    The value of f is weighted by a fixed random array, so every element of the value is tested.
     """
     rng = np.random.default_rng(seed)
     directions = [rng.standard_normal(a.shape) for a in arrays]

@@ -93,8 +93,8 @@ full_like = like(full)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """The tensor itself, or a tensor that shares the memory of an array, where type and device
-    allow it; else a copy, as by `tensor`."""
+    """`data` as a tensor: itself if it is one, a tensor that shares the memory of an array, or a
+    copy, as by `tensor`, of numbers and lists. Another dtype or device always means a copy."""
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if backend.is_array(data):

@@ -1,4 +1,4 @@
-"""The names of methods of tensors that the add-on `tensor-functions` has, for type checkers.
+"""Declares for type checkers the tensor methods of the add-on `tensor-functions`.
 
 Tensors find these methods in the table `tensor_methods` of `addons.py`.
 """

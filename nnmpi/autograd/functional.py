@@ -109,8 +109,9 @@ def where(condition: Any) -> tuple[Tensor, ...]: ...
 @overload
 def where(condition: Any, a: Any, b: Any) -> Tensor: ...
 def where(condition: Any, a: Any = None, b: Any = None) -> Any:
-    """The elements of a where the condition is true, and those of b elsewhere; of two numbers they
-    are float32 or int64. Without a and b, the places where it is true, as by `nonzero`."""
+    """The elements of a where the condition is true, and those of b elsewhere. If a and b are both
+    Python numbers, the result is float32 or int64. Without a and b: the indices where the condition
+    is true, as by `nonzero`."""
     if a is None and b is None:
         return needed("tensor_methods", "nonzero")(condition, as_tuple=True)
     if isinstance(a, int | float) and isinstance(b, int | float):

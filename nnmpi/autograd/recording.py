@@ -1,5 +1,5 @@
-"""The state of recording, and what is recorded: nodes, which stand for results, and storages, which
-stand for memory.
+"""What is recorded for the backward pass, and whether: tape nodes, which stand for results, and
+storages, which stand for memory.
 
 a ──► node ──► node ──► root        parents of a node: nodes, leaves (a), storages of constants
 """
@@ -26,7 +26,8 @@ class OpRecorder(Protocol):
         """Receives notice that a no_grad block begins, in which ops are not reported."""
 
     def note_older(self, t: Any) -> None:
-        """Receives notice that a tensor is used that shares memory with one written in place."""
+        """Receives notice that a tensor is used whose memory another tensor has written to in
+        place."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Runs a function that is to run again in the backward pass."""
@@ -86,14 +87,14 @@ HAS_MOVED = -2
 
 
 class Sharing:
-    """Who else may have the memory of a tensor, and what was written there.
+    """Which tensors share the memory of a tensor, and what was last written to it.
 
-    bases    references to tensors in whose memory others lie: first the one that was viewed
-    block    the memory of the write at the time `time`, if that was the last one
-    home     where the values are that were in this memory (`nn.joined_memory.follow`)
+    bases    weak references to the tensors whose memory this is; first the one that was viewed
+    block    the memory written at the time `time`, if that was the last write
+    home     where the values are now, if they have left the memory (`nn.joined_memory.follow`)
     is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
     renewed  the time of the last write that is part of a graph: older nodes of tensors in this
-             memory are replaced when these are used (`shared_writes.renew`)
+             memory are replaced when the tensors are used (`shared_writes.renew`)
     """
 
     __slots__ = ("bases", "block", "home", "is_copy", "renewed", "time")
@@ -110,8 +111,8 @@ class Storage:
 
     A node has a Storage as its parent in place of a tensor that gets no gradient.
 
-    sharing: None if only one tensor has the memory; else a view of it was made, or a function or an
-        array outside holds it
+    sharing: None while only one tensor has the memory; set once a view was made, or a function or
+        an array of the program holds the memory
     """
 
     __slots__ = ("sharing", "written")
@@ -123,22 +124,24 @@ class Storage:
 
     @property
     def is_copy(self) -> bool:
-        """True if a write would not reach the tensor that it would in PyTorch."""
+        """True if this is the memory of a copy where PyTorch has a view: a write does not reach the
+        original."""
         return self.sharing is not None and self.sharing.is_copy
 
     def lend(self) -> Sharing:
-        """Notes that others than one tensor have the memory."""
+        """Records that more than one tensor has the memory from now on, and returns the record."""
         if self.sharing is None:
             self.sharing = Sharing()
         return self.sharing
 
     def mark_written(self) -> None:
-        """Notes an in-place write: a backward pass through ops that used the old values raises."""
+        """Records an in-place write, so that a backward pass through ops that used the old values
+        raises."""
         self.written = tick()
 
     @property
     def root(self) -> "Storage":
-        """The storage that all who share the memory have."""
+        """The storage of the whole memory, which all tensors that share it have."""
         return self
 
     @property
@@ -153,7 +156,7 @@ class TapeNode:
     parents  for each argument: the node of a result, a leaf, the Storage of a tensor without a
              gradient, or None for an argument that is no tensor
     needs    for each argument: True if it gets a gradient
-    vjps     for each argument: its vjp; the whole is None once a backward pass has used the node
+    vjps     for each argument: its vjp; None in place of all once a backward pass has used the node
     storage, dtype and shape are copied from the tensor
     """
 

@@ -76,16 +76,16 @@ def no_name(package: str, name: str, *kinds: str) -> str:
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy function with the values of all arguments of type `tensor`, also those in lists
-    and tuples; raises TypeError if a gradient would be lost."""
+    """Calls a NumPy function with the arrays of all arguments of type `tensor`, also of those in
+    lists and tuples; raises TypeError if a gradient would be lost."""
     name = f"{function.__module__}.{function.__name__}"
     args, options = values_of((args, options), function.__name__, name, tensor)
     return function(*args, **options)
 
 
 def values_of(value: Any, function: str, name: str, tensor: Any) -> Any:
-    """Arguments with the values of the tensors in them, for a NumPy function; raises TypeError if
-    its gradient would be lost."""
+    """The arguments with each tensor in them replaced by its array, for a NumPy function; raises
+    TypeError if a gradient would be lost."""
     if isinstance(value, list | tuple):
         parts = [values_of(v, function, name, tensor) for v in value]
         return parts if isinstance(value, list) else tuple(parts)
@@ -121,8 +121,9 @@ REFLECTED = {
 
 
 def evaluate_ufunc(ufunc: Any, method: str, inputs: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy ufunc with the values of tensors; an operator with an array on its left, such
-    as array + t or array += t, is the tensor's where it needs a gradient or returns a new array."""
+    """Calls a NumPy ufunc with the values of tensors. An operator with an array on its left, such
+    as array + t or array += t, becomes the tensor's own op if it returns a new array or needs a
+    gradient."""
     left, right = inputs[0], inputs[-1]
     if method == "__call__" and ufunc.__name__ in REFLECTED and not isinstance(left, tensor):
         needs = right.requires_grad and recording.get()

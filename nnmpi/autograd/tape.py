@@ -11,18 +11,18 @@ has contributed.
 
 Rules:
 
-- A node holds no tensors except leaves. So the tape keeps only the arrays that vjps close over; a
-  vjp that needs only the shape of an array closes over the shape.
+- A node holds no tensors except leaves. So the tape keeps only the arrays that vjps close over. A
+  vjp that needs only the shape of an array must close over the shape.
 - The order of visits is the order of additions, and therefore decides the bits: on one rank and on
-  many, in one pass and in two halves. It depends on `made` alone, which is unique.
-- Vjps of later arguments run first. Ops therefore take weights after inputs: a recorded pass can
-  stop for the sum of a weight gradient before the gradient of the input is computed.
+  many, in one pass and in two halves. It depends only on the `tick` of each node, which is unique.
+- Vjps of later arguments run first. Ops therefore take weights after inputs: the all-reduce of a
+  weight gradient can start before the gradient of the input is computed.
 - `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
   whose memory a store fills again (ZeRO 3), without a copy.
 - A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
   closure of a node keeps activations alive.
-- Instead of a visit to a RepeatedNode, its function runs again, and the nodes that this makes are
-  visited. They are numbered as if they had been kept, so gradients are added in the same order.
+- A RepeatedNode is not visited: its function runs again, and the nodes that this makes are visited.
+  They are numbered as if they had been kept, so gradients are added in the same order.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from nnmpi.arrays.kernels import precision, progress_hook
 from nnmpi.autograd.recording import AnyTensor, Storage, TapeNode
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
-"""(-made, node, mask of the parents to go to); a heap of visits yields the latest node first."""
+"""(-tick, node, mask of the parents that get a gradient); a heap yields the latest node first."""
 
 OnLeaf: TypeAlias = Callable[[Any], None]
 """Called with each leaf whose gradient is final."""
@@ -80,8 +80,8 @@ def backward(
     the way, unless `retain_graph`.
 
     With `until`, a tensor under root, only its gradient is computed; `finish` of the returned
-    object computes all others. `until` may be several tensors, none below another: each gets its
-    gradient, if one reaches it.
+    object computes all others. `until` may be several tensors, none of which depends on another;
+    tensors that no gradient reaches are left out.
     """
     if until is not None:
         several = until if isinstance(until, Sequence) else (until,)
@@ -103,7 +103,8 @@ def _first_half(
     until: Sequence[AnyTensor],
     is_reached: bool,
 ) -> "UnfinishedBackward":
-    """Computes the gradients of `until` alone; if `is_reached`, the root must depend on it."""
+    """Computes the gradients of `until` alone; if `is_reached`, raises ValueError unless the root
+    depends on it."""
     node = root.node
     ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
     path = _path(node or root, ends)
@@ -126,8 +127,8 @@ def _first_half(
 
 
 def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "UnfinishedBackward":
-    """A backward pass from a result, of which nothing has been computed yet; of a leaf, nothing is
-    left to compute."""
+    """Returns a backward pass from `root` that has not visited a node yet. If `root` is a leaf, its
+    gradient is added at once, and nothing is left to compute."""
     node = root.node
     if node is None:
         root.receive(_same, seed)
@@ -139,11 +140,11 @@ def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "Unfinish
 
 @dataclass(slots=True, eq=False)
 class UnfinishedBackward:
-    """A backward pass that has just begun, or the second half of one that ran only as far as
-    `until`: `finish` computes all other gradients.
+    """A backward pass that has just begun, or the second half of one that computed the gradients of
+    `until` only: `finish` computes all other gradients.
 
-    It holds the nodes that are to be visited next, and the gradients of their results: of a second
-    half, the nodes on the path to `until` that have other parents.
+    It holds the nodes to visit next, and the gradients of their results. In a second half, these
+    are the nodes on the path to `until` that also have parents off the path.
     """
 
     _visits: list[Visit] | None
@@ -152,7 +153,8 @@ class UnfinishedBackward:
     _leaf_uses: dict[AnyTensor, int] | None = None
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
-        """Adds their gradients to all leaves except `until`, with the bits of an undivided pass.
+        """Adds the gradients of all leaves except `until`; their bits are those of an undivided
+        pass.
 
         `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final.
         """
@@ -164,7 +166,7 @@ class UnfinishedBackward:
             progress()
 
     def leaves(self) -> Iterable[AnyTensor]:
-        """The leaves that `finish` will give gradients."""
+        """The leaves to which `finish` will add gradients."""
         self._leaf_uses = _uses(self._visits or [])
         return [*self._leaf_uses]
 
@@ -174,12 +176,12 @@ class UnfinishedBackward:
         absent: Sequence[Collection[AnyTensor]] = (),
         unrepeated: Sequence[Collection[AnyTensor]] = (),
     ) -> Generator[None, None, None]:
-        """As `finish`, in a generator that stops between the parts: as soon as the gradients of
-        the leaves in a part, and in those before, are final.
+        """`finish` as a generator, which stops after each part but the last: as soon as the
+        gradients of the leaves in this part and in earlier ones are final.
 
-        `absent` has leaves that cannot be read in a part. If there are any, it goes on until the
-        next node would read one; until one of `unrepeated`, if the node stands for a function that
-        runs again.
+        absent[k] has leaves that cannot be read during part k. If there are any, part k goes on
+        until the next node would read one of them. For a node that stands for a function that runs
+        again, the leaves are those of unrepeated[k] instead.
         """
         if len(parts) < 2:
             return self.finish()
@@ -226,11 +228,11 @@ def _walk_path(
     path: set[Any],
     retain_graph: bool,
 ) -> UnfinishedBackward:
-    """Visits only the nodes on the path to `until`, and keeps the gradients that the other parents
-    need.
+    """Visits only the nodes on the path to `until`, and keeps the gradients with which `finish`
+    computes those of the parents off the path.
 
-    A result on the path is used by nodes of the path only. So its gradient is complete when it is
-    visited, and contributions arrive in the order of an undivided pass.
+    Only nodes on the path use a result on the path. So its gradient is complete when it is visited,
+    and contributions arrive in the order of an undivided pass.
     """
     late: list[Visit] = []
     late_grads: dict[TapeNode, Array] = {}
@@ -311,8 +313,8 @@ def _pass_on(
 
 
 def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
-    """Runs the function of a node again, and adds the node of its result, with the gradient g, to
-    the visits; returns that node."""
+    """Runs the function of a node again, adds the node of its result, with the gradient g, to the
+    visits, and returns that node."""
     if node.vjps is None:
         _refuse_used()
     for parent in node.parents:
@@ -325,7 +327,7 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
 
 
 def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """The ends that a gradient from a node or a leaf reaches, and all nodes under it that depend on
+    """Returns those of `ends` that a gradient from `start` reaches, and all nodes on the way to
     them."""
     inner, seen, stack = [], {start}, [start]
     while stack:
@@ -357,7 +359,7 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
 
 
 def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
-    """How often the nodes of these visits, and all under them, use each leaf."""
+    """Returns how often the nodes of these visits, and all nodes below them, use each leaf."""
     uses: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [*visits]
@@ -376,14 +378,15 @@ def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
 def _reads_none(
     node: TapeNode, absent: Collection[AnyTensor], unrepeated: Collection[AnyTensor]
 ) -> bool:
-    """Returns True if a node uses none of these leaves."""
+    """Returns True if a node uses no leaf in `absent`, or in `unrepeated` if its function runs
+    again."""
     leaves = unrepeated if node.runs_again else absent
     return not any(parent in leaves for parent in node.parents)
 
 
 def _counting(remaining: dict[AnyTensor, int], on_leaf: OnLeaf) -> OnLeaf:
-    """Makes a function to call at each contribution to a leaf, of which so many remain; at the last
-    contribution to a leaf it calls on_leaf."""
+    """Returns a function to call after each contribution to a leaf; it calls `on_leaf` after the
+    last one. `remaining` has the number of contributions to each leaf."""
 
     def contributed(leaf: AnyTensor) -> None:
         remaining[leaf] -= 1
@@ -405,7 +408,8 @@ def _refuse_used() -> NoReturn:
 
 
 def _refuse_written(node: TapeNode, storage: Storage) -> None:
-    """Raises RuntimeError if the backward pass of a node may read what was written there since."""
+    """Raises RuntimeError if the backward pass of a node may read values in this storage that were
+    overwritten after the node was made."""
     from nnmpi.autograd.shared_writes import keeps_written  # rarely
 
     if not keeps_written(node, storage):

@@ -34,7 +34,8 @@ def to_method(where: str) -> Callable[..., Any]:
 
 
 def _is_array(bound: Any) -> bool:
-    """True if an argument has axes or requires a gradient, so that it is not a plain number."""
+    """True if an argument is an array with axes, or requires a gradient: it is then no plain
+    number."""
     return getattr(bound, "ndim", 0) > 0 or getattr(bound, "requires_grad", False)
 
 
@@ -81,8 +82,8 @@ class TorchNames(TensorBase):
         copy: bool = False,
         memory_format: Any = None,
     ) -> Self:
-        """The tensor with a dtype, on a device, or with both as in another tensor; itself if
-        nothing changes. A memory format changes nothing.
+        """The tensor converted to a dtype, moved to a device, or both as another tensor; itself if
+        nothing changes. `memory_format` has no effect.
 
         Gradients flow back. A copy between devices is complete when this returns.
         """
@@ -108,8 +109,8 @@ class TorchNames(TensorBase):
         return self
 
     def contiguous(self, memory_format: Any = None) -> Self:
-        """The tensor itself, or a copy if it is a view whose elements lie in another order, to
-        which PyTorch's programs write."""
+        """The tensor itself; or a copy, to which a program may write, if it is a view whose
+        elements are not in C order."""
         is_view = self.storage.sharing is not None and not self.operand.flags.c_contiguous
         return self.clone() if is_view else self
 
@@ -140,8 +141,8 @@ class TorchNames(TensorBase):
         return self.applied(shape.reshape, self, shape=flat(sizes))
 
     def transpose(self, *axes: Any) -> Self:
-        """The tensor with its axes in another order, by default reversed; two numbers exchange
-        these axes.
+        """The tensor with its axes in the given order, by default reversed; with two numbers, these
+        two axes are exchanged.
 
         t.transpose(0, 1) works as in PyTorch, t.transpose((0, 1)) as in NumPy.
         """
@@ -196,8 +197,8 @@ class TorchNames(TensorBase):
     clip = clamp
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """The elements with `value` wherever the mask is true; the type stays, so an integer tensor
-        takes the integer part of a value."""
+        """The elements with `value` wherever the mask is true. The type stays, so in an integer
+        tensor the value is truncated."""
         if isinstance(value, TorchNames):
             value = value.to(self.operand.dtype)
         elif not is_float(self.operand.dtype):

@@ -14,8 +14,9 @@
 
     y = Exp.apply(x)
 
-A node of the tape has one result. So the results of a function with several are joined in one row,
-of which they are parts: when its node is visited, the gradients of all of them are there.
+A node of the tape has one result. If a function has several results, its node has one flat array,
+and the results are slices of that array. So the gradients of all results are complete when the node
+is visited.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,8 @@ from nnmpi.autograd.tensor import Tensor, apply, array_of
 
 
 class Context:
-    """Holds what `forward` keeps for `backward`: tensors by `save_for_backward`, else attributes.
+    """The `ctx` of a call: it holds what `forward` keeps for `backward`, tensors given to
+    `save_for_backward` and any other attributes.
 
     needs_input_grad   for each argument of `forward`: whether `backward` has to return a gradient
     """
@@ -54,8 +56,8 @@ class Context:
         self.without_gradient = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Says whether `backward` gets zeros, or None, for results that nothing depends on; they
-        are zeros in either case, since all results have one node."""
+        """Accepted as in PyTorch, where False lets `backward` get None for results that nothing
+        depends on. Here it gets zeros for them in either case, since all results share one node."""
         self.materializes = value
 
 
@@ -65,20 +67,22 @@ class Function:
 
     @staticmethod
     def forward(*args: Any, **options: Any) -> Any:
-        """Computes the result; its first argument is the context, unless there is a
+        """Computes the result. The first argument is the context, except in a class that defines
         `setup_context(ctx, inputs, output)`."""
         raise NotImplementedError("a Function needs forward(ctx, ...) as a static method")
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Returns a gradient for each argument of `forward`, or None, from those of its results."""
+        """Returns the gradient, or None, of each argument of `forward`, given those of its
+        results."""
         raise NotImplementedError("a Function needs backward(ctx, ...) as a static method")
 
     setup_context: Any = None
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
-        """Calls `forward`, in which nothing is recorded, and records `backward` for its results."""
+        """Calls `forward` without recording its ops, and records the call as one op with the
+        gradient that `backward` computes."""
         places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         recorded = bool(recording.get())
         needs = tuple(recorded and isinstance(a, Tensor) and a.requires_grad for a in args)
@@ -115,7 +119,7 @@ def _recorded(
     results: Sequence[Any],
     is_graded: Sequence[bool],
 ) -> list[Tensor]:
-    """The results with gradients, as parts of one node."""
+    """Records the call as one tape node, and returns the results that have gradients."""
     inputs, outputs = [args[i] for i in places], [*compress(results, is_graded)]
     shapes = [y.shape for y in outputs]
     others = [isinstance(y, Tensor) and (y.shape, y.dtype) for y in results]
@@ -167,8 +171,9 @@ def _checked(
     places: Sequence[int],
     count: int,
 ) -> list[Array]:
-    """The gradients of the tensors among the arguments as arrays, zeros for None; raises ValueError
-    if there are more or fewer than arguments, or one has another shape."""
+    """Returns the gradients of the arguments that are tensors, as arrays, with zeros for None.
+    Raises ValueError if `backward` returned too few or too many gradients, or one of a wrong
+    shape."""
     if len(gradients) < count or any(g is not None for g in gradients[count:]):
         raise ValueError(
             f"{name}.backward returned {len(gradients)} gradients for {count} arguments of "

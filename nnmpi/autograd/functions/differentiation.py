@@ -1,4 +1,4 @@
-"""`grad`: gradients as results, in place of `backward`, which adds them to the leaves."""
+"""`grad`, which returns gradients, while `backward` adds them to the leaves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,12 @@ def grad(
     only_inputs: bool = True,
     allow_unused: bool | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the sum of the outputs, each times its `grad_outputs`, for the inputs.
+    """Returns the gradients, with respect to the inputs, of the sum of output * `grad_outputs` over
+    all outputs.
 
-    No `grad` of a tensor changes. An input that the outputs do not depend on raises RuntimeError,
-    or gets None with `allow_unused`. Gradients have no gradients: `create_graph` is not supported.
+    The attribute `grad` of no tensor changes. An input that the outputs do not depend on raises
+    RuntimeError, or gets None with `allow_unused`. There are no second derivatives: `create_graph`
+    is not supported.
     """
     if not only_inputs:
         raise ValueError("grad: only_inputs=False is not supported: call backward() for all leaves")
@@ -46,8 +48,8 @@ def grad(
 
 
 def _sum(roots: Sequence[Tensor], given: Sequence[Any]) -> Tensor:
-    """The sum of all outputs, each times the gradient that is given for it; raises ValueError for
-    an output with several elements and none."""
+    """Returns the sum of all outputs, each weighted by its gradient in `given`; raises ValueError
+    for an output with several elements whose gradient is None."""
     terms = []
     for root, weights in zip(roots, given, strict=True):
         if weights is None and root.numel() != 1:
@@ -65,8 +67,8 @@ def _sum(roots: Sequence[Tensor], given: Sequence[Any]) -> Tensor:
 def _gradients(
     root: Tensor, ends: Sequence[Tensor], retain_graph: bool, create_graph: bool
 ) -> list[Array | None]:
-    """The gradients of a scalar for tensors, in one pass for leaves, which do not depend on each
-    other."""
+    """Returns the gradients of a scalar with respect to tensors: by one backward pass if all are
+    leaves, else by one pass for each, since one may depend on another."""
     several = all(t.node is None for t in ends)
     groups = [list(ends)] if several else [[t] for t in ends]
     gradients: list[Array | None] = []

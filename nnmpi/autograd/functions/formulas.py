@@ -1,4 +1,5 @@
-"""Functions of tensors that are short formulas of others, under PyTorch's names; also methods."""
+"""Tensor functions that are short formulas of other functions, under PyTorch's names; they are also
+methods."""
 
 from typing import Any
 
@@ -31,8 +32,7 @@ def rsqrt(t: Any) -> Tensor:
 def logsumexp(
     t: Any, dim: Any = None, keepdim: bool | None = None, *, axis: Any = None, keepdims: Any = None
 ) -> Tensor:
-    """log(sum(exp(t))) over axes, computed without overflow; minus infinity where all elements
-    are."""
+    """log(sum(exp(t))) over axes, computed without overflow; -inf where all elements are -inf."""
     (t,) = as_tensors(t)
     over, keeps = axis_of(axis, dim), keeps_axes(keepdims, keepdim)
     largest = t.detach().amax(axis=over, keepdims=True)

@@ -23,8 +23,8 @@ def gather(t: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Tensor
 
 
 def take_along_dim(t: Any, indices: Any, dim: int | None = None) -> Tensor:
-    """The elements at the places `indices` along an axis, whose other axes are broadcast; without
-    an axis, those of the flattened tensor."""
+    """The elements at `indices` along an axis, as NumPy's take_along_axis: the other axes of t and
+    `indices` are broadcast. Without an axis, t is flattened first."""
     t, indices = as_tensors(t, indices)
     if dim is None:
         return gather(t.reshape(-1), 0, indices.reshape(-1))
@@ -46,7 +46,8 @@ def scatter(
 
 
 def scatter_add(t: Any, dim: int, index: Any, src: Any) -> Tensor:
-    """A copy of t to which elements of `src` are added at the places `index` along an axis."""
+    """A copy of t with elements of `src` added at the places `index` along an axis: src[i, j] to
+    t[i, index[i, j]] for dim=1."""
     return _scattered("scatter_add", t, dim, index, src, True)
 
 
@@ -56,12 +57,12 @@ def scatter_(t: Tensor, dim: int, index: Any, src: Any = None, **options: Any) -
 
 
 def scatter_add_(t: Tensor, dim: int, index: Any, src: Any) -> Tensor:
-    """Adds elements of `src` to those of t at the places `index` along an axis."""
+    """Adds elements of `src` to t at the places `index` along an axis, as `scatter_add`."""
     return _written(scatter_add, t, dim, index, src)
 
 
 def index_select(t: Any, dim: int, index: Any) -> Tensor:
-    """The slices along an axis whose numbers `index`, a vector or a number, says."""
+    """The slices of t at `index`, a vector or a number, along the axis `dim`."""
     t, index = as_tensors(t, index)
     if index.ndim > 1:
         raise ValueError(f"index_select: an index of shape {index.shape}: give a vector")
@@ -72,7 +73,8 @@ def index_select(t: Any, dim: int, index: Any) -> Tensor:
 
 
 def index_add(t: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
-    """A copy of t to whose slices `index` along an axis alpha times those of `source` are added."""
+    """A copy of t in which alpha * source[i] is added to the slice t[index[i]], for each i along
+    the axis `dim`."""
     t, index, source = as_tensors(t, index, source)
     rows, added = (u if u.ndim else u.reshape(1) for u in (t, source))
     axis = shape.axis_within(dim, rows.ndim)
@@ -81,12 +83,12 @@ def index_add(t: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) ->
 
 
 def index_add_(t: Tensor, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
-    """Adds alpha times the slices of `source` to the slices `index` of t along an axis."""
+    """Adds alpha * source[i] to the slice t[index[i]], for each i along the axis `dim`."""
     return _written(index_add, t, dim, index, source, alpha=alpha)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
-    """int64 labels as rows with 1 at the label and 0 elsewhere, along a new last axis.
+    """A one-hot vector for each int64 label: 1 at the label and 0 elsewhere, along a new last axis.
 
     With num_classes=-1 there are as many classes as the labels need.
     """

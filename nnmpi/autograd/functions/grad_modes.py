@@ -38,7 +38,8 @@ class set_grad_enabled(ContextDecorator):  # noqa: N801 (PyTorch's name)
 
 
 def _set(mode: bool) -> Token[bool | OpRecorder]:
-    """Sets what ops do from now on; while a model is traced, its recorder goes on."""
+    """Sets whether ops are recorded from now on, and returns the token that undoes it. While a
+    model is traced, its recorder keeps receiving ops if `mode` is True."""
     record = recording.get()
     if not mode and not isinstance(record, bool):
         record.enter_no_grad()
@@ -53,7 +54,7 @@ class enable_grad(no_grad):  # noqa: N801
 
 
 class inference_mode(no_grad):  # noqa: N801
-    """Switches the recording of ops off, as `no_grad` does; nothing with mode=False."""
+    """Switches the recording of ops off, as `no_grad` does; with mode=False it changes nothing."""
 
     def __new__(cls, mode: Any = True) -> Any:
         return super().__new__(cls, mode if callable(mode) else None)

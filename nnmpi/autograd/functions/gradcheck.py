@@ -18,10 +18,11 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """True if the derivative of each element of each result for each element of each input that
-    requires a gradient is that of finite differences; inputs should be float64.
+    """Returns True if `backward` and finite differences give the same Jacobian of each result, for
+    each input that requires a gradient; inputs should be float64.
 
-    Otherwise it raises RuntimeError with both derivatives, or returns False.
+    If they differ, it raises RuntimeError with both derivatives, or returns False without
+    `raise_exception`.
     """
     given = [inputs] if isinstance(inputs, Tensor) else [*inputs]
     for i, t in enumerate(given):
@@ -43,8 +44,8 @@ def gradcheck(
 def _derivatives(
     func: Callable[..., Any], given: Sequence[Any], t: Tensor, eps: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each result the matrices of the derivatives of its elements (rows) for those of t: by
-    backward passes, and by finite differences."""
+    """Returns for each result its Jacobian with respect to t (one row per element of the result)
+    twice: by backward passes, and by finite differences."""
     results = _results(func(*given))
     flat = t.array.reshape(-1)
     measured = [np.zeros((y.numel(), flat.size)) for y in results]

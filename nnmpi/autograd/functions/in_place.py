@@ -1,9 +1,9 @@
 """Methods that write into their tensor and return it, under PyTorch's names.
 
-They work on values that no gradient needs, and under `no_grad` on all. A backward pass that needs
-the old values then raises RuntimeError. A result that a gradient needs, and whose memory no view
-shares, becomes the result of the new op: `x.relu_()` is `x = x.relu()` for all names of x.
-Elsewhere they raise RuntimeError, since writes are not recorded.
+A tensor that no gradient needs is overwritten, and under `no_grad` any tensor; a backward pass that
+needs the old values then raises RuntimeError. A tensor that a gradient needs, and whose memory no
+view shares, becomes the result of the new op: `x.relu_()` acts as `x = x.relu()` for every
+reference to x. In all other cases the methods raise RuntimeError, since writes are not recorded.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from nnmpi.autograd.tensor import Tensor, array_of
 
 
 def _writing(name: str, text: str) -> Callable[..., Tensor]:
-    """Makes the method `name`_, which writes the result of the method `name`."""
+    """Returns the in-place version `name`_ of the method `name`; `text` ends its docstring."""
 
     def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
         if any(t.loses_gradient(value) for value in (t, *others, *options.values())):
@@ -125,15 +125,15 @@ def fill_diagonal_(t: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
 
 
 def addcmul_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
-    """Adds value * tensor1 * tensor2."""
+    """Adds value * tensor1 * tensor2 to t."""
     return add_(t, value * tensor1 * tensor2)
 
 
 def addcdiv_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
-    """Adds value * tensor1 / tensor2."""
+    """Adds value * tensor1 / tensor2 to t."""
     return add_(t, value * tensor1 / tensor2)
 
 
 def lerp_(t: Tensor, end: Any, weight: Any) -> Tensor:
-    """Moves the elements towards `end`, by the share `weight` of the way."""
+    """Replaces the elements by t + weight * (end - t)."""
     return add_(t, weight * (array_of(end) - Tensor(t.operand)))

@@ -13,8 +13,8 @@ from nnmpi.autograd.tensor import Tensor, apply, on_host
 def norm(
     t: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    """The p-norm of all elements, or over axes: (sum |t|^p)^(1/p), 2 by default; p may be inf,
-    -inf, or 0, which counts the elements that are not 0."""
+    """The p-norm (sum |t|^p)^(1/p) of all elements, or over the axes `dim`; p is 2 by default. It
+    may be inf, -inf, or 0, which counts the elements that are not 0."""
     (t,) = as_tensors(t)
     if dtype is not None:
         t = t.to(dtype)
@@ -51,7 +51,7 @@ def cdist(
 
 
 def bincount(t: Any, weights: Any = None, minlength: int = 0) -> Tensor:
-    """How often each integer from 0 occurs, or the sums of the weights where it does; without
+    """How often each integer 0, 1, 2, ... occurs in t, or the sum of its weights; without
     gradients. It is computed on the host."""
     (t,) = as_tensors(t)
     summed = None if weights is None else on_host(weights)
@@ -62,8 +62,8 @@ def bincount(t: Any, weights: Any = None, minlength: int = 0) -> Tensor:
 
 
 def histc(t: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements are in each of `bins` equal parts of [min, max], which is the range of t if
-    both are equal; without gradients. It is computed on the host."""
+    """How many elements lie in each of `bins` equal parts of [min, max]; if min == max, that is the
+    range of t. Without gradients, and computed on the host."""
     (t,) = as_tensors(t)
     values = on_host(t.detach())
     low, high = float(min), float(max)
@@ -91,8 +91,8 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """The different elements in ascending order, or slices along an axis; on request also where
-    each element of t is among them, and how often each occurs. Without gradients, and computed on
+    """The distinct elements in ascending order, or the distinct slices along `dim`; on request also
+    the index of each element of t among them, and their counts. Without gradients, and computed on
     the host."""
     (t,) = as_tensors(t)
     options = {"return_inverse": return_inverse, "return_counts": return_counts}
@@ -103,8 +103,8 @@ def unique(
 
 
 def nonzero(t: Any, *, as_tuple: bool = False) -> Any:
-    """The places of the elements that are not 0, a row of indices for each, or a tuple with the
-    indices of each axis; waits for the device."""
+    """The indices of the elements that are not 0: one row for each element, or with `as_tuple` one
+    vector for each axis; waits for the device."""
     (t,) = as_tensors(t)
     rows = np.argwhere(on_host(t.detach()))
     if not as_tuple:

@@ -81,7 +81,8 @@ def median(t: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 def mode(t: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
-    """The most frequent element along an axis, the smallest of several, and its last index."""
+    """The most frequent element along an axis, and the last index at which it occurs; the smallest
+    element, if several are equally frequent."""
     (t,) = as_tensors(t)
     return _one(order.mode, t, dim, keepdim)
 
@@ -89,10 +90,10 @@ def mode(t: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
 def quantile(
     t: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """The elements below which the share q of all elements is, or of those along an axis; for
-    several shares, along a new first axis.
+    """The quantile q, from 0 to 1, of all elements or along an axis; a vector of several q gives a
+    new first axis.
 
-    interpolation: what is taken between two elements: "linear", "lower", "higher", "nearest",
+    interpolation: which value to take between two elements: "linear", "lower", "higher", "nearest",
     "midpoint"
     """
     (t,) = as_tensors(t)

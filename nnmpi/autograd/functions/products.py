@@ -24,7 +24,7 @@ def outer(a: Any, b: Any) -> Tensor:
 
 
 def kron(a: Any, b: Any) -> Tensor:
-    """The Kronecker product: each element of a times the whole of b, put together."""
+    """The Kronecker product: for matrices, the block matrix with the blocks a[i, j] * b."""
     a, b = as_tensors(a, b)
     ndim = max(a.ndim, b.ndim)
     of_a, of_b = ((1,) * (ndim - t.ndim) + t.shape for t in (a, b))

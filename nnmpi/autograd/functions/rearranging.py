@@ -1,4 +1,4 @@
-"""Functions of tensors that reverse, shift, repeat and cut them, under PyTorch's names; most are
+"""Functions of tensors that reverse, shift, repeat and split them, under PyTorch's names; most are
 methods too."""
 
 import math
@@ -22,8 +22,8 @@ def flip(t: Any, *axes_of: Any, dims: Any = ()) -> Tensor:
 
 
 def roll(t: Any, shifts: Any, dims: Any = None) -> Tensor:
-    """The elements shifted along axes, those at the end to the beginning; without axes, along the
-    flattened tensor."""
+    """The elements shifted along axes, with those that leave the end put at the beginning; without
+    axes, the flattened tensor is shifted."""
     (t,) = as_tensors(t)
     by = tuple(shifts) if isinstance(shifts, tuple | list) else (shifts,)
     axes = tuple(dims) if isinstance(dims, tuple | list) else None if dims is None else (dims,)
@@ -65,7 +65,7 @@ def narrow(t: Any, dim: int, start: Any, length: int) -> Tensor:
 
 
 def select(t: Any, dim: int, index: int) -> Tensor:
-    """The slice of this number along an axis, without that axis, as a view."""
+    """The slice at `index` along an axis, without that axis, as a view."""
     (t,) = as_tensors(t)
     result: Tensor = t[(slice(None),) * shape.axis_within(dim, t.ndim) + (index,)]
     return result
@@ -96,7 +96,7 @@ def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
 
 
 def repeat(t: Any, *sizes: Any) -> Tensor:
-    """The tensor so many times along each axis, as t.repeat(2, 3); new axes come first.
+    """The tensor repeated along each axis, as t.repeat(2, 3); further numbers add axes in front.
 
     This is PyTorch's repeat, which NumPy calls tile; NumPy's repeat is `repeat_interleave`.
     """
@@ -116,7 +116,7 @@ def repeat(t: Any, *sizes: Any) -> Tensor:
 
 
 def tile(t: Any, *dims: Any) -> Tensor:
-    """The tensor so many times along its last axes, as in NumPy."""
+    """The tensor repeated along its last axes, as t.tile(2, 3); NumPy's tile."""
     (t,) = as_tensors(t)
     times = flat(dims)
     return repeat(t, (1,) * (t.ndim - len(times)) + tuple(times))
@@ -125,8 +125,8 @@ def tile(t: Any, *dims: Any) -> Tensor:
 def repeat_interleave(
     t: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Each slice along an axis so many times, one behind the other; without an axis, each element
-    of the flattened tensor. The numbers are read on the host."""
+    """Each slice along an axis `repeats` times in a row; without an axis, each element of the
+    flattened tensor. `repeats`, a number or one per slice, is read on the host."""
     (t,) = as_tensors(t)
     rows, axis = (t.reshape(-1), 0) if dim is None else (t, shape.axis_within(dim, t.ndim))
     times = np.broadcast_to(on_host(repeats), rows.shape[axis])
@@ -151,8 +151,9 @@ def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """The coordinates of a grid: for each vector a tensor with an axis for every vector, in which
-    its elements lie along its own axis. With indexing="xy" the first two axes are exchanged."""
+    """The coordinates of a grid: n vectors give n tensors with n axes each, and tensor i holds
+    vector i along axis i, repeated along the others. With indexing="xy" the first two axes are
+    exchanged."""
     if indexing not in ("ij", "xy"):
         raise ValueError(f"meshgrid: indexing={indexing!r} must be 'ij' or 'xy'")
     vectors = as_tensors(*(tensors[0] if isinstance(tensors[0], list | tuple) else tensors))

@@ -1,4 +1,5 @@
-"""Methods that make tensors of the type and on the device of their tensor, as t.new_zeros(3)."""
+"""Methods that make new tensors with the type and on the device of an existing one, as
+t.new_zeros(3)."""
 
 from typing import Any
 
@@ -38,6 +39,7 @@ new_empty = new_zeros
 def new_tensor(
     t: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """A copy of numbers, lists, an array or a tensor."""
+    """A tensor with a copy of numbers, lists, an array or a tensor; by default in the type and on
+    the device of t."""
     where: dict[str, Any] = {"device": device or t.device, "requires_grad": requires_grad}
     return functional.tensor(data, dtype or t.dtype, **where)

@@ -12,14 +12,15 @@ from nnmpi.autograd.tensor import Tensor
 
 @dataclass(frozen=True)
 class TypedConstructor:
-    """Makes tensors of one type, and tells whether a tensor is one: LongTensor([1, 2]) has these
-    elements, and LongTensor(2, 3) this shape; isinstance(t, LongTensor)."""
+    """The constructor of tensors of one type: LongTensor([1, 2]) has these elements, and
+    LongTensor(2, 3) this shape; isinstance(t, LongTensor) tests the type of t."""
 
     name: str
     dtype: np.dtype[Any]
 
     def __call__(self, *args: Any, device: Any = None) -> Tensor:
-        """A tensor of a list, an array or a tensor, or one of zeros with the given sizes."""
+        """A tensor with the elements of a list, an array or a tensor, or a tensor of the given
+        sizes."""
         if len(args) == 1 and not isinstance(args[0], int):
             return tensor(args[0], self.dtype, device=device)
         return empty(*(args or (0,)), dtype=self.dtype, device=device)
@@ -51,8 +52,8 @@ _BY_NAME = {
 
 
 def type(t: Any, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """The tensor in a type, which may be given as `LongTensor` or "torch.LongTensor" too; without
-    one, the name of its type, as "torch.FloatTensor"."""
+    """The tensor converted to a dtype, also given as `LongTensor` or "torch.LongTensor"; without a
+    dtype, the name of the tensor's type, as "torch.FloatTensor"."""
     (t,) = as_tensors(t)
     if dtype is None:
         names = [name for name, c in _BY_NAME.items() if c.dtype == t.dtype]
@@ -63,7 +64,7 @@ def type(t: Any, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 
 def type_as(t: Any, other: Tensor) -> Tensor:
-    """The tensor in the type, and on the device, of another one."""
+    """The tensor converted to the type of `other`, and moved to its device."""
     (t,) = as_tensors(t)
     converted: Tensor = t.to(other)
     return converted

@@ -1,4 +1,4 @@
-"""Ops: functions from arrays to a value and one vjp for each argument.
+"""Ops: functions of arrays that return a value and one vjp (vector-Jacobian product) per argument.
 
                  value = op(a, b)
     forward      a ──┐

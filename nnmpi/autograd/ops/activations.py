@@ -12,8 +12,8 @@ from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 
 
 def _smooth(a: Array, loop: Kernel) -> Result:
-    """An activation whose kernel also computes the slope in the forward pass; only the slope is
-    kept."""
+    """Computes an activation with a kernel that returns its values and its slopes; only the slopes
+    are kept for the backward pass."""
     y, slope = kernels.floats_like(a), kernels.floats_like(a)
     loop(a, slope, y)
     return Result(y, (lambda g, out: multiplied(g, slope),))

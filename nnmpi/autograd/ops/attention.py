@@ -32,7 +32,7 @@ def attention(
 
     mask: broadcasts to (N, H, T, S): bool, true where a query sees a key, or added to the scores
     causal: query i sees keys 0 to i only
-    keep: dropout's factors of the probabilities, block by block
+    keep: returns dropout's factors, 0 or 1 / (1 - p), for a block of probabilities
 
     Query head h uses key head h // (H / K). The value (N, H, T, E) lies in memory as (N, T, H, E),
     so the heads of a position are contiguous: the next layer takes them as its input without a
@@ -61,7 +61,7 @@ def self_attention(
     """`attention` of packed qkv (N, T, K, G + 2, D): at each position, the G queries, the key and
     the value of each key head.
 
-    Returns (N, T, K G, D), with one gradient in the shape of qkv. `keep` has dropout's factors.
+    Returns (N, T, K G, D), with one gradient in the shape of qkv. `keep` as in `attention`.
     """
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, K, parts, D = qkv.shape
@@ -93,7 +93,7 @@ def _grouped(q: Array, k: Array) -> Array:
 
 def _lse(q: Array) -> Array:
     """An empty array for the log-sum-exp of the scores of each query of q (N, K, G, T, D), in the
-    type of sums."""
+    accumulation type."""
     return xp_of(q).empty(q.shape[:-1], types_of(q.dtype).sums)
 
 
@@ -116,9 +116,9 @@ def rotary(
 
     positions: integers (T,) or (N, T); by default 0 to T - 1
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
-    parts: scores many entries of the axis before the last are rotated, the first ones; default: all
+    parts: how many of the first entries of the axis before the last are rotated; default: all
 
-    It is computed in the type of sums, and then rounded.
+    It is computed in the accumulation type (float32 for 16 bits), and then rounded.
     """
     lead, D, types = x.shape[:-1], x.shape[-1], types_of(x.dtype)
     xp = xp_of(x)

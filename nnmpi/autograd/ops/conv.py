@@ -100,7 +100,7 @@ def after_padding(
 
 
 def _along(padding: int | str) -> Size | str:
-    """The 2-D padding (rows, columns) for images of one row."""
+    """The padding of sequences as 2-D padding (rows, columns) of images of one row."""
     return padding if isinstance(padding, str) else (0, padding)
 
 
@@ -171,7 +171,7 @@ def _check_input(
 
 
 def _padding(f: Windows) -> str:
-    """The padding of windows, as users write it: "1" or "(1, 2)"."""
+    """The padding for messages, as users write it: "1" or "(1, 2)"."""
     rows, columns = (window.before for window in f)
     return str(rows) if rows == columns else f"({rows}, {columns})"
 

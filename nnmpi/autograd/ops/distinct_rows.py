@@ -1,4 +1,4 @@
-"""The savings for equal rows of a table, looked up by integers: each is computed once.
+"""Distinct rows of a table that is looked up by integers, so that work on equal rows is done once.
 
 index   3 1 3 3 1      distinct   1 3        rows of the table, in this order
                        first      1 0        position of each in the index

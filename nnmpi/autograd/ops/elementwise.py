@@ -63,14 +63,14 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """`broadcasting` for results that are numbers: 16-bit types are computed in float32 and
-    rounded."""
+    """`broadcasting` for functions whose results are numbers, not booleans: 16-bit types are
+    computed in float32 and rounded."""
     return by_float32(partial(broadcasting, name), a, b)
 
 
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """op(a, b) in PyTorch's type; shapes that do not broadcast raise a ValueError that shows
-    both."""
+    """op(a, b), with a and b promoted to a common type by PyTorch's rules; shapes that do not
+    broadcast raise a ValueError that shows both."""
     if getattr(a, "dtype", None) is not getattr(b, "dtype", None):
         a, b = promoted(a, b)
     try:
@@ -160,7 +160,8 @@ def _min_or_max(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]
     dtype = y.dtype
 
     def taken(g: Array, u: Array, v: Array) -> Array:
-        """The part of g for u: all of it where u wins, half where u equals v, 0 elsewhere."""
+        """The share of g that goes to u: all of it where u is the result, half where u equals v, 0
+        elsewhere."""
         return g * (wins(u, v).astype(dtype) + (u == v).astype(dtype) / 2)
 
     of_a, of_b = (lambda g: in_layout(taken, g, a, b)), (lambda g: in_layout(taken, g, b, a))
@@ -263,8 +264,8 @@ def relu(a: Array) -> Result:
 
 
 def _bound(bound: Any, a: Array) -> Any:
-    """A bound of `clip` as a Python number, which promotes no dtype; for integers, clipped to their
-    range."""
+    """A bound of `clip` as a Python number, which promotes no dtype; for integer arrays the bound
+    is limited to the range of their dtype."""
     bound = bound.item() if hasattr(bound, "item") else bound
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)

@@ -143,7 +143,8 @@ def experts(
     outside = hidden @ w2.transpose(0, 2, 1) + b2[:, None]
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """The gradients of y in each slot, of `outside`, and of the input of the activation."""
+        """Returns the gradients in each slot: of y, of the experts' outputs before they are
+        weighted (`outside`), and of the inputs of their activations."""
         in_slots = _in_slots(g.reshape(-1, width), index)
         d = in_slots * weight[..., None]
         return in_slots, d, vjp_act(d @ w2, None)
@@ -186,14 +187,14 @@ def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Arra
 
 
 def _in_slots(rows: Array, index: Array) -> Array:
-    """The rows of the tokens in their slots, (E, N slots, C); empty slots are zeros."""
+    """Returns the token rows arranged by slot, (E, N slots, C); empty slots are zeros."""
     xp = xp_of(rows)
     none = xp.zeros((index.shape[1], rows.shape[1]), rows.dtype)
     return xp.concatenate((rows, none))[index]
 
 
 def _added(rows: Array, index: Array, tokens: int) -> Any:
-    """The sum of the rows of all slots (E, slots, C), token by token."""
+    """Returns for each token the sum of its rows over all experts; `rows` are (E, slots, C)."""
     xp = xp_of(rows)
     total = xp.zeros((tokens + index.shape[1], rows.shape[-1]), rows.dtype)
     for e in range(len(rows)):  # one expert has a token at most once: `+=` by index adds it up

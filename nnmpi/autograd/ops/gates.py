@@ -9,8 +9,8 @@ from nnmpi.arrays.kernels.precision import multiplied
 def swiglu(a: Array) -> Result:
     """silu(gate) * up, (..., n), of a (..., 2 n), whose pairs of channels are a gate and an up.
 
-    Only these are kept, and the vjp computes silu and its slope again: keeping up, silu and slope
-    would take half as much memory more.
+    Only a is kept for the backward pass, where the vjp computes silu and its slope again: keeping
+    up, silu and slope would take 50% more memory.
     """
     xp, shape = xp_of(a), a.shape
     gate, up = (xp.ascontiguousarray(a[..., i::2]) for i in (0, 1))

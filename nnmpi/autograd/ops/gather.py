@@ -8,7 +8,8 @@ from nnmpi.autograd.ops.shape import add_at
 
 
 def _places(index: Array, axis: int) -> tuple[Any, ...]:
-    """The index of the elements that an array of places along an axis stands for."""
+    """The NumPy index of the elements that `index` selects along an axis: an array of positions for
+    each axis."""
     xp, ndim = xp_of(index), index.ndim
 
     def positions(k: int) -> Array:
@@ -18,7 +19,8 @@ def _places(index: Array, axis: int) -> tuple[Any, ...]:
 
 
 def gather(a: Array, index: Array, *, axis: int) -> Result:
-    """The elements a[i][index[i, j]] and so on: `index` replaces the places along an axis."""
+    """y[i, j] = a[i, index[i, j]] for axis=1, and correspondingly for other axes, as
+    torch.gather."""
     xp, a_shape, at = xp_of(a), a.shape, _places(index.copy(), axis)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -57,8 +59,8 @@ def scatter(a: Array, index: Array, source: Any, *, axis: int, adds: bool = Fals
 
 
 def index_add(a: Array, index: Array, source: Array, *, axis: int, alpha: float = 1) -> Result:
-    """A copy of `a` to whose slices index[i] along an axis alpha * the slices i of `source` are
-    added."""
+    """A copy of `a` in which alpha * source[i] is added to the slice a[index[i]], for each i along
+    an axis."""
     y, at = a.copy(), (slice(None),) * axis + (index.copy(),)
     add_at(y, at, source if alpha == 1 else source * alpha)
     return Result(

@@ -64,7 +64,7 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
 
 
 def like_weight(x: Array, w: Array) -> Array:
-    """x in the dtype of a 16-bit weight, if an earlier op left it in the wider type of sums;
+    """x converted to the dtype of a 16-bit weight, if an earlier op left x in float32 or wider;
     otherwise x unchanged."""
     types = types_of(w.dtype)
     return x.astype(w.dtype) if types.is_mixed and x.dtype == types.sums else x

@@ -9,8 +9,7 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class TableGradient:
-    """The gradient of looked-up rows, already summed over equal rows: the table's gradient needs no
-    more.
+    """The gradient of looked-up rows, already summed over equal rows; a table can use it as it is.
 
     rows (U, K) are the gradients of the rows `index` (U) of the table. `dense` computes the
     gradient of every row that was looked up, which is needed only where gradients are added or

@@ -1,4 +1,4 @@
-"""Activations that core's layers do not use."""
+"""Activations that only layers of add-ons use."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result

@@ -96,9 +96,9 @@ def batch_norm(
 
     n is the number of values behind each statistic, or 0 if the statistics do not depend on x
     (evaluation). If n counts samples of other ranks too, `total` sums a 1-D array over these ranks.
-    A backward pass calls `total` once, for the gradient of x; of two halves, it is called in the
-    half that computes this gradient, which is the same half on every rank. The gradients of w and b
-    are sums over this rank's x alone.
+    A backward pass calls `total` once, for the gradient of x; if the pass runs in two halves, in
+    the half that computes this gradient, the same one on every rank. The gradients of w and b are
+    sums over this rank's x alone.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics are updated in place
@@ -199,7 +199,7 @@ def group_norm(
     """x (N, C, ...) normalised within each sample and group of C / groups channels, times w plus b,
     then SiLU if `silu`.
 
-    For the gradient x is kept, and with SiLU its value, which other ops keep, too.
+    The backward pass keeps x, and with SiLU also the result, which later ops usually keep anyway.
     """
     xp, rows, shape = xp_of(x), _by_sample(x), x.shape
     N, C = shape[:2]

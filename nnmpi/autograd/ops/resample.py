@@ -25,8 +25,8 @@ class Tap(NamedTuple):
     weight: np.ndarray | None = None
 
     def scaled(self, a: Array, axis: int) -> Array:
-        """`a`, which has as many entries along the axis as the tap has places, times the
-        weights."""
+        """`a` times the weights along an axis, on which `a` has one entry for each of the tap's
+        places."""
         if self.weight is None:
             return a
         return a * of(a).asarray(self.weight.reshape((-1,) + (1,) * (a.ndim - axis - 1)), a.dtype)
@@ -74,8 +74,8 @@ _LAST = (0, 2, 3, 1)
 
 
 def _in_memory(a: Array, back: bool = False) -> Array:
-    """Images (N, C, H, W) as (N, H, W, C), their order in memory, or `back`; other arrays
-    unchanged."""
+    """Images (N, C, H, W) as (N, H, W, C), their order in memory; with `back` the inverse. Other
+    arrays are unchanged."""
     return a if a.ndim != 4 else a.transpose((0, 3, 1, 2) if back else _LAST)
 
 
@@ -128,7 +128,8 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
 
 
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
-    """`a` resampled along some axes; each step is (axis in memory order, taps, input length)."""
+    """`a` resampled along some axes; each step is a tuple (axis in memory order, taps, input
+    length)."""
     y = _in_memory(a)
     for axis, taps, _ in steps:
         y = gather(y, axis, taps)

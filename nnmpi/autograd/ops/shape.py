@@ -38,7 +38,7 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """The new shape of an empty array, with its -1 inferred from the axes after the unchanged ones.
 
-    (0, 8, 8) to (0, -1) gives (0, 64), as it would with samples.
+    (0, 8, 8) to (0, -1) gives (0, 64), as (n, 8, 8) gives (n, 64).
     """
     stay = 0
     while stay < min(len(old), len(new)) and old[stay] == new[stay]:

@@ -40,8 +40,7 @@ def cross_entropy(
 ) -> Result:
     """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...).
 
-    With `widens`, the loss on a device stays in the type of sums, instead of being rounded to 16
-    bits.
+    With `widens`, a loss of 16-bit logits on a device stays float32, instead of being rounded.
     """
     if z.ndim > 2:
         return _of_positions(z, labels, reduction, widens)
