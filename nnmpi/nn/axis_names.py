@@ -21,7 +21,7 @@ BY_AXES = {2: ("batch", "channels"), 3: SEQUENCES, 4: IMAGES}
 
 
 def with_names(graph: Graph) -> Graph:
-    """Returns the graph with names for its axes; axes that no rule names have the name ""."""
+    """Returns the graph with names for its axes; an axis that no rule names has the name ""."""
     names_of: dict[int, tuple[str, ...]] = {}
     for e in graph.inputs:
         edge = graph.edges[e]
@@ -58,8 +58,8 @@ def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> 
 
 
 def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:
-    """Names the class axis of the scores "vocabulary", from the output of the model back through
-    its last layers without weights."""
+    """Names the class axis of the model's output "vocabulary", and so of the inputs of its last
+    layers, back to the last layer with weights."""
     makers = {e: node for node in graph.nodes for e in node.outputs}
     e, axis = graph.outputs[0], 1
     while len(names_of.get(e, ())) > 1:

@@ -8,7 +8,7 @@ from nnmpi.nn.parameter import Parameter
 
 
 class _Numbered(Module):
-    """The base of lists: children under the names "0", "1", ..."""
+    """The base of list-like modules: children have the names "0", "1", ..."""
 
     registry: ClassVar[str] = "_modules"
 

@@ -25,7 +25,7 @@ def scaled_dot_product_attention(
     """softmax(scale q k^T + attn_mask) v: q (..., H, T, D), k (..., H, S, D), v (..., H, S, E).
 
     attn_mask: bool, true where a query sees a key, or values added to the scores; it is broadcast
-    scale: 1 / sqrt(D) by default
+    scale: factor of q k^T, 1 / sqrt(D) by default
     is_causal: query i sees keys 0 to i only
     enable_gqa: k and v have fewer heads, and consecutive heads of q share one of them
     dropout_p: probabilities become 0 with this probability, by a mask (..., H, T, S) that depends
@@ -77,8 +77,9 @@ def _check_attention(
 
 
 def _keep_of(q: Array, k: Array, p: float) -> Keep:
-    """Returns dropout's factors of the probabilities of queries (N, H, T, D) for keys (N, K, S, D),
-    by tiles; consecutive H / K heads share a key."""
+    """Draws the dropout mask of the probabilities of queries (N, H, T, D) for keys (N, K, S, D),
+    and returns a function of a tile that returns its part. H / K consecutive query heads share a
+    key head."""
     (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
     name = "scaled_dot_product_attention"
     mask = drawn_mask(name, (N, H, T, S), p, q, f"write nn.SelfAttention(dropout={p})")
@@ -86,7 +87,7 @@ def _keep_of(q: Array, k: Array, p: float) -> Keep:
 
 
 class _Tiles(NamedTuple):
-    """The parts of a mask (N, K, G, T, S)."""
+    """A dropout mask (N, K, G, T, S); called with a tile of attention, it returns that part."""
 
     mask: Array
 

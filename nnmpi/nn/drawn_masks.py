@@ -10,11 +10,11 @@ from nnmpi.nn.random_numbers import rand
 
 
 def drawn_mask(name: str, shape: tuple[int, ...], p: float, like: Array, layer: str) -> Array:
-    """Returns a mask in the type and on the device of an array: 0 with probability p, and else 1 /
-    (1 - p).
+    """Returns a dropout mask in the type and on the device of `like`: 0 with probability p, and 1 /
+    (1 - p) elsewhere.
 
-    Raises ValueError in `forward` of a Trainer, where it would depend on the layout of ranks: there
-    `layer` is to be used in place of the function `name`.
+    In `forward` of a Trainer the mask would depend on the layout of ranks, so ValueError is raised
+    there; it names `layer` as the replacement of the function `name`.
     """
     check_probability(name, "p", p)
     current = current_pass.get()

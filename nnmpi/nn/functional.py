@@ -84,8 +84,8 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Ten
 
 
 def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
-    """Returns the input in type `dtype`; raises ValueError if `dim` is None, which PyTorch would
-    guess."""
+    """Returns the input converted to `dtype`, if given; raises ValueError if `dim` is None, for
+    which PyTorch would choose an axis."""
     if dim is None:
         raise ValueError(f"{name}: give dim, such as {name}(x, dim=1) if axis 1 has the classes")
     x = as_tensor(input)
@@ -93,7 +93,8 @@ def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Returns x, in training with elements that are 0 with probability p and else divided by 1 - p.
+    """Returns the input; in training with elements that are 0 with probability p, and divided by 1
+    - p otherwise.
 
     The mask depends on the seed and on the number of tensors drawn before. In `forward` of a
     Trainer, where it would depend on the layout of ranks, it raises ValueError.
@@ -122,7 +123,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 
 def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
-    """Returns the function of a convolution op, with PyTorch's arguments."""
+    """Returns the function, with PyTorch's arguments, that calls a convolution op."""
 
     def function(
         input: Any,
@@ -197,8 +198,8 @@ def group_norm(
 
 
 def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
-    """Returns the function of a max-pool layer, whose last two options PyTorch has in another
-    order."""
+    """Returns the function of a max-pool layer; its last two options have the order of PyTorch's
+    function, which differs from that of the layer."""
 
     def function(
         input: Any,

@@ -4,8 +4,8 @@
     BatchNorm + ReLU                GroupNorm + SiLU
     Linear layers in a row with at most 16,384 weights together
 
-Values and gradients are those of the separate layers; in 16 bits they are rounded once, after the
-last layer of the op, but for GroupNorm and SiLU, which run as two. A layer with hooks runs alone.
+Values and gradients are those of the separate layers. In 16 bits they are rounded once, after the
+last layer of the op; only GroupNorm + SiLU then runs as two ops. A layer with hooks runs alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +41,8 @@ OPTIONS: dict[type[Module], str] = {ReLU: "relu", SiLU: "silu"}
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
-    """Yields the layers in groups: layers that run as one op together (`FUSED`), every other layer
-    alone.
+    """Yields the layers in groups: a group has the layers that run as one op (a row of `FUSED`), or
+    a single layer.
 
     A layer that has hooks is always alone.
     """
@@ -53,7 +53,7 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
 
 
 def fused(types: Sequence[type[Module]]) -> Iterator[int]:
-    """Yields the number of layers of each group, given the types of all layers.
+    """Yields the number of layers in each group, given the types of all layers in order.
 
     A subclass is not fused, since its `forward` may differ, unless its `fuses_as` names the class
     whose options its own `forward` takes.
@@ -67,7 +67,8 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
 
 
 def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
-    """Yields one function for each group of layers, and one for a row of small Linear layers."""
+    """Yields the functions that run the layers: one for each group, but only one for consecutive
+    Linear layers that are small together."""
     run = list[Sequence[Module]]()
     for group in groups(layers):
         if type(group[0]) is Linear:
@@ -98,8 +99,8 @@ longer than small products."""
 
 
 def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
-    """Yields the functions of a row of groups, each a Linear and perhaps a ReLU: one for all if
-    they are small."""
+    """Yields the functions of consecutive groups, each a Linear and perhaps a ReLU: a single
+    function if they have at most `SMALL` weights together."""
     linears = [group[0] for group in run]
     weights = sum(layer.in_features * layer.out_features for layer in linears)
     steps = [_step_of(group) for group in run]
@@ -112,8 +113,8 @@ def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
 def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
     """Returns a function that runs Linear layers and their ReLUs as one op.
 
-    At the time of the call they run one by one if a layer has hooks, a recorder wants to see each,
-    or a store has the weights or gradients of several layers in one memory.
+    A call runs them one by one if a layer has hooks, if a recorder has to see each op, or if the
+    store uses one memory for the weights or gradients of several layers.
     """
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
@@ -137,8 +138,8 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
-    """Returns a function that runs a convolution and its max-pool: as one op if the window is 2x2
-    at the time of the call."""
+    """Returns a function that runs a convolution and its max-pool. They run as one op if the pool
+    has 2x2 windows at the time of the call."""
     fused = partial(forward, pool=True)
 
     def step(x: Tensor) -> Tensor:

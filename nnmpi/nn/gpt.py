@@ -37,13 +37,14 @@ class GPTSizes(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The name of a model of these sizes, as `--model` takes it."""
+        """The name of a model of these sizes, as the option `--model` takes it."""
         is_own = self.intermediate not in (0, WIDER * self.width)
         within = f":{self.intermediate}" if is_own else ""
         return f"gpt:{self.layers}x{self.heads}x{self.width}{within}"
 
     def checked(self) -> Self:
-        """Returns the sizes without zeros; raises ValueError unless a GPT can have them."""
+        """Returns the sizes with each 0 replaced by its default; raises ValueError unless a GPT can
+        have them."""
         intermediate = self.intermediate or WIDER * self.width
         check_blocks("gpt", *self[:3], intermediate)
         return self._replace(intermediate=intermediate)
@@ -131,7 +132,8 @@ class MLP(Module):
 
 
 def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: int) -> None:
-    """Raises ValueError unless a model of blocks can have these sizes."""
+    """Raises ValueError unless a transformer can have this number of layers and heads and these
+    widths."""
     if min(layers, heads, width, intermediate) < 1 or width % heads:
         within = f", {intermediate} within an MLP" * (intermediate < 1 <= width)
         raise ValueError(

@@ -1,5 +1,5 @@
-"""GPT-2 in the files in which its weights are published: config.json, model.safetensors or its
-shards, and generation_config.json, which is kept as it is. Other models are described beside it.
+"""Reads and writes GPT-2 in the files in which its weights are published: config.json,
+model.safetensors or its shards, and generation_config.json, which is saved unchanged.
 
 in the files                   in the model
 h.0.attn.c_attn.weight         (W, 3 H D): inputs x outputs, q of all heads, then k, then v
@@ -55,19 +55,19 @@ Format = TypeVar("Format", bound="FolderFormat")
 
 @dataclass(frozen=True)
 class FolderFormat(FileFormat):
-    """The format of a folder of a model of some sizes (see `nnmpi.nn.state.FileFormat`): here of a
-    GPT-2; other models replace what differs.
+    """The format of a folder that holds a model of given sizes: here a GPT-2; subclasses override
+    the fields that differ for other models. See `nnmpi.nn.state.FileFormat`.
 
-    of_sizes  the type of the sizes
+    of_sizes  the class of the sizes
     kind      the model_type in config.json, the class of transformers, and the name in messages
-    prefix    the beginning of names in a file
-    blocks    the Sequential that has the blocks of the model
+    prefix    the prefix of tensor names in a file
+    blocks    the name of the Sequential with the blocks of the model
     head      the path of the weight of the output layer
-    tables    by path, the field of the sizes that counts the rows of a weight; the embedding first
-    layers    by layer of a block, its names in a file
-    ignored   the ends of names of tensors that are no parameters
-    keys      the names in config.json of the fields of the sizes; defaults: those of transformers
-    expected  the values of settings that the model has; equal: others that mean the same
+    tables    by path of a weight, the size that is its number of rows; the token embedding first
+    layers    by name of a layer in the model, its names in a file
+    ignored   the ends of the names of tensors that are no parameters
+    keys      the names of the sizes in config.json; defaults: the values that transformers assumes
+    expected  the settings that the model supports; equal: other values with the same meaning
     """
 
     sizes: Any
@@ -94,8 +94,8 @@ class FolderFormat(FileFormat):
 
     @classmethod
     def of(cls, config: Any, path: Path) -> Self:
-        """Returns the format for the sizes in config.json; raises ValueError for settings that the
-        model does not have."""
+        """Returns the format for the sizes in config.json; raises ValueError for settings that this
+        kind of model does not support."""
         stated = config.items() if isinstance(config, dict) else ()
         given = cls.defaults | {key: value for key, value in stated if value is not None}
         settings = {key: given.get(key) for key in cls.keys} | given
@@ -113,7 +113,8 @@ class FolderFormat(FileFormat):
         return cls(cls.of_sizes(*(settings[key] for key in cls.keys)))
 
     def config(self, published: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns config.json of a model that was loaded from a folder with these files."""
+        """Returns the contents of config.json for a model that was loaded from a folder with the
+        JSON files `published`."""
         end = GPT2.vocabulary - 1 if self.sizes.vocabulary == GPT2.vocabulary else None
         # without a folder, the token <|endoftext|> of GPT-2's vocabulary
         kept = {**self.expected, **published.get(CONFIG, {BEGIN: end, END: end})}
@@ -122,28 +123,30 @@ class FolderFormat(FileFormat):
 
     @property
     def stated(self) -> Sequence[Any]:
-        """The sizes as config.json states them: null for the usual width within an MLP."""
+        """The sizes in the form of config.json: null for the default width within an MLP."""
         *sizes, intermediate = self.sizes
         return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Any:
-        """Returns a model of these sizes that was loaded from a folder with the published files."""
+        """Returns a model of these sizes with initial weights; `published` are the JSON files to
+        save with it."""
         layers, heads, width, vocabulary, positions, within = self.sizes
         return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 
     def order(self, path: str) -> StorageOrder:
-        """Returns how a file stores the elements of a tensor."""
+        """Returns the order in which a file stores the elements of the tensor at a path."""
         if path.endswith(("attn.c_attn.weight", "attn.c_attn.bias")):
             return StorageOrder(path.endswith("weight"), self.sizes.heads, (1, 1, 1))
         return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
 
     @property
     def is_tied(self) -> bool:
-        """True if the output layer has the weight of the embedding, as that of GPT-2 always has."""
+        """True if the output layer and the token embedding share one weight, as always in GPT-2."""
         return bool(getattr(self.sizes, "is_tied", True))
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the names in a file by the path of their tensor in the model."""
+        """Returns for the path of each tensor in the model its names in a file, given all names in
+        the file."""
         paths: dict[str, tuple[str, ...]] = {}
         parts = [(part, layer) for layer, stored in self.layers.items() for part in stored]
         known = dict.fromkeys(names)
@@ -160,22 +163,23 @@ class FolderFormat(FileFormat):
         return paths | ({self.head: paths[embedding]} if ties else {})
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns the pair of embedding and output layer, if a file has both of one weight."""
+        """Returns the names of the token embedding and the output layer, if a file has their shared
+        weight under both names."""
         paths, embedding = {n.removeprefix(self.prefix): n for n in names}, next(iter(self.tables))
         has_both = self.is_tied and {embedding, LM_HEAD} <= paths.keys()
         return [(paths[embedding], paths[LM_HEAD])] if has_both else []
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Returns the names to write a tensor under; none for a tied weight under its second
-        path."""
+        """Returns the names under which a file stores the tensor at a path; none for the output
+        layer if it shares the weight of the embedding."""
         if path == self.head:
             return () if self.is_tied else (LM_HEAD,)
         layer = path.split(".")[-2:][0]
         return tuple(self.prefix + path.replace(layer, n) for n in self.layers.get(layer, (layer,)))
 
     def check_sources(self, file: object, sources: Mapping[str, StoredTensor]) -> None:
-        """Raises ValueError unless the tensors, by their paths in the model, fit the sizes that a
-        file states.
+        """Raises ValueError unless the tensors, given by their paths in the model, have the sizes
+        of this format, which the file `file` states.
 
         It runs before the model is built, since a file may claim a billion layers.
         """
@@ -192,23 +196,23 @@ class FolderFormat(FileFormat):
 
 
 def weights_in(folder: str | os.PathLike[str]) -> Path:
-    """Returns the path of the weights of a folder, or of the index of their shards if it has no
-    such file."""
+    """Returns the path of the weights file in a folder, or of the index of its shards if there is
+    no such file."""
     whole_file, index = Path(folder, WEIGHTS), Path(folder, SHARDED)
     return index if os.path.lexists(index) and not os.path.lexists(whole_file) else whole_file
 
 
 def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the JSON files of a folder that are saved with the model again, by name, config.json
-    last."""
+    """Reads the JSON files of a folder that are saved together with the model, by name:
+    generation_config.json, if there is one, then config.json."""
     path = Path(folder, GENERATION)
     files = {GENERATION: read_json(path, REMEDY)} if os.path.lexists(path) else {}
     return {**files, CONFIG: read_json(Path(folder, CONFIG), REMEDY)}
 
 
 def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
-    """Returns the tokens listed under BEGIN or END in the files of a folder, without those beyond
-    the vocabulary.
+    """Returns the tokens that the JSON files of a folder list under `key`, which is BEGIN or END;
+    tokens beyond the vocabulary are left out.
 
     As in transformers, generation_config.json has precedence over config.json.
     """
@@ -230,8 +234,8 @@ def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> l
 def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, str]:
     """Returns the texts of config.json and generation_config.json by name, config.json last.
 
-    They repeat the settings of the folder that the model was loaded from, except for those that
-    describe the weights now.
+    They have the settings of the folder that the model was loaded from, except the sizes and the
+    type of the weights.
     """
     config = {k: v for k, v in form.config(published).items() if k not in TYPE_OF_WEIGHTS}
     return {
@@ -241,8 +245,8 @@ def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, st
 
 
 def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> Format:
-    """Reads the sizes of the model in a folder; raises ValueError unless config.json and the
-    tensors beside it are those of such a model."""
+    """Reads the format of the model in a folder; raises ValueError unless config.json and the
+    tensors are those of such a model."""
     path = Path(folder) / CONFIG
     form = format_class.of(read_json(path, REMEDY), path)
     form.check_sources(path, sources_in(weights_in(folder), form))
@@ -250,7 +254,7 @@ def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> F
 
 
 def load_weights(form: FolderFormat, folder: str | os.PathLike[str], dropout: float) -> Any:
-    """Returns a model of a format, with the weights of a folder."""
+    """Returns a model of the format `form`, with the weights in a folder."""
     file, model = weights_in(folder), form.model(dropout, published_in(folder))
     check_tied(file, form)
     sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
@@ -269,8 +273,8 @@ def save_folder(
     published: Mapping[str, Any],
     folder: str | os.PathLike[str],
 ) -> None:
-    """Writes config.json and model.safetensors of a model into a folder, which is created, and
-    generation_config.json if the model was loaded from a folder that has one.
+    """Writes config.json and model.safetensors of a model into a folder, which is created; also
+    generation_config.json if the model was loaded with one.
 
     The files are written to a temporary folder first, so a failure leaves nothing behind.
     """
@@ -292,12 +296,12 @@ def save_folder(
 
 
 def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
-    """Returns the model of a folder with config.json and model.safetensors, or with the shards of
-    an index; `dropout` is for training it further."""
+    """Returns the GPT-2 in a folder, which has config.json and model.safetensors or the shards of
+    an index; `dropout` is used if the model is trained further."""
     model: GPT = load_weights(read_folder(FolderFormat, folder), folder, dropout)
     return model
 
 
 def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
-    """Writes a model into a folder, as `save_folder` does."""
+    """Writes a GPT-2 into a folder, as `save_folder` does."""
     save_folder(model.state_dict(), FolderFormat(model.sizes), model.published, folder)

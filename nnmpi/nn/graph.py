@@ -36,7 +36,8 @@ class VariableRef:
 
 @dataclass(frozen=True)
 class SampleCount:
-    """A placeholder for a multiple of the number of samples, for instance in a shape."""
+    """A placeholder for an integer that is a multiple of the number of samples, for instance in a
+    shape."""
 
     times: int
 
@@ -44,7 +45,7 @@ class SampleCount:
 class Axis(NamedTuple):
     """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`.
 
-    Names are listed in `axis_names.py`.
+    `axis_names.py` lists the names of axes.
     """
 
     size: int
@@ -68,7 +69,7 @@ class Edge(NamedTuple):
 
     @property
     def of_samples(self) -> bool:
-        """True if the first axis counts samples, or rows of samples."""
+        """True if the length of the first axis grows with the number of samples."""
         return bool(self.axes) and self.axes[0].of_samples
 
     @property
@@ -160,7 +161,8 @@ class Node:
 
 
 class Call(NamedTuple):
-    """One call of a module or an op: the nodes that it runs, and the path and class of a module."""
+    """A call of a module, with its path and class `layer`, or of an op; `nodes` is the range of the
+    nodes that it runs."""
 
     nodes: range
     path: str | None
@@ -191,9 +193,9 @@ class Graph(NamedTuple):
     order      trained parameters in the order of their use: gradients become final in reverse order
     calls      calls of modules with several nodes, except Sequentials that only run their layers
     shapes     the edges whose shape a `forward` reads, which therefore cannot be sharded
-    fused      neighbours that run as one op
-    again      nodes of functions that `checkpoint` calls, which run again in backward passes
-    source     how the model is run again, for simulated steps (`tracing.ModelSource`)
+    fused      ranges of consecutive nodes that run as one op
+    again      ranges of the nodes that `checkpoint` runs again in backward passes
+    source     functions that make and run the model again, for simulated steps (`ModelSource`)
     """
 
     nodes: tuple[Node, ...]
@@ -220,14 +222,14 @@ class Graph(NamedTuple):
 
     @property
     def may_differ(self) -> bool:
-        """Whether a module with trained parameters is one node, so that its `forward` may use
-        others of them with other samples."""
+        """True if a module with trained parameters is recorded as one node: its `forward` may then
+        use different parameters for different samples."""
         noted = (v for node in self.nodes if node.note for v in node.variables)
         return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
-        """Returns, by edge, the nodes that take it; the number of nodes stands for the end of the
-        model."""
+        """Returns for each edge the numbers of the nodes that take it. For an output of the model,
+        the number of nodes is added, which stands for the end."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:
@@ -237,11 +239,12 @@ class Graph(NamedTuple):
         return users
 
     def crossing(self, k: int) -> tuple[int, ...]:
-        """Returns the edges that nodes k and later need from earlier nodes or from the inputs."""
+        """Returns the edges that node k and later nodes take from earlier nodes or from the
+        inputs."""
         return self.crossings()[k]
 
     def crossings(self) -> list[tuple[int, ...]]:
-        """Returns `crossing` of each node, and of the end of the model."""
+        """Returns `crossing(k)` for each node k, and at last the outputs of the model."""
         needed = [tuple(dict.fromkeys(self.outputs))]
         for node in reversed(self.nodes):
             later = (e for e in needed[-1] if e not in node.outputs)
@@ -250,7 +253,8 @@ class Graph(NamedTuple):
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """Results of functions of the graph, by function and arguments."""
+        """A dictionary in which functions of the graph keep their results, by function and
+        arguments."""
         cache: dict[Any, Any] = self.source.cache
         return cache
 
@@ -284,7 +288,8 @@ def edges_of(tree: Any) -> tuple[int, ...]:
 
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
-    """Returns the entries of the state dict, and the number of each tensor by its id."""
+    """Returns the entries of the model's state dict as Variables, and the number of each by the id
+    of its tensor."""
     by_id: dict[int, Variable] = {}
     for place, tensor in model.tensors():
         other = by_id.get(id(tensor))

@@ -45,7 +45,7 @@ class TracedTensor(Tensor):
 
     @property
     def data(self) -> Array:
-        """The array; reading it makes the recorder treat the calling module as one unit."""
+        """The array; when it is read, the recorder records the calling module as one unit."""
         note_untraceable(READS)
         return self.operand
 
@@ -89,22 +89,24 @@ TracedTensor.__name__ = Tensor.__name__  # error messages show it
 
 
 class ConflictError(Exception):
-    """Raised if a module has to be recorded as one unit: its path, and the reason."""
+    """Raised if a module has to be recorded as one unit: `path` is that of the module, `note` the
+    reason."""
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
 
 
 class GraphRecorder:
-    """Records the layers and ops of one pass: the structure of a model, not what a rank does.
+    """Records the layers and ops of one pass over a model: the structure of the model, not the work
+    of a rank.
 
     `notes` lists the modules to record as one unit, by path, with the reasons. `on_growth` is
     called with the bytes that the pass holds so far, whenever a node is added.
 
-    edges  the edges for the samples of the pass; available after `free`
-    fused  neighbours that run as one op
-    again  nodes that run again in the backward pass, by `checkpoint`
-    held   the size of the edges in bytes
+    edges  the tensors of the pass, with its number of samples; available after `free`
+    fused  ranges of consecutive nodes that run as one op
+    again  ranges of nodes that run again in the backward pass, by `checkpoint`
+    held   the bytes of memory of all edges
     """
 
     def __init__(
@@ -132,7 +134,8 @@ class GraphRecorder:
         self.outputs = self._templates(self.returned)
 
     def free(self) -> None:
-        """Frees the arrays of the pass, and describes them in `edges`."""
+        """Fills `edges` with the shapes and types of the arrays of the pass, and frees the
+        arrays."""
         owners: dict[int, int] = {}  # by memory: the first edge in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
@@ -145,8 +148,8 @@ class GraphRecorder:
         self.returned = None
 
     def refuse(self, reason: str) -> None:
-        """Raises ConflictError for the innermost module that is being traced into: it has to be one
-        unit."""
+        """Raises ConflictError for the innermost module whose `forward` is being traced: it has to
+        be recorded as one unit."""
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
@@ -155,14 +158,16 @@ class GraphRecorder:
         self.refuse(NO_GRAD)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs a function that `checkpoint` was called with."""
+        """Runs the function given to `checkpoint`, and records that its nodes run again in backward
+        passes."""
         start = len(self.nodes)
         result = function()
         self.again.append(range(start, len(self.nodes)))
         return result
 
     def replace_edge(self, t: Tensor, y: Tensor) -> None:
-        """Notes that a tensor becomes the result y of an op in place: from here on it is that edge.
+        """Records that a tensor becomes the result y of an op in place: later uses of the tensor
+        are uses of the edge of y.
 
         A module that does so with its argument changes a tensor of its caller, which then has to be
         one unit.
@@ -175,13 +180,13 @@ class GraphRecorder:
             self._edges[id(t)] = self._edges[id(y)]
 
     def note_older(self, t: Tensor) -> None:
-        """Refuses the use of a tensor whose memory an op in place would have written to (see
+        """Refuses the use of a tensor whose memory an op in place should have changed (see
         `nnmpi.autograd.recording`)."""
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 
     def note_shape_read(self, tensor: Tensor) -> None:
-        """Notes that `forward` has read the shape of a tensor."""
+        """Records that a `forward` reads the shape of a tensor, which then cannot be sharded."""
         if self._unit is None and id(tensor) in self._edges:
             self.shapes.add(self._edges[id(tensor)])
 
@@ -236,7 +241,7 @@ class GraphRecorder:
         return result
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """Runs layers one by one, and notes those that would otherwise run as one op."""
+        """Runs layers one by one, and records which of them would otherwise run as one op."""
         for group in groups(layers):
             for layer in group:
                 args, named = (layer(*args, **named),), {}
@@ -276,7 +281,8 @@ class GraphRecorder:
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
-        """Makes a tensor a new edge and returns it, or a copy if it already is an edge."""
+        """Makes a tensor a new edge and returns it; if the tensor is an edge already, a copy
+        becomes the edge."""
         if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
@@ -316,8 +322,8 @@ class GraphRecorder:
 
 
 def note_untraceable(reason: str) -> None:
-    """Reports to the running recorder, if any, that a `forward` does something a graph cannot
-    express."""
+    """Tells the recorder of the model that is being traced, if any, that a `forward` does something
+    that a graph cannot express."""
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(reason)
@@ -329,7 +335,7 @@ def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
 
 
 def _plain(module: Module) -> dict[str, Any]:
-    """Returns the attributes that are plain values."""
+    """Returns the attributes whose values are numbers, text, None, or tuples of these."""
     return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 

@@ -1,7 +1,7 @@
 """Hooks: functions that are called before or after the forward pass of a module.
 
-A module with hooks stays one unit, hooks included, wherever layers are otherwise taken apart:
-neighbours are fused into one op, a graph is recorded, or layers are split between ranks.
+A module with hooks always runs whole, with its hooks: it is not fused with other layers, is one
+node of a recorded graph, and is not split between ranks.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ class Hook(NamedTuple):
 
 
 class HookHandle:
-    """Removes a hook from its module, by `remove()` or at the end of a `with` block."""
+    """The handle of a registered hook: removes the hook by `remove()`, or at the end of a `with`
+    block."""
 
     def __init__(self, module: "Hooked", hook: Hook) -> None:
         self._module, self._hook = module, hook
@@ -37,8 +38,8 @@ class HookHandle:
 
 
 def refused_hook(name: str) -> Callable[..., NoReturn]:
-    """Returns a method that raises NotImplementedError, for PyTorch's kinds of hooks that nnmpi
-    lacks."""
+    """Returns a method that raises NotImplementedError, for a kind of PyTorch's hooks that nnmpi
+    does not have."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(
@@ -50,7 +51,7 @@ def refused_hook(name: str) -> Callable[..., NoReturn]:
 
 
 class Hooked:
-    """The base of modules: registers hooks, and calls them around `forward`."""
+    """The base class of Module that registers hooks, and calls them before and after `forward`."""
 
     _hooks: tuple[Hook, ...]
     forward: Callable[..., Any]
@@ -59,15 +60,15 @@ class Hooked:
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Calls hook(module, args, output) after each forward pass; the hook may return another
-        output."""
+        """Registers `hook` to be called as hook(module, args, output) after each forward pass. A
+        result other than None replaces the output."""
         return self._register(Hook(hook, False, with_kwargs), prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Calls hook(module, args) before each forward pass; the hook may return other
-        arguments."""
+        """Registers `hook` to be called as hook(module, args) before each forward pass. A result
+        other than None replaces the arguments."""
         return self._register(Hook(hook, True, with_kwargs), prepend)
 
     register_full_backward_hook = refused_hook("Module.register_full_backward_hook")

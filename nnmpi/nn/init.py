@@ -65,8 +65,8 @@ class normal:  # noqa: N801
 
 @dataclass(frozen=True)
 class orthogonal:  # noqa: N801
-    """Initial values of a matrix whose rows, or columns if there are fewer of them, are orthogonal
-    and have the length `gain`; each rank computes the whole of it."""
+    """Initial values of a matrix whose rows, or columns if it has fewer of these, are orthogonal
+    and have the length `gain`; each rank computes the whole matrix."""
 
     rows: int
     columns: int
@@ -83,7 +83,7 @@ class orthogonal:  # noqa: N801
 
 @dataclass(frozen=True)
 class zero_within:  # noqa: N801
-    """The initial values of `init`, with zeros at the indices start..stop-1."""
+    """The initial values of `init`, but zero at the indices start..stop-1."""
 
     init: Init
     start: int
@@ -111,7 +111,7 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
-    """Fills the tensor with normal values."""
+    """Fills the tensor with normal values of this mean and standard deviation."""
     return _fill("normal_", tensor, normal(std, mean))
 
 
@@ -153,7 +153,7 @@ def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
     """Fills the tensor with normal values of standard deviation gain * sqrt(2 / (fan_in +
-    fan_out))."""
+    fan_out)), for tanh and sigmoid (Glorot)."""
     std = gain * math.sqrt(2 / max(sum(fans("xavier_normal_", tensor)), 1))
     return _fill("xavier_normal_", tensor, normal(std))
 
@@ -170,7 +170,8 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Fills the tensor with normal values of standard deviation gain / sqrt(fan)."""
+    """Fills the tensor with normal values of standard deviation gain / sqrt(fan), for ReLU and its
+    relatives (He); `a` is their negative slope."""
     std = _kaiming("kaiming_normal_", tensor, a, mode, nonlinearity)
     return _fill("kaiming_normal_", tensor, normal(std))
 
@@ -210,8 +211,8 @@ GAINS = {
 
 
 def fans(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns (fan_in, fan_out) of a weight (out, in, ...): of the whole weight, if this rank has a
-    part."""
+    """Returns (fan_in, fan_out) of a weight (out, in, ...). If this rank has only a part of the
+    weight, they are those of the whole weight."""
     of = tensor.parameter if isinstance(tensor, ParameterData) else tensor
     shape = of.place.shape if isinstance(of, Parameter) else of.shape
     if len(shape) < 2:
@@ -232,8 +233,8 @@ def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) 
 
 
 def _fill(name: str, tensor: T, init: Init) -> T:
-    """Writes initial values into a tensor; a parameter draws them when they are needed, as layers
-    do."""
+    """Writes the initial values of `init` into a tensor. The values of a parameter are drawn later,
+    when they are first needed."""
     parameter = tensor.parameter if isinstance(tensor, ParameterData) else tensor
     if isinstance(parameter, Parameter):
         parameter.redraw(init)

@@ -1,4 +1,5 @@
-"""The language models of the command line: their sizes, and the formats of their folders."""
+"""The language models of the command line: their sizes, and the formats of the folders that hold
+them."""
 
 import os
 import re
@@ -25,8 +26,8 @@ NAMED: dict[str, tuple[type[Sizes], str, str]] = {
 
 
 def sizes_named(model: str) -> Sizes | None:
-    """Returns the sizes of gpt2, gpt:... or llama:..., with 1 token and position; None for
-    others."""
+    """Returns the sizes of a model named gpt2, gpt:... or llama:..., with 1 token in the vocabulary
+    and 1 position; None for other names."""
     kind, _, argument = (GPT2.model if model == "gpt2" else model).partition(":")
     of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
     if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):
@@ -37,8 +38,8 @@ def sizes_named(model: str) -> Sizes | None:
 
 
 def sizes_of(values: Sequence[Any]) -> Sizes:
-    """Returns the sizes with these values, which a checkpoint has; raises ValueError if no model
-    has so many."""
+    """Returns the GPT or Llama sizes that have these values, as a checkpoint stores them; the
+    number of values tells which. Raises ValueError if it fits neither."""
     for of_sizes in FORMATS:
         if len(values) == len(of_sizes._fields):
             return of_sizes(*values)
@@ -46,13 +47,13 @@ def sizes_of(values: Sequence[Any]) -> Sizes:
 
 
 def format_of(sizes: Sizes) -> FolderFormat:
-    """Returns the format of a folder of a model of these sizes."""
+    """Returns the format of the folder in which a model of these sizes is saved."""
     return FORMATS[type(sizes)](sizes)
 
 
 def format_in(folder: str | os.PathLike[str]) -> FolderFormat:
-    """Returns the format of a folder with a model: that of its model_type, or GPT-2's if it has
-    none; raises ValueError for others."""
+    """Returns the format of the model in a folder by the model_type in config.json, by default
+    GPT-2; raises ValueError for an unknown type."""
     config, path = published_in(folder)[CONFIG], shown(Path(folder, CONFIG))
     known = {form.kind[0]: form for form in FORMATS.values()}
     if not isinstance(config, dict):

@@ -13,7 +13,8 @@ M = TypeVar("M", bound=Module)
 
 
 def temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
-    """Returns a layer for one call, without counting it as a constructed module."""
+    """Returns a layer for one call. It is not counted as a constructed module, so later layers get
+    the same weights as without the call."""
     saved = seed_state.get()
     try:
         return layer(*args, **options)
@@ -22,8 +23,8 @@ def temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
 
 
 def function_of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
-    """Returns a function of inputs with these names and of a layer's options, in the layer's
-    order."""
+    """Returns a function that calls a layer without parameters; its arguments are the inputs with
+    these names, then the options of the layer in their order."""
     named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
     shown = Signature([*named, *constructor_options(layer)])
 

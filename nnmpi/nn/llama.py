@@ -28,12 +28,12 @@ RANGES: Mapping[str, tuple[float, float]] = {
 class LlamaSizes(NamedTuple):
     """The sizes and settings of a Llama; numbers that are 0 are chosen by `checked`.
 
-    positions      the most tokens of a text
-    kv_heads       the number of keys and values of a position; 0: as many as heads
+    positions      the largest number of tokens in a text
+    kv_heads       the number of key and value heads; 0: as many as query heads
     intermediate   the width within an MLP; 0: 8/3 of the width, rounded up to a multiple of 256,
                    or of 32 for a width below 1,024
     rope_theta     the base of rotary positions, whose pairs are channels i and i + D / 2 of a head
-    norm_eps       what is added to the mean of squares
+    norm_eps       the number that RMSNorm adds to the mean of squares
     is_tied        True if the output layer shares the weight of the token embedding
     """
 
@@ -50,7 +50,7 @@ class LlamaSizes(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The name of a model of these sizes, as `--model` takes it."""
+        """The name of a model of these sizes, as the option `--model` takes it."""
         is_own = self.intermediate not in (0, self._usual_intermediate)
         is_shared = is_own or self.kv_heads not in (0, self.heads)
         shared = f":{self.kv_heads or self.heads}" if is_shared else ""
@@ -63,7 +63,8 @@ class LlamaSizes(NamedTuple):
         return -(-(8 * self.width // 3) // unit) * unit
 
     def checked(self) -> Self:
-        """Returns the sizes without zeros; raises ValueError unless a Llama can have them."""
+        """Returns the sizes with each 0 replaced by its default; raises ValueError unless a Llama
+        can have them."""
         intermediate = self.intermediate or self._usual_intermediate
         check_blocks("llama", *self[:3], intermediate)
         kv_heads, channels = self.kv_heads or self.heads, self.width // self.heads

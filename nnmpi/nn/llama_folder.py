@@ -61,8 +61,8 @@ class LlamaFormat(gpt2.FolderFormat):
 
     @classmethod
     def of(cls, config: Any, path: Path) -> Self:
-        """Returns the format for the sizes in config.json; raises ValueError for settings that the
-        model does not have."""
+        """Returns the format for the sizes in config.json; raises ValueError for settings that this
+        kind of model does not support."""
         given = dict(config) if isinstance(config, dict) else {}
         rope = given.get("rope_parameters")
         if isinstance(rope, dict):  # transformers 5 has the other settings of angles in it
@@ -77,12 +77,12 @@ class LlamaFormat(gpt2.FolderFormat):
 
     @property
     def stated(self) -> Sequence[Any]:
-        """The sizes as config.json states them."""
+        """The sizes in the form of config.json."""
         sizes: Sequence[Any] = self.sizes
         return sizes
 
     def order(self, path: str) -> StorageOrder:
-        """Returns how files store the rows of a tensor."""
+        """Returns the order in which a file stores the rows of the tensor at a path."""
         heads, K = self.sizes.heads, self.sizes.kv_heads
         if path.endswith("qkv_proj.weight"):
             return StorageOrder(False, K, (heads // K, 1, 1))
@@ -90,13 +90,14 @@ class LlamaFormat(gpt2.FolderFormat):
         return StorageOrder(False, self.sizes.intermediate, (1, 1)) if is_packed else AS_IS
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Llama:
-        """Returns a model of these sizes that was loaded from a folder with the published files."""
+        """Returns a model of these sizes with initial weights; `published` are the JSON files to
+        save with it."""
         return Llama(self.sizes, published)
 
 
 def check_ranges(given: Mapping[str, Any], path: Path) -> None:
-    """Raises ValueError, with the name of the setting, for numbers in config.json that no Llama
-    has."""
+    """Raises ValueError, with the name of the setting, if config.json has a number that is out of
+    range for a Llama."""
     for key, name in zip(LlamaFormat.keys, LlamaSizes._fields, strict=True):
         least, most = RANGES.get(name, (-math.inf, math.inf))
         if not least <= given[key] <= most:
@@ -117,12 +118,12 @@ def check_ranges(given: Mapping[str, Any], path: Path) -> None:
 
 
 def load_llama(folder: str | os.PathLike[str]) -> Llama:
-    """Returns the model of a folder with config.json and model.safetensors, or with the shards of
+    """Returns the Llama in a folder, which has config.json and model.safetensors or the shards of
     an index."""
     model: Llama = gpt2.load_weights(gpt2.read_folder(LlamaFormat, folder), folder, 0.0)
     return model
 
 
 def save_llama(model: Llama, folder: str | os.PathLike[str]) -> None:
-    """Writes a model into a folder, as `nnmpi.nn.gpt2.save_folder` does."""
+    """Writes a Llama into a folder, as `nnmpi.nn.gpt2.save_folder` does."""
     gpt2.save_folder(model.state_dict(), LlamaFormat(model.sizes), model.published, folder)

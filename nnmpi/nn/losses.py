@@ -24,7 +24,7 @@ from nnmpi.nn.passes import current_pass
 
 
 class Loss(Module):
-    """The base of the losses: reduces the losses of the samples to one."""
+    """The base class of losses: reduces the losses of the samples or elements to one number."""
 
     register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
     register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
@@ -105,7 +105,7 @@ class ClassLoss(Loss):
         """Returns the loss, the number of labels with the largest score (the first, of equal
         scores), and the number of labels.
 
-        Ignored labels are not counted. A device sends three numbers, not the scores.
+        Ignored labels are not counted. A device sends only these three numbers to the host.
         """
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
@@ -124,14 +124,14 @@ class ClassLoss(Loss):
         return self.loss_of(scores, *self.checked(scores.array.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        """Returns the loss of labels that were checked."""
+        """Returns the loss of labels that `checked` has returned; a subclass defines it."""
         raise NotImplementedError
 
     def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
         """Returns the labels for scores of this shape as an array, and whether some may be ignored.
 
-        Raises ValueError unless they fit. Their values are checked only on the host, since a check
-        on a device would wait for it.
+        Raises ValueError unless the labels fit the scores. The values of labels are checked only on
+        the host, since a check on a device would have to wait for the device.
         """
         name = type(self).__name__
         if not isinstance(labels, np.ndarray):
@@ -167,12 +167,14 @@ class ClassLoss(Loss):
         return labels, True
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
-        """Raises UnlikeError if labels are ignored where this was assumed not to be so."""
+        """Raises UnlikeError unless the labels have ignored ones exactly if `may_ignore`, as was
+        assumed when the pass was recorded."""
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 
     def _may_ignore(self, labels: np.ndarray, classes: int) -> bool:
-        """Returns whether some labels may be ignored; raises ValueError unless all are classes."""
+        """Returns whether some labels may be ignored; raises ValueError for a label that is no
+        class."""
         # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
         if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
             return 0 <= self.ignore_index < classes
@@ -249,8 +251,8 @@ class CrossEntropyLoss(ClassLoss):
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
     def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
-        """Returns the loss in the accumulation type; on a device the scores are not copied for
-        it."""
+        """Returns the loss in the accumulation type (float32 for 16 bits); on a device the scores
+        are not converted to this type first."""
         if are_probabilities(scores, labels):
             return self(scores.astype(types_of(scores.dtype).sums), labels)
         labels, may_ignore = self.checked(scores.shape, labels)
@@ -263,7 +265,8 @@ class CrossEntropyLoss(ClassLoss):
 
 
 def are_probabilities(scores: Tensor, target: Any) -> bool:
-    """Returns whether a target has a probability for each score, in place of labels."""
+    """Returns whether the target is an array of probabilities, one for each score, and not of
+    labels."""
     array = array_of(target)
     return is_float(array.dtype) and scores.ndim > 1 and array.shape == scores.shape
 

@@ -37,8 +37,8 @@ class Module(Hooked, Registries):
 
     All weights and dropout masks of a model are drawn from the `seed` of its root and their path in
     the model. A weight that is read or changed before its layer is assigned to a model is drawn at
-    that moment, and keeps its values in the model. Two blocks of layers that are changed in this
-    way start with equal weights, unless each sets its own `seed` first.
+    that moment, and keeps its values in the model. So two equal blocks whose weights were read this
+    early start with equal weights, unless each sets its own `seed` first.
     """
 
     training: bool = True
@@ -93,14 +93,14 @@ class Module(Hooked, Registries):
 
     @property
     def root(self) -> Module:
-        """The outermost module that contains this one."""
+        """The outermost module that contains this one; itself if no module does."""
         *_, m = self._upwards()
         return m
 
     @property
     def path(self) -> str:
-        """The name of this module in the root: "" for the root itself, "2.norm" for the child of a
-        child."""
+        """The path of this module from the root: "" for the root itself, "2.norm" for the child
+        `norm` of the child "2"."""
         names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
 
@@ -120,8 +120,9 @@ class Module(Hooked, Registries):
         """The number of modules constructed before this one if it is a layer that stands alone,
         else 0.
 
-        It gives layers that stand alone different weights, as their paths do for the layers of a
-        model. It is 0 for a module with children, for a child, and after `seed` was set.
+        A key with this number gives layers that stand alone different weights; layers of a model
+        have different paths instead. It is 0 for a module with children, for a child, and after
+        `seed` was set.
         """
         alone = self._parent is None and not self._modules
         return self._seed_state.number if alone else 0
@@ -156,8 +157,8 @@ class Module(Hooked, Registries):
     def _entries(
         self, *registries: str, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Module, str]]:
-        """Yields (full name, module, attribute) of each parameter or buffer in these registries,
-        module by module."""
+        """Yields (full name, module, attribute) for each parameter or buffer in the registries of
+        the given kind, module by module."""
         for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{path}.{name}" if path else name, m, name
@@ -216,8 +217,9 @@ class Module(Hooked, Registries):
         return {place.path: _copy(value) for place, value in self.tensors()}
 
     def state_arrays(self) -> Iterable[StateArray]:
-        """Returns what else of this module a step depends on and changes, such as the state of a
-        generator; it is saved and restored with parameters and buffers. Subclasses define it."""
+        """Returns other arrays of this module that a step depends on and changes, such as the state
+        of a random generator. They are saved and restored with parameters and buffers. Subclasses
+        define it."""
         return ()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
@@ -225,7 +227,7 @@ class Module(Hooked, Registries):
         not match.
 
         The state holds whole tensors; each rank copies the part that it owns. Without `strict`,
-        names need not fit: tensors that the state lacks keep their values.
+        names may differ: tensors that are not in the state keep their values.
         """
         return load_into(list(self.tensors()), state, strict)
 
@@ -240,7 +242,8 @@ class Module(Hooked, Registries):
 
 
 def _copy(value: Parameter | Array) -> Tensor:
-    """Returns a copy on the host, which is marked as one."""
+    """Returns a copy of a tensor or an array on the host, marked as a copy so that in-place writes
+    are refused."""
     t = Tensor(np.array(on_host(value), order="C"))
     t.storage = Storage(is_copy=True)
     return t

@@ -43,8 +43,8 @@ class HuberLoss(SmoothL1Loss):
 
 
 class WeightedLoss(ElementLoss):
-    """The base of element losses with a weight, which is broadcast to the losses and multiplies
-    them."""
+    """The base of elementwise losses with a weight, by which the losses are multiplied; it is
+    broadcast to their shape."""
 
     def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)

@@ -1,5 +1,5 @@
-"""Sequences of different lengths in one object, as PyTorch's recurrent layers take and return
-them."""
+"""Sequences of different lengths packed in one object, as PyTorch's recurrent layers take and
+return them."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ class PackedSequence:
 
     data         the elements of all sequences, those of the first positions first, and within a
                  position those of longer sequences first
-    batch_sizes  the number of sequences that have each position
+    batch_sizes  for each position, the number of sequences that are long enough to have it
     """
 
     def __init__(self, padded: Tensor, lengths: np.ndarray, batch_first: bool) -> None:
@@ -25,7 +25,7 @@ class PackedSequence:
 
     @property
     def sorted_indices(self) -> Tensor:
-        """The number of each sequence, the longest first."""
+        """The numbers of the sequences in the order of their lengths, the longest first."""
         return tensor(self._order())
 
     @property

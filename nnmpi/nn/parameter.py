@@ -2,12 +2,12 @@
 
 Rules:
 
-- A parameter asks its store for the array at every use, and nobody keeps an array from step to
-  step: ZeRO 3 gathers, PipeDream has versions, `close` moves the values. Ops read `operand`;
-  users read `data`, which is a copy where the store reuses the memory for other values.
-- While `has_grad` is False, the memory of the gradient is undefined. The first contribution
-  overwrites it, so no step has to write zeros. Who reads `grad_memory` checks `has_grad` first, or
-  fills the memory.
+- A parameter asks its store for the array at every use, and no code keeps an array from step to
+  step: with ZeRO 3 values are gathered, with PipeDream they have versions, and `close` moves them.
+  Ops read `operand`; users read `data`, which is a copy if the store reuses the memory.
+- While `has_grad` is False, the contents of the gradient's memory are undefined. The first
+  contribution overwrites them, so no step has to write zeros. Code that reads `grad_memory` checks
+  `has_grad` first, or fills the memory.
 - `seed` is None as soon as the values are no longer the initial ones. Code that writes values
   has to reset it, or a seed that is set too late would be accepted and change nothing.
 - A new attribute needs a slot, a line in `_declare` (since `lazy` does not call `__init__`), and a
@@ -71,12 +71,12 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
 
 
 class Parameter(Tensor):
-    """A tensor that is trained.
+    """A trainable tensor, whose values and gradient are in a store.
 
-    `Parameter(array)` copies the array; of a tensor it has the memory. `Parameter.lazy`, which
-    layers use, draws the values when they are first needed, from the seed, the path and the index
-    in the whole tensor: they depend neither on the order of construction nor on the layout of
-    ranks.
+    `Parameter(array)` copies the array; `Parameter(tensor)` shares the memory of the tensor, where
+    it can. `Parameter.lazy`, which layers use, draws the values when they are first needed, from
+    the seed, the path and the index in the whole tensor: they depend neither on the order of
+    construction nor on the layout of ranks.
 
     memory_axes  the order of the axes in memory
     padded_size  the number of elements that a flat buffer reserves for this parameter: the size of
@@ -84,8 +84,8 @@ class Parameter(Tensor):
     has_grad     whether `grad` is not None
     given_grad   a reference to the tensor that `grad` returned last
     seed         the seed of the initial values; None if they were given, loaded or trained
-    drawn_as     the type and the backend of values that are drawn without a store
-    seed_state   the seed and counter for values that `nn.init` draws if it belongs to no module
+    drawn_as     the type and the backend in which values are drawn by default
+    seed_state   the seed and counter for `nn.init`, if the parameter belongs to no module
     """
 
     __slots__ = (
@@ -146,7 +146,7 @@ class Parameter(Tensor):
         return twin
 
     def copied(self, values: Array) -> Parameter:
-        """Returns a parameter of no module, at the same place, with these values."""
+        """Returns a parameter at the same place, with these values, that belongs to no module."""
         copy = Parameter.lazy(self._place, None, self.memory_axes)
         copy._name = self.place.path
         copy.move(SingleStore(values), 0)
@@ -168,7 +168,8 @@ class Parameter(Tensor):
         self.seed_state: SeedState | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Returns values and gradient in place of the store, which holds the whole model.
+        """Returns values and gradient, and not the store, since a flat store holds all parameters
+        of the model.
 
         `Module.__setstate__` sets the parent again.
         """
@@ -186,8 +187,8 @@ class Parameter(Tensor):
         self.grad_array = grad
 
     def move(self, store: Store, index: int) -> None:
-        """Makes this parameter number `index` of `store`, which already holds its gradient, if
-        any."""
+        """Makes this parameter number `index` of a store; the store must hold the gradient already,
+        if there is one."""
         self.store, self.index = store, index
 
     @property
@@ -266,7 +267,8 @@ class Parameter(Tensor):
 
     @property
     def operand(self) -> Array:
-        """The values in the memory of the store, which a rotating store reuses for other values."""
+        """The values in the memory of the store. A store that rotates reuses this memory for other
+        values."""
         return (self.store or self._drawn_store()).value(self.index)
 
     @property
@@ -300,8 +302,8 @@ class Parameter(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient as a tensor, which shares its memory until it is cleared; None until one
-        arrives."""
+        """The gradient as a tensor, or None if no gradient has arrived. The tensor shares the
+        gradient's memory until the gradient is cleared."""
         if not self.has_grad:
             return None
         given = None if self.given_grad is None else self.given_grad()
@@ -316,8 +318,8 @@ class Parameter(Tensor):
         self.grad_array = None if value is None else array_of(value)
 
     def leave_grad(self) -> None:
-        """Copies the gradient for a program that keeps it, before it is cleared: the next one will
-        have its memory."""
+        """Gives a tensor that `grad` has returned its own copy of the gradient. It is called before
+        the gradient is cleared, since the next gradient overwrites the memory."""
         given = None if self.given_grad is None else self.given_grad()
         self.given_grad = None
         if given is not None and self.has_grad:
@@ -339,7 +341,7 @@ class Parameter(Tensor):
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
-        """Returns the array of a value; raises ValueError unless it has the shape of the
+        """Returns `value` as an array; raises ValueError unless it has the shape of the
         parameter."""
         array = array_of(value)
         if array.shape != self._shape:
@@ -367,27 +369,27 @@ class Parameter(Tensor):
         self.values_written()
 
     def values_written(self) -> None:
-        """Notes that others than the optimizer changed the values, which no seed determines any
-        more."""
+        """Records that code other than the optimizer changed the values, which then no longer
+        follow from the seed."""
         self.seed = None
         self._drawn_store().written(self.index)
 
     def refresh(self) -> None:
-        """Has the values back in their memory, in a store that rotates."""
+        """Makes a store that rotates put the values back into their memory."""
         store = self.store
         if store is not None and store.rotates:
             store.value(self.index)
 
     def lend(self, view: Tensor) -> None:
-        """Lets `view` share the storage of this parameter, or gives it a copy of the values if the
-        store reuses its memory for other parameters."""
+        """Lets `view` share the storage of this parameter. If the store reuses its memory for other
+        parameters, `view` gets a copy of the values instead."""
         if self._drawn_store().rotates:
             view.array = view.array.copy(order="K")
         else:
             super().lend(view)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Writes the first contribution to the gradient, and adds later ones."""
+        """Adds vjp(g) to the gradient; the first contribution overwrites the memory."""
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
             precision.add_to(target, vjp(g, None))
@@ -399,8 +401,8 @@ class Parameter(Tensor):
 
 
 class DataStorage(Storage):
-    """The storage of `p.data`: writes are unknown to the tape, but not to the store of the
-    parameter."""
+    """The storage of `p.data`: a write is reported to the store of the parameter, but not to the
+    tape."""
 
     __slots__ = ("_of", "parameter")
 
@@ -419,7 +421,7 @@ class DataStorage(Storage):
 
 
 class ParameterData(Tensor):
-    """The values of a parameter as a tensor, `p.data`, which no gradient needs.
+    """The tensor `p.data`: the values of a parameter, without a gradient.
 
     It reads the store at every use, as the parameter does, so writes reach the values in any store.
     """
@@ -446,7 +448,8 @@ class ParameterData(Tensor):
         self.parameter.array = value
 
     def lend(self, view: Tensor) -> None:
-        """Lets `view` write to the parameter too, unless the store reuses its memory for others."""
+        """Lets `view` write to the parameter too; it gets a copy if the store reuses its memory for
+        other parameters."""
         self.parameter.lend(view)
         if view.storage is self.parameter.storage:
             view.storage = self.storage

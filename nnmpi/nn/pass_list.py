@@ -1,12 +1,13 @@
-"""PassList: a forward and a backward pass of a module as a list of calls, recorded without data.
+"""PassList: the forward and backward pass of a module as a list of calls, recorded on arrays
+without data.
 
     calls     F F F F F  I I I  W W W   kernels and array functions, in the order of the tape
-    given     parameters, gradients, buffers: memory of others, which the calls read and write
+    given     parameters, gradients, buffers: existing memory, which the calls read and write
     inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
     the rest  new arrays, which get places in arenas
 
-Recorded passes are those of a step of any number, with inputs of these shapes: whatever reads a
-value or the number of the step in Python raises NumbersReadError.
+The list is valid for a step of any number, with inputs of these shapes. So code that reads a value
+or the number of the step in Python raises NumbersReadError while it is recorded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,8 +35,8 @@ from nnmpi.nn.tracing import unchanged
 
 
 class RecordedKey(NamedTuple):
-    """A key that depends on the step: what it is made of besides, and the words that stand for
-    it."""
+    """A key of random numbers that depends on the step: the other parts of which it is made, and
+    the array `words` that stands for it."""
 
     seed: int
     purpose: str
@@ -46,15 +47,16 @@ class RecordedKey(NamedTuple):
 class PassList(NamedTuple):
     """The calls of a forward and a backward pass, on arrays without data.
 
-    calls      checks of inputs first; those of the backward pass begin at number `backward`, those
-               of its second half, if it has two, at `second`
-    given      pairs of an array without data and the memory that it stands for
-    inputs     arrays without data, in the order of the arrays that were recorded
-    outputs    what the forward pass ends with: a loss, or what another stage gets
-    seeds      their gradients, with which the backward pass begins; None where none is needed
-    gradients  those of inputs that come from another stage
-    adds       True if the backward pass adds to gradients that are there already
-    halves     True if the backward pass is divided
+    calls      checks of inputs first; the backward pass begins at call number `backward`, and its
+               second half, if there is one, at number `second`
+    given      pairs of an array without data and the existing memory that it stands for
+    inputs     arrays without data, in the order of the inputs
+    keys       the keys of random numbers
+    outputs    the results of the forward pass: a loss, or tensors for another stage
+    seeds      the gradients of the outputs, from which the backward pass starts, or None
+    gradients  the gradients of the inputs that come from another stage
+    adds       True if the backward pass adds to gradients of an earlier one
+    halves     True if the backward pass has two halves
     """
 
     calls: Sequence[Call]
@@ -77,34 +79,36 @@ class RecordedPass(Protocol):
         """The tensors that the stage takes."""
 
     def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
-        """Runs the forward pass; returns what its backward pass starts from."""
+        """Runs the forward pass, and returns the tensor from which the backward pass starts."""
 
     def outputs(self, root: Any) -> Sequence[Tensor]:
         """The results of the forward pass."""
 
     def seed(self, root: Any, gradients: Sequence[Any]) -> Array:
-        """Returns what the backward pass starts with, for these gradients of the outputs."""
+        """Returns the gradient of `root` with which the backward pass starts, given the gradients
+        of the outputs."""
 
     def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
         """The gradients of inputs that come from another stage."""
 
 
 def uses(p: Parameter) -> None:
-    """Stands in a list where an op reads p or, if its store rotates, where the vjps of a node that
-    uses p begin."""
+    """Marks in a list that an op reads p next or, if the store of p rotates, that the vjps of a
+    node that uses p follow. It does nothing when it is called."""
 
 
 def ready(p: Parameter) -> None:
-    """Stands in a list where the gradient of p is final."""
+    """Marks in a list that the gradient of p is final. It does nothing when it is called."""
 
 
 def progress() -> None:
-    """Moves messages, as the hook of the thread that runs the list does."""
+    """Moves messages, by the progress hook of the thread that runs the list."""
     progress_hook.get()()
 
 
 class KeyedPass(Pass):
-    """A pass of no certain step."""
+    """A pass without a step number: its keys of random numbers are arrays, which are filled in each
+    step."""
 
     keys: list[RecordedKey]
 
@@ -124,16 +128,18 @@ class KeyedPass(Pass):
 
 
 def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
-    """Stands in a list where ranks join their moments: of n numbers here, of `total` in all."""
+    """Marks in a list that ranks join their batch statistics, of `n` numbers on this rank and
+    `total` on all. It does nothing when it is called."""
 
 
 def sum_over_ranks(sums: Array, total: Array) -> None:
-    """Stands in a list where ranks add up sums."""
+    """Marks in a list that ranks add up `sums`, into `total`. It does nothing when it is called."""
 
 
 class _StatsOfRanks:
-    """BatchStats whose moments are of so many numbers, layer by layer, and come from elsewhere:
-    from several ranks, or from the first run of a pass, which has tracked them."""
+    """BatchStats whose results are not computed here: they come from several ranks, or from the
+    first run of a pass. `counts` has the number of values of each layer's moments; `tracks` is
+    False in a second run, since the first one has updated the running statistics."""
 
     def __init__(self, counts: Sequence[int], tracks: bool) -> None:
         self._counts, self._tracks = iter(counts), tracks
@@ -152,7 +158,7 @@ class _StatsOfRanks:
 
 
 class StandIns:
-    """Arrays without data, and the memory that they stand for."""
+    """Pairs of an array without data, and the existing memory that it stands for."""
 
     def __init__(self) -> None:
         self.pairs = list[tuple[Any, Array]]()
@@ -166,7 +172,8 @@ class StandIns:
 
 
 class _StandInStore(SingleStore):
-    """A store of one parameter in the memory of another store."""
+    """The store of one parameter, with arrays without data that stand for its memory in another
+    store."""
 
     def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
         if not p.is_drawn:
@@ -188,8 +195,8 @@ class Recording(NamedTuple):
 
     samples   the global indices of the samples
     batch     the number of samples of the whole batch
-    counts    if other ranks have samples of the same batch, or the pass runs a second time: of how
-              many numbers each layer of BatchNorm has moments
+    counts    for each layer of BatchNorm, the number of values in its moments; None unless other
+              ranks have samples of the same batch, or the pass runs a second time
     again     True if the pass runs a second time
     adds      True if the backward pass adds to gradients that another one has computed
     halves    True if the backward pass has two halves
@@ -237,7 +244,8 @@ def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
 
 
 def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
-    """A view of memory, by the number of the memory in the order of first uses."""
+    """Returns a view as (number of its memory, offset, shape, strides, dtype), where memories are
+    numbered in the order of their first use."""
     memory = owner(array)
     offset = array.ctypes.data - memory.ctypes.data
     number = numbers.setdefault(id(memory), len(numbers))
@@ -248,8 +256,8 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 def without_data(
     parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns
 ) -> Iterator[Callable[[], bool]]:
-    """A context in which parameters and buffers of modules, and other parameters, have no data. It
-    yields a function that tells whether a buffer was assigned."""
+    """A context in which the parameters and buffers of `parts`, and the parameters `others`, have
+    no data. It yields a function that tells whether a buffer was assigned meanwhile."""
     modules = dict.fromkeys(m for part in parts for m in part.modules())
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
@@ -277,7 +285,8 @@ def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:
 
 @contextmanager
 def _as_current(current: Pass) -> Iterator[None]:
-    """A context in which this pass is the current one, and its progress is logged."""
+    """A context in which `current` is the current pass, ops are recorded, and calls of the progress
+    hook are logged."""
     tokens = (
         (current_pass, current_pass.set(current)),
         (recording, recording.set(True)),
@@ -293,7 +302,7 @@ def _as_current(current: Pass) -> Iterator[None]:
 def record(
     parts: Sequence[Module], recorded: RecordedPass, arrays: Sequence[Array], how: Recording
 ) -> PassList:
-    """Records a forward and a backward pass of a module on inputs of these shapes.
+    """Records a forward and a backward pass of a module on inputs with the shapes of `arrays`.
 
     parts   the module, and the loss if it is a module
     """
@@ -349,8 +358,8 @@ def record(
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
-    """The calls, with checks of the given arrays, or of copies, before all others, so that nothing
-    was done if one fails."""
+    """Returns the calls with all checks of given arrays, or of copies of them, moved to the front:
+    so a check that fails does so before anything is changed."""
     known, first = {*map(id, given)}, list[Call]()
     checked = {id(owner(array)) for c in calls if c.is_check for array in arrays_in(c.args)}
     for call in calls:

@@ -1,4 +1,4 @@
-"""Pass: what the layers of a model depend on in a forward pass besides their input."""
+"""Pass: the data, besides its input, on which a forward pass of a model depends."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class BatchStats(Protocol):
-    """Sums over a batch of which this rank may have only some samples."""
+    """Sums over a batch, whose samples may be on several ranks."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments to normalise with, given those of the samples on this rank.
@@ -52,8 +52,7 @@ class Untracked(Local):
 class ReplayStats:
     """BatchStats of a forward pass that runs twice: the second run gets the moments of the first.
 
-    So the second run neither communicates nor updates running statistics.
-
+    The second run neither communicates nor updates running statistics.
     inner   the BatchStats of the first run
     """
 
@@ -62,7 +61,8 @@ class ReplayStats:
         self._replayed: Iterator[Any] | None = None
 
     def replay(self) -> None:
-        """Starts the second run: from now on results of the first one are returned, in order."""
+        """Starts the second run: from now on the results of the first run are returned, in
+        order."""
         self._replayed = iter(self._results)
 
     def computed_once(self, make: Callable[[], T]) -> T:
@@ -110,7 +110,7 @@ class Pass(NamedTuple):
     around: Callable[..., Any] | None = None
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
-        """Returns the key of random numbers of this step."""
+        """Returns the key of random numbers for a purpose in this step."""
         return keyed.key(seed, purpose, self.step, *names)
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
@@ -137,8 +137,8 @@ def checked_combine(combine: Combine) -> Combine:
 def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
-    """Wraps a `forward` that changes buffers for some samples of a batch, so that afterwards they
-    have the values that all samples of the batch give.
+    """Wraps a `forward` that changes buffers and sees only some samples of a batch. Afterwards the
+    buffers have the values that result from all samples of the batch.
 
     A second run on the same samples starts from the buffers of the first one, and changes nothing.
     `forward` gets copies of the buffers, since the tape may keep them.

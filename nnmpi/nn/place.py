@@ -1,9 +1,8 @@
 """Place: the path of a tensor in the whole model, its whole shape and the part on this rank.
-StateArray: a range of such a part, with the functions that read and write it.
-
+StateArray: a range of elements of such a part, with the functions that read and write them.
 A rank draws initial values for its part alone, from the path and the indices in the whole tensor,
-and loads its part of a whole tensor. All that training has is a list of StateArrays
-(`parallel/model/state.py`): files, the digest and what compares or copies models know nothing else.
+and loads its part of a whole tensor. The state of training is a list of StateArrays
+(`parallel/model/state.py`), on which files, the digest, copies and comparisons are based.
 """
 
 import math
@@ -22,13 +21,13 @@ Part: TypeAlias = tuple[tuple[int, int], ...]
 class Place(NamedTuple):
     """The position of a rank's part of a tensor in the whole model.
 
-    Everything that must not depend on the layout is derived from it: initial values, names in
-    files, the digest, comparisons, and which rank counts an element in the norm of the gradient.
-    Ranks with equal places have copies.
+    Whatever must not depend on the layout of ranks is derived from the place: initial values, names
+    in files, the digest, comparisons, and which rank counts an element in the norm of the gradient.
+    Ranks with equal places have copies of the same part.
 
     path    the name in the state dict of the whole model, also on a rank with only a stage of it
     shape   the shape of the whole tensor
-    part    the part that this rank owns
+    part    the part that this rank owns: (start, stop) for each axis
     """
 
     path: str
@@ -84,10 +83,11 @@ def whole(shape: tuple[int, ...]) -> Part:
 class Range(NamedTuple):
     """Elements lo..hi-1 of a box of a tensor, counted in the order of memory.
 
-    Ranges describe the elements of a tensor that a rank updates, owns or needs, that a move copies,
-    and that a file holds.
+    Ranges describe the elements of a tensor that a rank updates, owns or needs, that are copied
+    between ranks, or that a file holds.
 
     tensor   the path of the tensor in the whole model
+    box      (start, stop) for each axis
     """
 
     tensor: str
@@ -102,18 +102,18 @@ class Range(NamedTuple):
 
 
 class StateArray(NamedTuple):
-    """Elements lo..hi-1 of this rank's part of a named array of training, in the order of memory.
+    """Elements lo..hi-1 of this rank's part of an array of the training state, in memory order.
 
     The array is a parameter, a buffer, or optimizer state of a parameter. `place` has its name and
     its whole shape.
 
-    axes        in the order of memory
+    axes        the order of the axes in memory
     dtype       the name of the type of its elements
     may_differ  True if copies on several ranks may differ, as those of buffers do
     read        read(a, b) returns elements a..b-1 of the part, with lo <= a <= b <= hi, on the
-                host; None on paper
+                host; None if this only describes the array, without elements
     write       copies all elements lo..hi-1 from an array on the host
-    file        the file that has it, equal on all ranks; "" if this rank has it
+    file        the name of the file with the elements, equal on all ranks; "" if a rank has them
     """
 
     place: Place
@@ -128,7 +128,7 @@ class StateArray(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the whole array, such as `fc.weight` or `fc.weight.momentum_buffer`."""
+        """The name of the array, such as `fc.weight` or `fc.weight.momentum_buffer`."""
         return self.place.path
 
     @property
@@ -156,12 +156,12 @@ class StateArray(NamedTuple):
         return self._replace(place=self.place._replace(path=name))
 
     def as_whole(self) -> "StateArray":
-        """Returns the whole array on paper."""
+        """Returns a description, without elements, of the whole array."""
         place = Place.of_whole(self.name, self.place.shape)
         return StateArray(place, self.axes, 0, place.size, self.dtype, self.may_differ)
 
     def on_paper(self) -> "StateArray":
-        """Returns the array without its elements."""
+        """Returns a description of these elements that cannot read or write them."""
         return self._replace(read=None, write=None)
 
     def elements(self) -> np.ndarray:
@@ -170,20 +170,22 @@ class StateArray(NamedTuple):
         return self.read(self.lo, self.hi)
 
     def put(self, elements: np.ndarray) -> None:
-        """Copies elements from an array on the host."""
+        """Overwrites the elements with those of an array on the host."""
         assert self.write is not None
         self.write(elements)
 
     def holding(self, elements: np.ndarray) -> "StateArray":
-        """Returns the array with these elements, which are not copied; ranks can send it."""
+        """Returns a StateArray of the same range that reads from `elements`, an array on the host,
+        which is not copied."""
         return self._replace(read=partial(_between, elements, self.lo), write=None, file="")
 
     def copied(self) -> "StateArray":
-        """Returns the array with a copy of its elements."""
+        """Returns a StateArray of the same range that reads from a copy of the elements."""
         return self.holding(np.array(self.elements()))
 
     def part_of(self, whole_array: np.ndarray) -> np.ndarray:
-        """Returns the elements lo..hi-1 from the whole array, in the order of memory."""
+        """Returns the elements lo..hi-1 of this range from the whole array, in the order of
+        memory."""
         part = whole_array[self.place.slices]
         return part.transpose(self.axes).reshape(-1)[self.lo : self.hi]
 

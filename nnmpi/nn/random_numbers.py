@@ -29,9 +29,9 @@ __all__ = [
 
 
 def generator_state(name: str, generator: np.random.Generator) -> StateArray:
-    """Returns the state of a NumPy generator as an array of 64-bit words, for `state_arrays` of the
-    module that draws from it: it is saved and restored with the weights. Ranks that had other
-    states go on from that of the first one."""
+    """Returns the state of a NumPy generator as an array of 64-bit words. `state_arrays` of the
+    module that draws from the generator returns it, so that it is saved and restored with the
+    weights; all ranks then continue from the state of the first rank."""
 
     def read(lo: int, hi: int) -> np.ndarray:
         return np.array([*_words(generator.bit_generator.state)], np.uint64)[lo:hi]
@@ -45,7 +45,8 @@ def generator_state(name: str, generator: np.random.Generator) -> StateArray:
 
 
 def _words(state: Any) -> Iterator[int]:
-    """Yields the numbers in the state of a generator, integers of up to 128 bits as two words."""
+    """Yields the numbers in the state of a generator as 64-bit words; an integer of up to 128 bits
+    gives two."""
     if isinstance(state, dict):
         for value in state.values():
             yield from _words(value)
@@ -56,7 +57,7 @@ def _words(state: Any) -> Iterator[int]:
 
 
 def _of_words(state: Any, words: Iterator[int]) -> Any:
-    """The state with its numbers replaced by those that `_words` has yielded of another one."""
+    """Returns the state with its numbers replaced by `words`: the inverse of `_words`."""
     if isinstance(state, dict):
         return {name: _of_words(value, words) for name, value in state.items()}
     if isinstance(state, np.ndarray):
@@ -72,8 +73,8 @@ def random(
     name: str = "",
     like: Tensor | None = None,
 ) -> Array:
-    """Returns random values of a shape whose first axis is the samples: uniform in (0, 1), or
-    `normal`.
+    """Returns random values of a shape whose first axis counts samples: uniform in (0, 1), or with
+    `normal` standard normal.
 
     They depend on the seed of the model, the step, the path of `module`, the name, and the sample:
     not on ranks, micro-batches, or whether `forward` runs again to save memory. Two calls in one
@@ -98,14 +99,14 @@ def random(
 
 
 def below_one(numbers: Array) -> Array:
-    """Returns the values, with those that rounding has made 1 replaced by the largest value below
-    1."""
+    """Returns the values with each 1, which is the result of rounding, replaced by the largest
+    number below 1."""
     unit, zero = numbers.dtype.type(1), numbers.dtype.type(0)
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
 
 
 def _key(name: str, generator: Generator | None) -> keyed.Key:
-    """Returns the key of the next random tensor; raises ValueError within a step of a Trainer."""
+    """Returns the key of the next random tensor; raises ValueError in `forward` of a Trainer."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         raise ValueError(
@@ -119,13 +120,14 @@ def _key(name: str, generator: Generator | None) -> keyed.Key:
 def _draw(
     name: str, *sizes: Any, generator: Generator | None = None
 ) -> tuple[keyed.Key, Array, Array]:
-    """Returns the arguments with which a function of `keyed` draws a tensor of these sizes."""
+    """Returns the arguments (key, columns, rows) with which a function of `keyed` draws a tensor of
+    these sizes."""
     return _key(name, generator), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
 
 
 @creator
 def _uniform(*sizes: Any, generator: Generator | None = None) -> Array:
-    """Returns values between 0 and 1, some of which the type may round to 1."""
+    """Returns uniform values between 0 and 1; rounding to the type may make some of them 1."""
     return keyed.uniform(*_draw("rand", *sizes, generator=generator)).reshape(flat(sizes))
 
 
@@ -176,8 +178,8 @@ def multinomial(
     *,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Returns indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples),
-    int64.
+    """Returns int64 indices (num_samples,) or (rows, num_samples), drawn for each row with
+    probabilities proportional to its weights.
 
     Without `replacement` no index is drawn twice for one row. The weights need not add up to 1. The
     call waits for the device.

@@ -1,4 +1,4 @@
-"""Methods that write random numbers into their tensor and return it, under PyTorch's names.
+"""In-place methods that fill their tensor with random numbers and return it, under PyTorch's names.
 
 `normal_` and `uniform_` of a parameter, or of its `data`, draw what `nn.init` draws: values that
 depend on the seed and the path of the parameter. Those of other tensors depend on the seed and the
@@ -34,15 +34,16 @@ def uniform_(t: T, a: float = 0.0, b: float = 1.0, *, generator: Generator | Non
 
 
 def bernoulli_(t: T, p: Any = 0.5, *, generator: Generator | None = None) -> T:
-    """Replaces each element by 1 with probability p, a number or a tensor, and else by 0."""
+    """Replaces each element by 1 with probability p, and by 0 otherwise; p is a number or a
+    tensor."""
     t.to_write(0)
     t[...] = _ones_and_zeros(np.broadcast_to(on_host(p), t.shape), t, generator)
     return t
 
 
 def bernoulli(t: Any, *, generator: Generator | None = None) -> Tensor:
-    """Draws 1 with the probability that an element of t says, and else 0; the call waits for the
-    device."""
+    """Returns for each element of t a 1 with that element as probability, and 0 otherwise; the call
+    waits for the device."""
     probabilities = on_host(t)
     if ((probabilities < 0) | (probabilities > 1)).any():
         raise ValueError("bernoulli: probabilities must be from 0 to 1")
@@ -51,7 +52,7 @@ def bernoulli(t: Any, *, generator: Generator | None = None) -> Tensor:
 
 
 def exponential_(t: T, lambd: float = 1.0, *, generator: Generator | None = None) -> T:
-    """Replaces the elements by values of the exponential distribution with this rate."""
+    """Replaces the elements by values of the exponential distribution with rate `lambd`."""
     t.to_write(0)
     with no_grad():
         u = rand(t.shape, dtype="float64", generator=generator).numpy()

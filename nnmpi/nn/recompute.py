@@ -1,10 +1,10 @@
-"""Modules that keep only their inputs, and run forward again in their backward pass.
+"""Modules that keep only their inputs for the backward pass, and run `forward` again in it.
 
     block       the outermost modules with a number for a name and layers of their own: h.0, h.1
     others      the layers of one class, by the table `recomputed` of add-ons
 
 The first forward pass makes tape nodes too, since they tell which leaves the module uses and how
-often; then they are dropped. Both passes get the same random numbers and batch statistics.
+often; then they are dropped. Both runs get the same random numbers and batch statistics.
 """
 
 import re
@@ -38,8 +38,8 @@ DIFFERS = (
 def checkpoint(
     function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, **named: Any
 ) -> Any:
-    """Returns function(*args, **named), one tensor. Until its backward pass only the arguments are
-    kept; then the function runs again.
+    """Returns function(*args, **named), which must be one tensor. Only the arguments are kept until
+    the backward pass, in which the function runs again.
 
     It is PyTorch's `utils.checkpoint.checkpoint`, for functions that a `forward` calls;
     `use_reentrant` has no effect.
@@ -69,7 +69,8 @@ def checkpoint(
 
 
 class _Repeat:
-    """A function's two runs: their pass, and what the first one used and returned."""
+    """The two runs of a function: holds the pass in which they run, and a digest of the first
+    result."""
 
     def __init__(self, current: Pass, record: Any) -> None:
         self._stats, self._record = ReplayStats(current.batch_stats), record
@@ -91,8 +92,8 @@ class _Repeat:
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
     ) -> RepeatedNode:
-        """Returns the node that stands for those of the first run: `last`, and all before it that
-        were made after `began`."""
+        """Returns a RepeatedNode that replaces the nodes of the first run: `last`, and all nodes
+        below it that were made after `began`."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
         self._digest = digest(y) if self._is_checked else 0
@@ -101,8 +102,8 @@ class _Repeat:
         return node
 
     def again(self, call: Callable[[], Any], node: RepeatedNode) -> TapeNode:
-        """Runs the function again, and returns the node of its result; nodes are numbered as if
-        they had been made just before `node`, which stands for them."""
+        """Runs the function again, and returns the node of its result. The new nodes get numbers
+        just below that of `node`, which replaced the nodes of the first run."""
         tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
         self._stats.replay()
         began = tick()
@@ -122,15 +123,16 @@ class _Repeat:
 
 
 def digest(t: Tensor) -> int:
-    """Returns a checksum (CRC-32) of the elements; a hash would take four times as long."""
+    """Returns a checksum (CRC-32) of the elements; a cryptographic hash would take four times as
+    long."""
     return crc32(backend.to_host(t.array).ravel("K").view(np.uint8).data)  # not copied
 
 
 def _made_after(
     began: int, last: TapeNode
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
-    """Returns the nodes down from `last` that were made after `began`, in order, and what they have
-    used of earlier nodes and of leaves, each as often as it was used, and whether it gets a
+    """Returns the nodes from `last` down that were made after `began`, in order; then what they use
+    of earlier nodes and leaves, each as often as it is used; and for each use whether it gets a
     gradient."""
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
@@ -146,8 +148,11 @@ def _made_after(
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
-    """Gives nodes the numbers from `number` + 1 on, by twos, with gaps for what they stand for;
-    writes after `began` to their memory, or to that of others, stay between the same nodes."""
+    """Gives nodes every second number from `number` + 1 on, with gaps where a node replaces others.
+
+    In-place writes after `began`, to the memory of the nodes or of `others`, are renumbered so that
+    they stay between the same nodes.
+    """
     made = [number, *(node.tick for node in nodes)]
     for node in nodes:
         node.tick = number + 1 + 2 * node.size
@@ -164,19 +169,20 @@ def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], beg
 
 
 class Recomputed(Module):
-    """The base of modules that run forward again in their backward pass."""
+    """The base class of modules that run `forward` again in their backward pass."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
         return checkpoint(super().forward, *args, **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Returns how to copy or pickle the module: as one of the class that it had before."""
+        """Returns how to copy or pickle the module: as an instance of the class that it had before
+        `as_recomputed`."""
         made: Any = super().__reduce_ex__(protocol)
         return object.__new__, (type(self).__mro__[2],), *made[2:]
 
 
 def as_recomputed(module: Module) -> None:
-    """Makes a module run forward again in its backward pass."""
+    """Changes the class of a module so that it runs `forward` again in its backward pass."""
     kind = type(module)
     if not issubclass(kind, Recomputed):
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -187,7 +193,8 @@ BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
 def recomputed_with(node: Node, how: str) -> str:
-    """Returns the path of the module that runs again with this node; "" if none does."""
+    """Returns the path of the module with this node that runs again, given the option `how`
+    ("none", "stage", "block" or a layer); "" if there is none."""
     if how in ("none", "stage"):
         return ""
     if how != "block":
@@ -199,8 +206,9 @@ def recomputed_with(node: Node, how: str) -> str:
 
 
 def recomputed_paths(graph: Graph, how: str) -> list[str]:
-    """Returns the paths of the modules of a model that run again; raises ValueError if there is
-    none although `how` asks for some, or if one of them does not return one tensor."""
+    """Returns the paths of the modules of a model that run again for the option `how`. Raises
+    ValueError if `how` asks for some and the model has none, or if one of them returns several
+    tensors."""
     paths = [*dict.fromkeys(filter(None, (recomputed_with(node, how) for node in graph.nodes)))]
     if not paths and how not in ("none", "stage"):
         lacks = "in a numbered module with layers of its own, such as h.0 of a GPT"
@@ -220,7 +228,8 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
 
 
 def recompute(model: Module, graph: Graph, how: str) -> None:
-    """Makes the modules of a model run again that `how` names; `graph` is that of the model."""
+    """Makes those modules of a model that the option `how` names run again in backward passes;
+    `graph` is the graph of the model."""
     modules = dict(model.named_modules())
     for path in recomputed_paths(graph, how):
         as_recomputed(modules[path])

@@ -31,13 +31,15 @@ OF_ALL = {*REGISTRIES, "_parent", "_name", "_seed_state", "_hooks", "_changes", 
 
 
 def read_attributes(module: Registries) -> dict[str, Any]:
-    """The attributes that a `forward` may read besides parameters, buffers and modules."""
+    """Returns the attributes of a module, by name, that its `forward` may read besides parameters,
+    buffers and modules."""
     parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
     return {name: v for name, v in vars(module).items() if name not in OF_ALL | parts}
 
 
 class Registries:
-    """The base of Module: attributes that are parameters, buffers or modules are also kept by name.
+    """The base class of Module, which registers attributes that are parameters, buffers or modules
+    by name.
 
     A parameter or module has one parent, and so one path.
     """
@@ -89,17 +91,18 @@ class Registries:
             self.note_change()
 
     def note_change(self) -> None:
-        """Counts a change after which the same inputs may give other outputs."""
+        """Counts a change of the module after which the same inputs may give other outputs."""
         object.__setattr__(self, "_changes", self._changes + 1)
 
     def _adopt(self, name: str, part: Parameter | Registries) -> None:
-        """Makes this module the parent of a parameter or module, which gets its path from it."""
+        """Makes this module the parent of a parameter or module, whose path then begins with this
+        module's path."""
         object.__setattr__(part, "_parent", self)
         object.__setattr__(part, "_name", name)
 
     def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
-        """Returns the registry for an attribute, or None; raises ValueError if the value cannot be
-        assigned."""
+        """Returns the registry in which an attribute belongs, or None for a plain attribute; raises
+        ValueError if the value cannot be assigned."""
         if isinstance(value, Parameter):
             return self._parameters
         owner = type(self).__name__
@@ -160,7 +163,7 @@ class Registries:
         combined (see `nnmpi.nn.passes.Combine`). "mean": the buffer becomes the mean of its values
         after each part, weighted by the number of samples, as for running statistics; "sum": the
         changes are added, as for a counter of samples. With `--sync asp` and `ssp` workers average
-        buffers after each epoch. Keep a cache that grows in a plain attribute.
+        buffers after each epoch. A cache that grows belongs in a plain attribute instead.
         """
         where = f"{type(self).__name__}.{name}"
         array = buffer_array(where, value)
@@ -251,23 +254,23 @@ class Registries:
     # ---- copies and pickles
 
     def __copy__(self) -> Self:
-        """Returns a module with its own registries and the same children, which keep their
-        parent."""
+        """Returns a module with new registries and the same children, whose parent remains the
+        original."""
         twin: Self = object.__new__(type(self))
         twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes without the parent, so that a copy of a submodule is not a copy of
-        the whole model."""
+        """Returns the attributes without the parent, so that copying a submodule does not copy the
+        whole model."""
         adopted = [
             name for name, part in self._parts() if (part._parent, part._name) == (self, name)
         ]
         return self.__dict__ | {"_parent": None, "_name": "", "_own": adopted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores the attributes and becomes the parent of its own children, and of those without
-        a parent."""
+        """Restores the attributes, and makes this module the parent of its own children and of
+        children without a parent."""
         adopted = state.pop("_own")
         self.__dict__.update(state)
         for name, part in self._parts():
@@ -296,7 +299,7 @@ REPLACED = {
 
 
 def refuse_replaced(kind: type[Registries], options: Mapping[str, Any]) -> None:
-    """Raises TypeError for an argument of PyTorch's that a layer does not take."""
+    """Raises TypeError for an argument that PyTorch's layer takes and this one does not."""
     taken = constructor_options(kind)
     if any(option.kind is inspect.Parameter.VAR_KEYWORD for option in taken):
         return

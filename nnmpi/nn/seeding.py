@@ -22,7 +22,7 @@ seed_state: ContextVar[SeedState] = ContextVar("nnmpi_construction", default=FIR
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Gives modules that are constructed in this context the seed, and counts them from 0.
+    """In this context, modules are constructed with this seed and counted from 0.
 
     The same code in this context gives the same weights each time, also if it reads or changes
     weights before their layers are assigned to a model.
@@ -67,7 +67,7 @@ class Generator:
         return self._state
 
     def set_state(self, state: SeedState) -> "Generator":
-        """Goes on from a state that `get_state` has returned, and returns the generator."""
+        """Restores a state that `get_state` has returned, and returns the generator."""
         self._state = SeedState(*state)
         return self
 
@@ -83,8 +83,8 @@ class Generator:
 
 
 def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
-    """A context whose random tensors are drawn from a generator; from the state of the thread, if
-    there is none."""
+    """A context whose random tensors are drawn from the generator, or, if it is None, from the
+    state of the thread."""
     if generator is None:
         return nullcontext()
     if not isinstance(generator, Generator):
@@ -96,8 +96,8 @@ def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
 
 
 def next_seed_state() -> SeedState:
-    """Returns the current seed state and increments its counter of modules, for a module that is
-    constructed or a tensor that `nn.init` fills."""
+    """Returns the current seed state and increments its counter of modules: for a module that is
+    being constructed, or a tensor that `nn.init` fills."""
     current = seed_state.get()
     seed_state.set(current._replace(number=current.number + 1))
     return current
@@ -112,7 +112,8 @@ def next_draw() -> SeedState:
 
 
 def refuse_late_seed(module: str, seed: int, parameters: Iterable[tuple[str, Any]]) -> None:
-    """Raises ValueError if a parameter already has values that were drawn from another seed."""
+    """Raises ValueError if a parameter of the module already has values that were drawn from a seed
+    other than `seed`."""
     for name, p in parameters:
         if p.seed is not None and p.seed != seed:
             raise ValueError(

@@ -1,8 +1,8 @@
 """Segments: the part of a graph between two cuts, as a module.
 
-inputs    the edges that cross into it; for the first segment, the arguments of the model
-steps     whole modules where they lie in the segment, and the recorded ops of modules that are cut
-outputs   the edges that cross out of it; for the last segment, the outputs of the model
+inputs    the edges that enter the segment; for the first segment, the arguments of the model
+steps     modules that lie in the segment as a whole, and the ops of modules that are cut
+outputs   the edges that leave the segment; for the last segment, the outputs of the model
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
     It contains the model's own modules, found by their paths in the graph, and the parameters among
     the variables `holds`, whether it uses them or not; all keep their paths in the model. If the
-    nodes form one chain of layers, the result is a Sequential, which fuses some of them. The part
-    of a module that runs again in its backward pass does so too, if it returns one tensor.
+    nodes form one chain of layers, the result is a Sequential, which fuses some of them. If a
+    module that runs again in its backward pass is cut, its parts that return one tensor do so too.
     """
     modules, calls = dict(model.named_modules()), [*graph.calls]
     divided = [*_divided(graph, nodes, modules)]
@@ -63,8 +63,8 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
 
 def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Iterator[range]:
-    """Yields the nodes among these of each module that runs again in its backward pass, and of
-    which only a part is among these."""
+    """Yields ranges of these nodes: for each module that runs again in its backward pass and of
+    which the segment has only a part, the nodes of this part."""
     for call in graph.calls:
         if call.path is not None and isinstance(modules[call.path], Recomputed):
             part = range(max(call.nodes.start, nodes.start), min(call.nodes.stop, nodes.stop))
@@ -73,10 +73,10 @@ def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Itera
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """Returns the chains that compute these nodes: calls of modules that lie within them, and
-    single nodes.
+    """Returns the chains of calls that compute these nodes: calls of modules that lie within the
+    range, and single nodes.
 
-    Each call of a chain takes the result of the call before, which nobody else uses. An op, or a
+    In a chain, each call takes the result of the call before, which no other call uses. An op, or a
     module that takes or returns several tensors, is a chain of its own.
     """
     runs, users, k = list[list[Call]](), graph.users(), nodes.start
@@ -108,7 +108,8 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """True if tensors enter a module by its arguments only, and leave it by its result only."""
+    """True if the nodes of a module get tensors only from its arguments, and no other node takes a
+    tensor of theirs except its result."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}
@@ -128,8 +129,8 @@ def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """Returns a function that computes a run of calls: a Sequential of the modules; the single
-    module, if it takes or returns several tensors; or the single op."""
+    """Returns a function that computes a chain of calls: a Sequential of the modules; for a module
+    that takes or returns several tensors, the module; for an op, the op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]
@@ -137,13 +138,13 @@ def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callabl
 
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
-    """Returns the module that owns a variable, and the name of the attribute."""
+    """Returns the module that has a variable, and the name of the attribute."""
     path, _, name = graph.variables[variable].path.rpartition(".")
     return modules[path], name
 
 
 class Segment(Module):
-    """Runs some nodes of a graph one after the other."""
+    """A module that runs some nodes of a graph one after the other."""
 
     def __init__(
         self,
@@ -180,8 +181,8 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Takes over the constants of a graph that differs from that of the segment in nothing
-        else."""
+        """Replaces the constants among the arguments of the steps by those of another graph, which
+        must be equal otherwise."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:
@@ -214,7 +215,7 @@ class Segment(Module):
 
 
 def _call_in(graph: Graph, call: Call) -> Call:
-    """The call in another recording of the graph."""
+    """Returns the call of another recording of the graph that corresponds to this call."""
     node = graph.nodes[call.nodes.start]
     if call.op is not None or (node.name == call.path and node.layer is not None):
         return call._replace(op=node.op, arguments=node.arguments)
@@ -223,8 +224,8 @@ def _call_in(graph: Graph, call: Call) -> Call:
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
-    """Returns `values` with, for each TensorRef in `template`, the part of `given` at the same
-    position."""
+    """Adds to `values`, and returns them: for each TensorRef in `template`, the tensor of `given`
+    at the same position, by the number of its edge."""
 
     if type(template) is TensorRef:  # most calls return one tensor
         values[template.edge] = given

@@ -6,7 +6,7 @@ Rules:
   model, or copies its modules, calls `forget_steps`. Hooks are looked up in each call.
 - A fused op gives the same values as its layers one by one. A layer whose `forward` may differ (a
   subclass, a recorder, hooks, values that rotate) runs alone.
-- The calls of `progress` between layers move messages during a forward pass.
+- Between layers `progress` is called, which moves messages during a forward pass.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class Sequential(NumberedLayers):
 
 
 def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
-    """True if the module is a Sequential without its own `forward`."""
+    """True if the module is a Sequential and has no other `forward` than that of its class."""
     return isinstance(module, Sequential) and type(module).forward is Sequential.forward
 
 

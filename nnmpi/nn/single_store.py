@@ -14,9 +14,10 @@ class Store(Protocol):
     A parameter looks up its arrays at each use and keeps no reference to them, so a store may
     gather, rotate or version its memory.
 
-    dtype    the type of all parameters
-    rotates  whether the memory of a value may hold another value later, until `value` is called
-    is_shared  whether the memory of a value, or of a gradient, serves other parameters too
+    dtype      the type of all parameters
+    rotates    whether the memory of a parameter's values may be reused for others, until `value`
+               is called again
+    is_shared  whether parameters share the memory of values or gradients in turn
     """
 
     dtype: np.dtype[Any]
@@ -30,17 +31,16 @@ class Store(Protocol):
         """Returns the memory of the gradient of parameter i."""
 
     def fixed_value(self, i: int) -> Array:
-        """Returns the memory of the values of parameter i in all steps, if that is the same; it may
-        have other contents at the moment."""
+        """Returns the memory of the values of parameter i, if it is the same in all steps; at the
+        moment it may have other contents."""
         return self.value(i)
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the memory of the gradient of parameter i in all steps, if that is the same."""
+        """Returns the memory of the gradient of parameter i, if it is the same in all steps."""
         return self.grad_memory(i)
 
     def written(self, i: int) -> None:
-        """Notes that the values of parameter i were changed by somebody other than the
-        optimizer."""
+        """Records that code other than the optimizer has changed the values of parameter i."""
         return
 
 

@@ -1,8 +1,7 @@
-"""State dicts and buffers: how files store them, as values; checks of a given state, and copies of
-it into a model.
+"""State dicts and buffers: their order in files, checks of a given state, copying it into a model.
 
-file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
-      ◄── names ────────────────  path      order.to_files(array)
+    file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
+          ◄── names ────────────────  path      order.to_files(array)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,12 +23,13 @@ Placed: TypeAlias = Sequence[tuple[Place, Any]]
 
 
 def everything(path: str) -> bool:
-    """Returns True: the `held` of a rank that has a part of every tensor."""
+    """Returns True for each path: the argument `held` of a rank that has a part of every tensor."""
     return True
 
 
 def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
-    """Tells for each of `Module.tensors()` whether this rank has a part of it.
+    """Returns for each entry of `Module.tensors()` whether this rank has a part of it, given `held`
+    by path.
 
     A tensor with several names is held if one of the names is.
     """
@@ -38,13 +38,13 @@ def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
 
 
 class StorageOrder(NamedTuple):
-    """How a file stores the elements of a tensor, whose first axis in the model is the outputs.
+    """The order in which a file stores the elements of a tensor; in the model, axis 0 is outputs.
 
-    is_transposed   the outputs are the last axis in the file
-    groups          if not 0, the file has several matrices one behind the other, or each under its
-                    own name, and the model has this many groups of rows of all of them
-    shares          how many of the equal parts of a group each matrix has: (1, 1, 1) for the
-                    query, the key and the value of a head
+    is_transposed   whether the outputs are the last axis in the file
+    groups          if not 0, the file has several matrices, one behind the other or each under its
+                    own name; the model has this many groups of rows, each with rows of all matrices
+    shares          how many equal parts of a group belong to each matrix: (1, 1, 1) for the query,
+                    the key and the value of a head
     """
 
     is_transposed: bool = False
@@ -52,21 +52,22 @@ class StorageOrder(NamedTuple):
     shares: tuple[int, ...] = (1,)
 
     def to_model(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the tensor of the model for the whole tensors of a file, as a view if
-        possible."""
+        """Returns the tensor in the order of the model, given the whole tensors of a file; a view
+        if possible."""
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         array = array.T if self.is_transposed else array
         return array[self._rows(len(array))] if self.groups else array
 
     def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
-        """Returns the whole tensors of a file, in C order, for a tensor of the model: the inverse
-        of `to_model`."""
+        """Returns the tensors that a file stores for a tensor of the model, whole and in C order:
+        the inverse of `to_model`."""
         array = array[np.argsort(self._rows(len(array)))] if self.groups else array
         arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
         return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]
 
     def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Returns the shape in the model of the tensors with these shapes in a file."""
+        """Returns the shape in the model of a tensor that a file stores as tensors of these
+        shapes."""
         if len(shapes) == 1:
             return shapes[0][::-1] if self.is_transposed else shapes[0]
         joined = sum(shape[0] for shape in shapes if shape), *shapes[0][1:]
@@ -74,17 +75,18 @@ class StorageOrder(NamedTuple):
         return joined if [*shapes] == self.shapes(joined, len(shapes)) else sum(shapes, ())
 
     def shapes(self, shape: tuple[int, ...], files: int) -> list[tuple[int, ...]]:
-        """Returns the shapes in a file of the tensors for a tensor of the model."""
+        """Returns the shapes of the tensors, `files` in number, that a file stores for a tensor of
+        the model."""
         if files == 1:
             return [shape[::-1] if self.is_transposed else shape]
         return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
 
     def _ends(self, rows: int) -> list[int]:
-        """Returns where the matrices end, except the last one."""
+        """Returns the row at which each matrix ends, except the last one."""
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
     def _rows(self, rows: int) -> np.ndarray:
-        """Returns the row of the file for each row of the model."""
+        """Returns for each row of the model the number of that row in the file."""
         matrices = np.split(np.arange(rows), self._ends(rows))
         return np.concatenate([m.reshape(self.groups, -1) for m in matrices], axis=1).ravel()
 
@@ -93,35 +95,36 @@ AS_IS = StorageOrder()
 
 
 class FileFormat:
-    """The names of tensors in a kind of file, and their storage order; by default those of the
-    model."""
+    """The names and the storage order of tensors in one kind of file; by default they are those of
+    the model."""
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the names in a file by path in the model, without names that are no tensor of the
-        model."""
+        """Returns for the path of each tensor in the model its names in a file, given all names in
+        the file."""
         return {name: (name,) for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns pairs of names in a file that are one tensor of the model, and so must be
-        equal."""
+        """Returns pairs of names in a file that stand for one tensor of the model, and must have
+        equal values."""
         return []
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Returns the names to write a tensor under; none if the file leaves it out."""
+        """Returns the names under which a file stores the tensor at a path; none if the file leaves
+        it out."""
         return (path,)
 
     def order(self, path: str) -> StorageOrder:
-        """Returns how a file stores the elements of a tensor."""
+        """Returns the order in which a file stores the elements of the tensor at a path."""
         return AS_IS
 
     def arrays(self, path: str, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the tensors of a file, by name, for a tensor of the model."""
+        """Returns by name the arrays that a file stores for the tensor at a path."""
         names = self.names(path)
         arrays = self.order(path).to_files(array, len(names)) if names else []
         return dict(zip(names, arrays, strict=True))
 
     def shapes(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes in a file, by name, for a tensor of the model."""
+        """Returns by name the shapes of the arrays that a file stores for the tensor at a path."""
         names = self.names(path)
         shapes = self.order(path).shapes(shape, len(names)) if names else []
         return dict(zip(names, shapes, strict=True))
@@ -133,7 +136,8 @@ PLAIN = FileFormat()
 def checked_arrays(
     state: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of a state on the host; raises ValueError unless names and shapes fit."""
+    """Returns the arrays of a state, by name, on the host; raises ValueError unless names and
+    shapes are those of `places`."""
     paths = (place.path for place in places)
     values = {path: on_host(state[path]) for path in paths if path in state}
     check_state(state, values, places, owner)
@@ -151,9 +155,10 @@ class LoadedKeys(NamedTuple):
 def load_into(
     targets: Sequence[tuple[Place, Parameter | Array]], state: Mapping[str, Any], strict: bool
 ) -> LoadedKeys:
-    """Copies a state into parameters and buffers, and returns the names that do not match.
+    """Copies a state into `targets`, parameters and buffers, and returns the names that do not
+    match.
 
-    Raises ValueError, before anything is copied, unless the shapes fit and, if `strict`, the names.
+    Raises ValueError, before it copies anything, if a shape or, with `strict`, a name does not fit.
     """
     known = {place.path: place for place, _ in targets}
     missing = [path for path in known if path not in state]
@@ -177,8 +182,8 @@ def check_state(
 ) -> None:
     """Raises ValueError unless `names` are those of the places, and the values have their shapes.
 
-    `values` has, for the known names, arrays or anything else with a shape and a dtype. The message
-    begins with unknown names, since they may be mistyped.
+    `values` has an array, or another object with a shape and a dtype, for each known name. The
+    message begins with unknown names, since they may be mistyped.
     """
     known = {place.path for place in places}
     problems = [f"{shown(name)} is not part of this {owner}" for name in names if name not in known]

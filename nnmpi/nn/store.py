@@ -8,10 +8,10 @@ Rules:
   are known before there is a store. Another ALIGN moves the edges of chunks, and so changes the
   last bits of sums.
 - A parameter takes its `padded_size`, not its size: ranks with parts of unequal sizes need buffers
-  of one length, which they sum together.
-- The optimizer and Update see memory through `owned` and `updates` only. A store that keeps less
-  memory, elsewhere or in another type, overrides the methods that these call; nobody asks which
-  store it is.
+  of equal length, since an all-reduce adds them up.
+- The optimizer and Update access memory by `owned` and `updates` only. A store that keeps a part of
+  the memory, or keeps it elsewhere or in another type, overrides the methods that these call. No
+  other code depends on the class of the store.
 """
 
 from bisect import bisect_right
@@ -38,9 +38,9 @@ ALIGN = 16
 class Shard(NamedTuple):
     """Elements start..stop-1 of a flat buffer, which this rank updates.
 
-    A bucket is cut across parameters and their padding, so this is not a `Range`, which lies in one
-    tensor; `Optimizer.owned` has the ranges. In a buffer that holds this rank's shards only, one
-    behind the other, the elements begin at `at`.
+    A shard may cut through parameters and their padding, so this is not a `Range`, which lies in
+    one tensor; `Optimizer.owned` has the ranges. In a buffer that holds only the shards of this
+    rank, one behind the other, the elements begin at `offset`.
     """
 
     start: int
@@ -55,7 +55,8 @@ class Shard(NamedTuple):
 
 class Operands(NamedTuple):
     """The operands of one update: flat arrays of values, gradients and optimizer state (by name),
-    the number of the step, and in 16-bit training the 16-bit values that masters are rounded to."""
+    and the number t of the step. In 16-bit training `mixed` has the 16-bit values to which the
+    float32 masters are rounded."""
 
     values: Array
     grads: Array
@@ -70,12 +71,12 @@ class Operands(NamedTuple):
         return Operands(self.values[part], self.grads[part], state, self.t, mixed)
 
     def blocks(self, is_whole: bool = False) -> Iterator["Operands"]:
-        """Yields the operands as float32 blocks with unscaled gradients, for optimizers that know
-        nothing of 16-bit training.
+        """Yields the operands as blocks of float32 values and unscaled gradients, for optimizers
+        that do not support 16-bit training themselves.
 
-        Where nothing has 16 bits, there is one block, the operands themselves. Else 16-bit values
-        are merged into the masters before a block is yielded, and the new masters are rounded to
-        them when the next block is asked for. With `is_whole` there is one block.
+        If nothing has 16 bits, there is one block, the operands themselves. Else the 16-bit values
+        of a block are merged into its float32 masters before it is yielded, and the new masters
+        are rounded to 16 bits when the next block is requested. With `is_whole` there is one block.
         """
         if self.grads.dtype == self.values.dtype and self.mixed.is_empty:
             yield self
@@ -94,8 +95,8 @@ class Operands(NamedTuple):
                 cast_loop(block.values, values)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """Returns the optimizer state `name`, which is needed if `option` is on; raises ValueError
-        if there is none."""
+        """Returns the optimizer state `name`, which the option `option` of a parameter group needs;
+        raises ValueError if the optimizer was created without it."""
         if name not in self.state:
             raise ValueError(
                 f"{option}={group[option]} needs a state array, which this optimizer was created "
@@ -108,9 +109,9 @@ class Operands(NamedTuple):
 class FlatStore(Store):
     """Two flat buffers, `flat` and `flat_grad`; each parameter is a view into both.
 
-    Parameter i is at `spans[i]`, including its padding, which is always zero. `reserved` elements
-    precede the first parameter. Subclasses that share memory, or keep only their `shards` of it,
-    override `allocate`. The optimizer updates values of type `updated_dtype`.
+    Parameter i and its padding, which is always zero, lie at elements `spans[i]`. `reserved`
+    elements precede the first parameter. A subclass that shares memory, or keeps only its `shards`
+    of it, overrides `allocate`. The optimizer updates values of type `updated_dtype`.
     """
 
     _is_between_runs = False
@@ -153,18 +154,18 @@ class FlatStore(Store):
         return self.grad_memories[i]
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
-        """Yields (values, gradients, 16-bit values beside masters) of the shards that this rank
-        updates within elements start..end-1."""
+        """Yields (values, gradients, 16-bit values of mixed precision) for each shard within
+        elements start..end-1 that this rank updates."""
         for shard in self.own_shards(start, end):
             yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        """Yields the operands of update number t for the shards within elements start..end-1, with
-        their slices of the optimizer's `state`, in which they begin at `at`.
+        """Yields the operands of update number t for each shard within elements start..end-1 that
+        this rank updates, with the shard's slice of `state`; the first slice begins at `at`.
 
-        The caller changes each one before it asks for the next.
+        The caller updates each one before it requests the next.
         """
         for values, grads, mixed in self.owned(start, end):
             n, state_part = len(values), dict[str, Array]()
@@ -191,27 +192,27 @@ class FlatStore(Store):
         return self.flat_grad[shard.start : shard.stop]
 
     def readable(self, i: int) -> list[tuple[int, int]]:
-        """Returns (lo, hi) of the ranges of parameter i that this rank can read without others; at
-        least one, maybe empty."""
+        """Returns (lo, hi) of the ranges of parameter i that this rank can read without
+        communication: at least one range, which may be empty."""
         return [(0, self.parameters[i].size)]
 
     def elements(self, i: int, lo: int, hi: int) -> Array:
-        """Returns values lo..hi-1 of parameter i, in the order of its memory, from its `readable`
-        ranges."""
+        """Returns values lo..hi-1 of parameter i in the order of its memory; they must lie in a
+        range of `readable`."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
-        """A context in which all ranks that share the values read the same parameters in the same
-        order.
+        """A context in which all ranks that share the values can read parameters, the same ones in
+        the same order.
 
-        A training step is such a context too. Where each rank keeps a part of the values, they
-        cannot be read at any other time.
+        A training step is such a context too. If each rank keeps only a part of the values, they
+        cannot be read outside such a context.
         """
         return nullcontext()
 
     def gathered(self) -> AbstractContextManager[None]:
-        """A context in which each rank can read all values without the others; changes are kept at
-        its end.
+        """A context in which each rank has all values, and can read and change them without
+        communication; changes are kept afterwards.
 
         All ranks that share the values enter and leave it together, between steps.
         """
@@ -219,8 +220,8 @@ class FlatStore(Store):
 
     @contextmanager
     def between_runs(self) -> Iterator[None]:
-        """A context like `gathered` between two runs of training, in which an optimizer that would
-        update only a part of the values is refused."""
+        """A context like `gathered` between two training runs. In it, an optimizer is refused if
+        this rank's shards are only a part of the values."""
         with self.gathered():
             self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:
@@ -229,27 +230,29 @@ class FlatStore(Store):
                 self._is_between_runs = False
 
     def parameter_bytes(self) -> int:
-        """Returns the memory of values; memory that a node shares counts on its first rank only."""
+        """Returns the bytes of values; memory that the ranks of a node share counts on the first of
+        them only."""
         return sum(value.nbytes for value in self.values)
 
     def gradient_bytes(self) -> int:
-        """Returns the memory of gradients; memory that a node shares counts on its first rank
-        only."""
+        """Returns the bytes of gradients; memory that the ranks of a node share counts on the first
+        of them only."""
         return sum(memory.nbytes for memory in self.grad_memories)
 
     def slot_bytes(self) -> int:
-        """Returns the memory that holds values or gradients only temporarily."""
+        """Returns the bytes of memory that holds values or gradients only temporarily."""
         return 0
 
     def views(self, flat: Array) -> list[Array]:
-        """Returns a view for each parameter into a buffer with the layout of `flat`."""
+        """Returns for each parameter its view into `flat`, a buffer with the layout of this
+        store."""
         pairs = zip(self.parameters, self.spans, strict=True)
         return [self.view(flat, p, start) for p, (start, _) in pairs]
 
     @staticmethod
     def view(flat: Array, p: Parameter, start: int) -> Array:
-        """Returns a view with the shape of p, whose axes are in memory in the order
-        `p.memory_axes`."""
+        """Returns the view of `flat` from element `start` on that has the shape of p, with axes in
+        memory in the order `p.memory_axes`."""
         return in_shape(flat[start : start + p.size], p.shape, p.memory_axes)
 
 
@@ -261,8 +264,8 @@ def stores_of(parameters: Iterable[Parameter]) -> list[FlatStore]:
 
 @contextmanager
 def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
-    """A context in which these parameters can be read between steps, if all ranks that share their
-    values enter it and read them in the same order."""
+    """A context in which these parameters can be read between steps. All ranks that share their
+    values have to enter it, and read the parameters in the same order."""
     with ExitStack() as stack:
         for store in stores_of(parameters):
             stack.enter_context(store.reading())
@@ -270,8 +273,8 @@ def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
 
 
 def values_of(p: Parameter) -> Array:
-    """Returns the values of p between steps; all ranks that share them must call it, in the same
-    order."""
+    """Returns the values of p between steps. All ranks that share the values have to call it, for
+    the same parameters in the same order."""
     with reading([p]):
         return p.array
 
@@ -286,7 +289,7 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
-    """Yields the parts of the shards, in the order of memory, that lie in elements start..end-1."""
+    """Yields, in the order of memory, the parts of the shards that lie in elements start..end-1."""
     # shards do not overlap, so their ends are sorted too
     first = bisect_right(shards, start, key=attrgetter("stop"))
     for a, b, at in islice(shards, first, None):
@@ -298,8 +301,8 @@ def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
-    """Returns (start, end) in a flat buffer for parameters that need this much room each, after the
-    reserved elements."""
+    """Returns (start, end) in a flat buffer for each parameter, given the number of elements that
+    each needs; the first one starts after the reserved elements."""
     spans, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
@@ -312,7 +315,8 @@ def _padded(n: int) -> int:
 
 
 def flatten(parameters: Sequence[Parameter]) -> None:
-    """Moves parameters that are not in a flat store into one, of their type and on their device."""
+    """Moves the parameters that are not in a flat store into a new flat store, of their type and on
+    their device."""
     dtypes = {str(p.dtype) for p in parameters}
     if len(dtypes) > 1:
         raise ValueError(

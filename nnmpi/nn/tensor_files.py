@@ -70,8 +70,8 @@ class FileTensor(Protocol):
 
 
 class RawTensor(NamedTuple):
-    """A tensor as it is stored in a file: `kind` is the file's name of its type, `begin` the byte
-    at which its elements begin."""
+    """A tensor as a file stores it: `kind` is the name of its type in the file, and its elements
+    start at byte `begin`."""
 
     file: Path
     name: str
@@ -113,8 +113,8 @@ class RawTensor(NamedTuple):
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of the model that is stored in a file, as one tensor or as several, with the shape
-    and the element order of the model."""
+    """A tensor of the model in a file, which stores it as one tensor or several; `shape` and `read`
+    give it as the model has it."""
 
     stored: tuple[FileTensor, ...]
     order: StorageOrder
@@ -130,8 +130,8 @@ class StoredTensor(NamedTuple):
         return self.stored[0].dtype
 
     def read(self, place: Place) -> np.ndarray:
-        """Reads the part at a place; a tensor that the file stores in another order is read
-        whole."""
+        """Reads the part at a place. If the file stores the elements in another order, the whole
+        tensor is read first."""
         if self.order == AS_IS:
             return self.stored[0].read(place.slices)
         return self.order.to_model([raw.read() for raw in self.stored])[place.slices]
@@ -173,8 +173,8 @@ def contents(file: Path) -> Contents:
 
 @contextmanager
 def refused(file: Path) -> Iterator[None]:
-    """Wraps the reading of a file: raises ValueError with one line that says why the file cannot be
-    read."""
+    """A context for reading a file: a failure becomes a ValueError with one line that says why the
+    file cannot be read."""
     cannot = f"cannot load {shown(file)}"
     if os.path.isdir(file):
         raise ValueError(f"{cannot}: it is a directory; name a file in it")
@@ -192,7 +192,7 @@ def refused(file: Path) -> Iterator[None]:
 
 
 def is_pickle(file: Path) -> bool:
-    """True if the file is a pickle, or one in an archive as PyTorch writes it."""
+    """True if the file is a pickle, or a zip archive with a pickle, as PyTorch writes it."""
     if not os.path.isfile(file):  # a pipe would block
         return False
     with suppress(OSError), file.open("rb") as opened:
@@ -208,12 +208,12 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def is_index(path: Path) -> bool:
-    """True if the file lists the shards that have the tensors."""
+    """True if the name of the file is that of an index, which lists shards."""
     return path.name.endswith(INDEX)
 
 
 def stored_in(path: Path) -> Mapping[str, FileTensor]:
-    """Returns the tensors of a file, or of the shards of an index, by name; only headers of
+    """Returns by name the tensors of a file, or of all shards of an index; only headers of
     safetensors files are read."""
     if not is_index(path):
         return contents(path).tensors
@@ -229,7 +229,7 @@ def stored_in(path: Path) -> Mapping[str, FileTensor]:
 
 
 def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
-    """Returns the tensors of a file, or of the shards of an index, by their paths in the model."""
+    """Returns by path in the model the tensors of a file, or of all shards of an index."""
     stored, order = stored_in(path), form.order
     return {
         tensor_path: StoredTensor(tuple(stored[name] for name in names), order(tensor_path))
@@ -238,20 +238,21 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
 
 
 def check_tied(path: Path, form: FileFormat) -> None:
-    """Raises ValueError unless each tensor that has two names in a file is equal under both."""
+    """Raises ValueError if a file has one tensor of the model under two names with different
+    values."""
     stored = stored_in(path)
     for first, other in form.tied(stored):
         _check_equal(stored[first], stored[other])
 
 
 def files_of(path: Path) -> list[Path]:
-    """Returns the files that have the tensors: `path` itself, or the shards of an index."""
+    """Returns the files with the tensors: `path` itself or, if it is an index, its shards."""
     return [*dict.fromkeys(shards(path).values())] if is_index(path) else [path]
 
 
 def shards(index: Path) -> dict[str, Path]:
-    """Reads from an index the file of each tensor; raises ValueError unless all lie beside the
-    index."""
+    """Returns from an index the file of each tensor, by name; raises ValueError unless all files
+    lie in the folder of the index."""
     content = read_json(index, REMEDY)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:

@@ -1,9 +1,10 @@
 """trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
 
 The passes run on arrays without data (`arrays.meta`), and draw no weights. One has 2 samples and
-runs in evaluation mode, the other has 3 and runs in training mode. Lengths that differ between them
-are numbers of samples. If more differs, or a `forward` reads elements of a tensor, on which its
-control flow may depend, the module with that `forward` becomes a single node, and a note says why.
+runs in evaluation mode, the other has 3 and runs in training mode. Lengths in the ratio 2 : 3 are
+taken as multiples of the number of samples. If the passes differ in more than lengths, or a
+`forward` reads elements of a tensor, on which its control flow may depend, the module with that
+`forward` becomes a single node, and a note says why.
 
 A module that is recorded as one node may need real elements: then all passes run again on zeros.
 """
@@ -36,7 +37,7 @@ from nnmpi.nn.single_store import SingleStore
 
 
 class ModelSource(NamedTuple):
-    """How the model of a graph is built and run again, for simulated steps of ranks.
+    """Functions that make the model of a graph and its inputs again, for simulated steps of ranks.
 
     make       makes a model whose layers are not sharded
     inputs     returns arguments for a number of samples
@@ -93,16 +94,16 @@ def trace(
 
 
 def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
-    """Returns a function that makes the model again: by copying, or with `build` if a module
-    instance has its own `forward`, which may be bound to that module."""
+    """Returns a function that makes the model again. It copies the model; but if a module instance
+    has its own `forward`, which may be bound to that module, it calls `build`."""
     if build and any("forward" in vars(m) for m in model.modules()):
         return build
     return partial(lazy_model, lazy_model(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """Returns a function that raises MemoryError if the first pass holds so much memory that the
-    largest one would not fit."""
+    """Returns a function of the bytes that the first pass holds, which raises MemoryError if the
+    larger pass would not fit in memory."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -146,7 +147,8 @@ def _pass(
 
 
 class _TracedPass(Pass):
-    """A pass that reports a traced `forward` which reads its step or its samples."""
+    """The current pass while a model is traced: it reports a `forward` that reads `step` or
+    `samples`."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):
@@ -155,7 +157,8 @@ class _TracedPass(Pass):
 
 
 class PlaceholderStore(SingleStore):
-    """A store of zeros, or of an array without data, for a parameter that is not drawn."""
+    """A store of zeros, or of an array without data, for a parameter whose values are not
+    needed."""
 
     def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
         memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
@@ -166,7 +169,7 @@ class PlaceholderStore(SingleStore):
 
 
 def _without_numbers(value: Any) -> Any:
-    """Returns a float tensor without its data, and anything else unchanged."""
+    """Returns a floating-point tensor as one without data, and any other value unchanged."""
     if isinstance(value, Tensor) and is_float(value.dtype):
         return Tensor(meta.like(value.operand), value.requires_grad)
     return value
@@ -176,8 +179,8 @@ def _without_numbers(value: Any) -> Any:
 
 
 def lazy_model(model: Module) -> Module:
-    """Returns a copy of a tree of modules whose parameters are not drawn; buffers and other
-    attributes are shared with the model."""
+    """Returns a copy of a module and all modules below it, with parameters that are not drawn; it
+    shares buffers and other attributes with the original."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.lazy_copy() for p in dict.fromkeys(model.parameters())}
     # children and parents become the copies, so that no copy leads back to the model
@@ -197,8 +200,8 @@ def lazy_model(model: Module) -> Module:
 
 @contextmanager
 def unchanged(module: Module) -> Iterator[None]:
-    """A context in which buffers are copies, and parameters may move; afterwards the module is as
-    it was.
+    """A context in which buffers are copies and parameters may get other stores; at its end the
+    module is restored.
 
     Modes and other attributes are restored too, except for changes inside the attribute values.
     """
@@ -226,7 +229,8 @@ def unchanged(module: Module) -> Iterator[None]:
 
 
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
-    """Returns one graph of both passes; raises ConflictError if they differ in more than lengths.
+    """Returns the graph of both passes; raises ConflictError for a module that must be recorded as
+    one node, since the passes differ in more than lengths.
 
     `notes` has the modules that are recorded as one node already.
     """
@@ -253,7 +257,8 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
-    """Yields the edges of both passes, each with the edge whose memory it lies in."""
+    """Yields the edges of the graph from those of both passes, with lengths that count samples
+    marked."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -276,7 +281,8 @@ def _common_calls(few: Sequence[Call], more: Sequence[Call]) -> Iterator[Call]:
 
 
 def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
-    """Returns the calls made by the module of a path and those below it."""
+    """Returns (name, class, calling module) of each call made by the module at a path or by modules
+    below it."""
     below = f"{path}." if path else ""
     inside = (n for n in nodes if n.within == path or n.within.startswith(below))
     return [(node.name, node.layer, node.within) for node in inside]
@@ -291,8 +297,8 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """Returns the value that stands for both; integers in the ratio of the samples become
-    SampleCount."""
+    """Returns the arguments that stand for those of both passes: an integer that grows with the
+    number of samples becomes a SampleCount."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

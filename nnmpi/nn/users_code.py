@@ -1,10 +1,10 @@
-"""Code of users in recorded passes: whether it can be recorded, and what may change it later.
+"""Modules and functions of users in a recorded pass: whether they can be recorded, and what they
+read.
 
-A recorded pass is replayed as long as what its code reads is the same. Of the modules and functions
-of users, that is compared before each pass: plain attributes of modules, by counting what is set;
-those of classes; global variables, and those of closures. What can change unseen, such as a list,
-is refused.
-What is written into `vars(module)` is not noticed.
+A recorded pass is replayed as long as the values that this code reads are the same. Before each
+pass they are compared: attributes of modules, by a counter of assignments; attributes of classes;
+global variables, and variables of closures. A value that can change without an assignment, such as
+a list, is refused. An attribute that is set by `vars(module)[name] = value` is not noticed.
 """
 
 import dis
@@ -47,11 +47,12 @@ EMPTY = object()
 
 
 class UnfitError(Exception):
-    """Raised for code that may change unseen; the message names it."""
+    """Raised for code that reads a value which may change unnoticed; the message names the
+    value."""
 
 
 def is_own(part: Any) -> bool:
-    """True for nnmpi's own modules and functions."""
+    """True for modules and functions of nnmpi itself."""
     if isinstance(part, types.FunctionType):  # `wraps` copies `__module__` from another function
         where = part.__globals__.get("__name__", "")
     elif isinstance(part, Module) or not callable(part):
@@ -62,19 +63,22 @@ def is_own(part: Any) -> bool:
 
 
 def is_built_in(value: Any) -> bool:
-    """True for functions that are written in C, but methods of objects."""
+    """True for a function of a module that is written in C, and for NumPy's ufuncs; not for
+    methods."""
     if isinstance(value, types.BuiltinFunctionType):
         return isinstance(value.__self__, types.ModuleType | None)
     return isinstance(value, np.ufunc)
 
 
 def is_code(value: Any) -> bool:
-    """True for functions, also partial ones, methods and callable objects, but modules."""
+    """True for callable objects, such as functions, methods and partials, except modules and
+    classes."""
     return callable(value) and not isinstance(value, Module | type)
 
 
 def foreign(parts: Iterable[Any]) -> str | None:
-    """The name of the first part that is not nnmpi's own code, or has such code as an attribute."""
+    """Returns the name of the first part that is not nnmpi's own code, or has an attribute that is
+    such code; None if there is none."""
     for part in parts:
         if not is_own(part):
             return name_of(part)
@@ -86,12 +90,12 @@ def foreign(parts: Iterable[Any]) -> str | None:
 
 
 class UsersCode:
-    """The modules and functions of users among the parts of a stage.
+    """The modules and functions of users among the parts of a stage, and the values that they read.
 
-    is_foreign   True if any of them is not nnmpi's own
+    is_foreign   True if any of the code is not nnmpi's own
 
-    Raises UnfitError for a part that may change unseen. Of modules, that is what `forward` reads,
-    and attributes of the given names.
+    Raises UnfitError if code reads a value that may change unnoticed. Attributes of modules count
+    if a `forward` reads them or if their name is in `names`.
     """
 
     def __init__(self, parts: Iterable[Any], names: Iterable[str] = ()) -> None:
@@ -113,7 +117,7 @@ class UsersCode:
                     self._look_at_module(part)
 
     def _reads(self, owner: Any, name: str, value: Any) -> bool:
-        """True if code may read this attribute, and it has not been looked at."""
+        """True if the code may read this attribute, and the attribute was not examined before."""
         is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
         if not (is_special or name in self._names or "getattr" in self._names):
             return False
@@ -122,8 +126,8 @@ class UsersCode:
         return is_new
 
     def state(self) -> list[Any]:
-        """The values that the code may read besides those of modules, each as something to
-        compare."""
+        """Returns the values that the code may read, except attributes of modules, in a form that
+        can be compared."""
         self._objects, self._bytes = self._read(), [a.tobytes() for a in self._arrays]
         cells = [compared(contents(cell)) for cell in self._cells.values()]
         cells += [compared(names.get(name)) for (_, name), names in self._globals.items()]
@@ -131,8 +135,8 @@ class UsersCode:
         return cells + [(name, compared(value)) for _, name, value in self._of_classes()]
 
     def is_same(self) -> bool:
-        """True if since `state` was read nothing was set to another object: then the state is the
-        same."""
+        """True if no variable was set to another object since `state` was read, so that the state
+        is the same."""
         if not (self._cells or self._classes or self._arrays or self._globals):
             return True
         read, arrays = self._read(), [array.tobytes() for array in self._arrays]
@@ -153,8 +157,8 @@ class UsersCode:
                     yield cls, name, value
 
     def restored(self) -> AbstractContextManager[Callable[[], bool]]:
-        """A context after which the state, and generators of random numbers, are as before; it
-        yields a function that tells whether they have changed so far."""
+        """A context at whose end the state, and the states of random generators, are as before. It
+        yields a function that tells whether one of them has changed so far."""
         # if no code is foreign, others may draw meanwhile
         return self._restored() if self.is_foreign else nullcontext(lambda: False)
 
@@ -205,7 +209,7 @@ class UsersCode:
                 self._look_at_value(plain, f"{cls.__name__}.{attribute}")
 
     def _look_at_value(self, value: Any, name: str) -> None:
-        """Raises UnfitError for a value that may change unseen, under this name."""
+        """Raises UnfitError, with this name, for a value that may change unnoticed."""
         if is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
             return
         if isinstance(value, type) and (
@@ -264,7 +268,7 @@ class UsersCode:
 
 
 def contents(cell: types.CellType) -> Any:
-    """The value of a variable of a closure; EMPTY if it has none yet."""
+    """Returns the value of a closure cell; EMPTY if its variable has no value yet."""
     try:
         return cell.cell_contents
     except ValueError:  # the variable has no value yet
@@ -272,13 +276,14 @@ def contents(cell: types.CellType) -> Any:
 
 
 def compared(value: Any) -> Any:
-    """The value as something that is equal only for the same value: not 1 for 1.0 or True; an
-    object is equal to itself."""
+    """Returns a key for comparing values: numbers and texts by type and value, so that 1 differs
+    from 1.0 and True; all other objects by identity."""
     return (type(value), repr(value)) if is_plain(value) else _Same(value)
 
 
 class _Same:
-    """An object that is compared by identity, and kept alive: else another one could get its id."""
+    """Compares an object by identity. It keeps the object alive, so that no other one gets its
+    id."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -291,7 +296,7 @@ class _Same:
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yields code, and that of functions within it."""
+    """Yields a code object, and those of all functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -299,19 +304,21 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """The names that code refers to, with those of functions within it."""
+    """Returns the names of attributes and globals in a code object and in the functions defined in
+    it."""
     return {name for part in codes_in(code) for name in part.co_names}
 
 
 def operations_of(code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """Yields the operations of code, and of functions within it, with their arguments."""
+    """Yields (name, argument) of each bytecode operation of a code object and of the functions
+    defined in it."""
     for part in codes_in(code):
         for step in dis.get_instructions(part):
             yield step.opname, step.argval
 
 
 def is_plain(value: Any) -> bool:
-    """True for numbers, texts and such, which do not change, and tuples of them."""
+    """True for immutable values: numbers, texts, dtypes and the like, and tuples of them."""
     if type(value) is tuple:
         return all(map(is_plain, value))
     is_number = isinstance(value, np.generic) and not isinstance(value, np.void)
@@ -319,7 +326,7 @@ def is_plain(value: Any) -> bool:
 
 
 def name_of(part: Any) -> str:
-    """The name of a module's class, or of a function."""
+    """Returns the name of a function or class; of any other object, the name of its class."""
     return getattr(part, "__name__", type(part).__name__)
 
 
