@@ -1,7 +1,7 @@
 """State dicts and buffers: their order in files, checks of a given state, copying it into a model.
 
-    file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
-          ◄── names ────────────────  path      order.to_files(array)
+file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
+      ◄── names ────────────────  path      order.to_files(array)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

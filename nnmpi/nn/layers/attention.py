@@ -22,11 +22,12 @@ from nnmpi.nn.module import Module
 def keep_of(
     layer: Module, p: float, like: Array, T: int, S: int, first: int = 0, groups: int = 1
 ) -> KeepOf:
-    """Returns a function that makes dropout masks for blocks of attention probabilities, keyed by
-    their position in a whole sample (heads, T, S).
+    """Returns a function of the positions of queries and keys. It returns a function that makes
+    dropout masks for tiles of their probabilities, keyed by the indices in a whole sample (heads,
+    T, S).
 
-    like: an array of all samples on this rank, of their type; first: the first head on this rank;
-    groups: the query heads of each key head
+    like: an array of the samples on this rank, which gives their number and type; first: the first
+    head on this rank; groups: the number of query heads per key head
     """
     key, samples = dropout_key(layer, layer.path, like)
     mask = _AttentionMask(key, samples, p, like.dtype, (T, S), first, groups)
@@ -34,7 +35,8 @@ def keep_of(
 
 
 class _AttentionMask(NamedTuple):
-    """Makes dropout masks for tiles of probabilities of the queries and keys at these positions.
+    """Makes dropout masks for tiles of attention probabilities, between queries and keys at these
+    positions.
 
     shape   (T, S) of whole samples; the other fields are those of `keep_of`
     """
@@ -63,7 +65,8 @@ class _AttentionMask(NamedTuple):
 
 
 def all_positions(like: Array, T: int, S: int) -> tuple[Array, Array]:
-    """Returns the positions of T queries and of S keys, for sequences that are not cut."""
+    """Returns the positions 0 to T - 1 of queries and 0 to S - 1 of keys, for sequences that are
+    not divided among ranks."""
     xp = backend.xp_of(like)
     return xp.arange(T, dtype="uint32"), xp.arange(S, dtype="uint32")
 
@@ -111,8 +114,8 @@ class SelfAttention(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the multiply-adds for a sample of the output: two for each position that another
-        one looks at."""
+        """Returns the number of multiply-adds per sample of an output with `elements` elements: two
+        for each position that a query sees."""
         return elements * sample[0] * (1 if settings["is_causal"] else 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +131,8 @@ class SelfAttention(Module):
         return self.attended(x.reshape(N, T, K, packed, D)).reshape(N, T, self.num_heads * D)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """Returns the output (N, T, K G, D) for queries, keys and values (N, T, K, G + 2, D)."""
+        """Returns the attention outputs (N, T, K G, D) for qkv (N, T, K, G + 2, D): G queries, a
+        key and a value for each of K key heads."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
             qkv = self.rotated(qkv, cache.new_positions(qkv.array))
@@ -139,8 +143,8 @@ class SelfAttention(Module):
         return apply(attention.self_attention, self.rotated(qkv), **options)
 
     def rotated(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
-        """Returns qkv with queries and keys rotated by their positions, 0 to T - 1 by default, if
-        `rotary` is set."""
+        """Returns qkv with queries and keys rotated by their positions, by default 0 to T - 1;
+        unchanged unless `rotary` is set."""
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
@@ -149,12 +153,12 @@ class SelfAttention(Module):
 
     @property
     def drops(self) -> bool:
-        """True if dropout is active."""
+        """True if dropout is active in this pass."""
         return self.training and self.dropout > 0
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
-        """Returns the dropout of this pass for samples that all have T positions; x is (N, ...,
-        D)."""
+        """Returns the dropout of this pass, as the function `keep_of` does, for samples that all
+        have T positions; x is (N, ..., D)."""
         first = self.part.start // x.shape[-1]
         return keep_of(self, self.dropout, x, T, T, first, self.groups)
 

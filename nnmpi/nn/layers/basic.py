@@ -1,5 +1,5 @@
-"""Layers without running statistics: linear, embedding, dropout, flatten; checks of the options of
-layers."""
+"""Layers without running statistics: linear, embedding, dropout, flatten; and functions that check
+the options of layers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
@@ -33,14 +33,14 @@ def check_sizes(layer: str, least: int, **sizes: int) -> None:
 
 
 def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> None:
-    """Raises ValueError unless a value is one of the known ones."""
+    """Raises ValueError unless the value of the option `name` is one of `known`."""
     if value not in known:
         raise ValueError(f"{layer}: {name}={value!r} must be one of {', '.join(known)}")
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
-    """Returns one size for each axis, given one for all or a tuple; raises ValueError for invalid
-    sizes."""
+    """Returns a tuple with a size for each axis, given an integer for all axes or a tuple; raises
+    ValueError for invalid sizes."""
     ((name, given),) = size.items()
     sizes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(sizes) != axes or any(not isinstance(n, int | np.integer) or n < least for n in sizes):
@@ -77,7 +77,8 @@ class Linear(Module):
         return apply(self.op, x, self.weight, self.bias, relu=relu)
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the op, without those of fused layers."""
+        """Returns the keyword arguments of the op, except those that apply further layers in the
+        same op."""
         return {}
 
     def extra_repr(self) -> str:
@@ -122,7 +123,7 @@ class Embedding(Module):
     def from_pretrained(
         cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None, **options: Any
     ) -> Self:
-        """Returns a layer with this table, which does not train if `freeze`."""
+        """Returns a layer with this table, which is not trained if `freeze`."""
         table = as_tensor(embeddings).detach()
         if table.ndim != 2:
             raise ValueError(
@@ -136,7 +137,8 @@ class Embedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the operations for a sample of the output with so many elements: one for each."""
+        """Returns the number of operations per sample of an output with `elements` elements: one
+        for each element."""
         return elements
 
     def forward(self, index: Any) -> Tensor:
@@ -148,7 +150,7 @@ class Embedding(Module):
 
     def checked(self, index: Any) -> Array:
         """Returns the integers as an array on the device of the weight; raises ValueError if one is
-        no row."""
+        not the number of a row."""
         return row_numbers(index, self.num_embeddings, self.weight)
 
     def extra_repr(self) -> str:
@@ -217,7 +219,7 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any, xp: Any) -> Array:
-    """Returns a mask (samples, elements) of 0 with probability p and of 1 / (1 - p) elsewhere.
+    """Returns a mask (samples, elements): 0 with probability p, and 1 / (1 - p) elsewhere.
 
     rows: the global indices of the samples; index: the indices of the elements in a whole sample
     """
@@ -234,8 +236,8 @@ class Dropout(Module):
     sample, so it is the same in every layout of ranks. A layer that is used twice in one pass has
     the same mask twice; make two layers instead.
 
-    Sharding sets `part` and `axis`: the channels that the input has on this rank, along this axis
-    of a sample.
+    If the model is sharded, `part` and `axis` are set: the channels of a sample that this rank has,
+    and the axis along which they lie.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -276,8 +278,8 @@ class Dropout(Module):
         return index
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
-        """Returns the indices that a sample of this shape has along an axis, and the length of that
-        axis in a whole sample."""
+        """Returns the indices, in a whole sample, of the positions along an axis of this rank's
+        sample, and the length of that axis in the whole sample."""
         length, (start, stop, total) = shape[axis], self.part
         if axis != axis_within(self.axis, len(shape)):
             return xp.arange(length, dtype="uint32"), length
@@ -299,7 +301,8 @@ class Dropout2d(Dropout):
 
 
 class Flatten(Module):
-    """Joins the axes start_dim to end_dim into one, in the order of logical NCHW."""
+    """Merges the axes start_dim to end_dim into one, with elements in the order of NCHW, whatever
+    their order in memory."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim, self.end_dim = start_dim, end_dim

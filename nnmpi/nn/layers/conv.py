@@ -21,7 +21,8 @@ PADDINGS = ("same", "valid")
 
 
 class _Convolution(Module):
-    """The base class of convolutions: their sizes, one for each axis, and weight and bias.
+    """The base class of convolutions: checks and stores the sizes, one for each axis, and has
+    weight and bias.
 
     The weight has the shape (out, in / groups, *kernel_size), and in memory the order
     (*kernel_size, in / groups, out). In a transposed convolution, in and out are swapped.
@@ -74,8 +75,8 @@ class _Convolution(Module):
         self.bias = Parameter.lazy((out_channels,), fan) if bias else None
 
     def _checked_padding(self, padding: Size | str) -> tuple[int, ...] | str:
-        """Returns the padding as one size for each axis, or as its name; raises ValueError if it is
-        invalid."""
+        """Returns the padding as a tuple with one size for each axis, or as "same" or "valid";
+        raises ValueError if it is invalid."""
         name = type(self).__name__
         if not isinstance(padding, str) or self.is_transposed:
             return each_axis(name, self.axes, 0, padding=padding)  # type: ignore[arg-type]
@@ -91,8 +92,8 @@ class _Convolution(Module):
         return apply(self.op, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the op, without those of fused layers; with one axis,
-        sizes are integers."""
+        """Returns the keyword arguments of the op, except those that apply further layers in the
+        same op; with one axis, sizes are integers."""
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,

@@ -1,5 +1,5 @@
-"""PyTorch's distances of vectors, and cosines of the angles between them, as functions and layers;
-losses of distances."""
+"""Distances between vectors and cosines of the angles between them, as PyTorch's functions and
+layers, and losses of distances."""
 
 import math
 from typing import Any
@@ -15,8 +15,8 @@ from nnmpi.nn.module import Module
 
 
 def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
-    """Returns the p-norms along an axis, which is kept with length 1; norms below `least` are
-    `least`, and have no gradient."""
+    """Returns the p-norms along an axis, which keeps length 1. A norm below `least` is replaced by
+    `least`, and then has no gradient."""
     if not p > 0:
         raise ValueError(f"p={p!r}: the order of a norm must be above 0, or math.inf")
     if math.isinf(p):
@@ -27,8 +27,8 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 
 
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
-    """Returns the type of the first value, and all values as tensors in the accumulation type,
-    which is at least float32."""
+    """Returns the type of the first value, and all values converted to the accumulation type
+    (float32 or float64)."""
     tensors = as_tensors(*values)
     return tensors[0].dtype, [t.astype(types_of(t.dtype).sums) for t in tensors]
 

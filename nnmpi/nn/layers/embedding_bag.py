@@ -43,8 +43,8 @@ class EmbeddingBag(Embedding):
         self.mode, self.include_last_offset = mode, bool(include_last_offset)
 
     def forward(self, index: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
-        """Computes the bags (N, embedding_dim) of integers (N, L), or (L,) with `offsets`, which
-        are read on the host.
+        """Returns one vector per bag, (bags, embedding_dim), for integers (N, L), or (L,) with
+        `offsets`. Integers and offsets are read on the host.
 
         per_sample_weights: factors of the rows, in the shape of the integers, for mode "sum"
         """
@@ -72,7 +72,7 @@ class EmbeddingBag(Embedding):
         return means
 
     def _bags(self, shape: tuple[int, ...], offsets: Any) -> tuple[np.ndarray, int]:
-        """Returns the bag of each integer, and the number of bags."""
+        """Returns for each integer of the input the number of its bag, and the number of bags."""
         if (len(shape), offsets is None) not in ((2, True), (1, False)):
             given = "without" if offsets is None else "with"
             raise ValueError(

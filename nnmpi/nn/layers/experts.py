@@ -12,8 +12,8 @@ from nnmpi.nn.passes import Pass, current_pass
 
 
 class Router(Module):
-    """The gates of the experts, (N, ..., num_experts), for tokens (N, ..., width): see `route` in
-    the ops."""
+    """A linear layer and softmax that give each token (N, ..., width) a weight for each expert, (N,
+    ..., num_experts); most weights are 0. See `route` in `autograd/ops/experts.py`."""
 
     last_axis = "experts"
 
@@ -53,8 +53,8 @@ class Router(Module):
 
 
 class Experts(Module):
-    """Several two-layer networks, applied to the tokens that their gates choose: see `experts` in
-    the ops."""
+    """Several two-layer networks, each applied to the tokens with a gate other than 0 for it; see
+    `experts` in `autograd/ops/experts.py`."""
 
     def __init__(
         self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str
@@ -95,9 +95,9 @@ class MixtureOfExperts(Module):
     is one per sample, never per batch, so the result does not depend on ranks or micro-batches.
     With x (N, width) a sample is a single token, which every chosen expert takes.
 
-    The loss that balances the experts, times `auxiliary`, is added to the training loss, as a mean
-    over the samples of the whole batch, whatever the training loss is divided by. `balance(x)` is
-    its value. It is added to the gradients only, so a printed loss does not contain it.
+    A loss that balances the experts, times `auxiliary`, is added to the training loss; it is a mean
+    over the samples of the whole batch, whatever the training loss is divided by. Only gradients
+    contain it, and not the loss that is printed; `balance(x)` returns its value.
     """
 
     def __init__(

@@ -36,12 +36,13 @@ def hardswish(input: Any, inplace: bool = False) -> Tensor:
 
 
 def selu(input: Any, inplace: bool = False) -> Tensor:
-    """Returns elu(x), with an alpha and a factor that keep mean 0 and variance 1."""
+    """Returns scale * elu(x), with a scale and an alpha for which mean 0 and variance 1 are a fixed
+    point."""
     return applied(_selu, input, inplace)
 
 
 def _limit(low: float, high: float) -> Callable[[Tensor], Tensor]:
-    """Returns the function that limits elements to [low, high]."""
+    """Returns a function that limits each element of a tensor to [low, high]."""
     if low >= high:
         raise ValueError(f"hardtanh: min_val={low} must be below max_val={high}")
     return partial(apply, more_activations.hardtanh, low=float(low), high=float(high))
@@ -91,7 +92,7 @@ def softsign(input: Any) -> Tensor:
 
 
 class _Plain(Module):
-    """The base of activations without settings."""
+    """The base class of activations whose only option is `inplace`."""
 
     function: Callable[..., Tensor]
 
@@ -121,7 +122,8 @@ class Hardswish(_Plain):
 
 
 class SELU(_Plain):
-    """Applies elu(x), with an alpha and a factor that keep mean 0 and variance 1."""
+    """Applies scale * elu(x), with a scale and an alpha for which mean 0 and variance 1 are a fixed
+    point."""
 
     function = staticmethod(selu)
 

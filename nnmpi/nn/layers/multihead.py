@@ -1,4 +1,4 @@
-"""PyTorch's attention in several heads, with its masks."""
+"""PyTorch's multi-head attention, with its masks."""
 
 import math
 from typing import Any
@@ -26,8 +26,8 @@ class MultiheadAttention(Module):
     With `batch_first` the first two axes are (N, T) and (N, S).
 
     In training, probabilities become 0 with probability `dropout`; masks are keyed by sample, head,
-    query and key. The weight holds the queries of all heads in consecutive rows, so tensor
-    parallelism does not split it; the layout of SelfAttention is one that it splits.
+    query and key. Tensor parallelism does not split this layer, since its weight has the rows of
+    all queries first, then those of all keys and values. It splits SelfAttention.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the output, and the probabilities (N, T, S), or (N, H, T, S) of each head, if
-        needed.
+        """Returns the output and, with `need_weights`, the probabilities: (N, T, S), the mean over
+        heads, or (N, H, T, S) without `average_attn_weights`.
 
         key_padding_mask: (N, S); attn_mask: (T, S) or (N H, T, S). Both are bool, true where a key
             is NOT seen, or numbers that are added to the scores. A query that sees no key gets the
@@ -108,8 +108,8 @@ class MultiheadAttention(Module):
         return y if self.batch_first else swapaxes(y, 0, 1), weights
 
     def _by_sample(self, *inputs: Any) -> list[Tensor]:
-        """Returns queries (N, T, E), keys (N, S, kdim) and values (N, S, vdim); inputs that are one
-        tensor stay one."""
+        """Returns queries (N, T, E), keys (N, S, kdim) and values (N, S, vdim). If the inputs are
+        one and the same tensor, so are the results."""
         q, k, v = map(as_tensor, inputs)
         widths = self.embed_dim, self.kdim, self.vdim
         fit = all(t.ndim == 3 and t.shape[2] == n for t, n in zip((q, k, v), widths, strict=True))
@@ -128,8 +128,8 @@ class MultiheadAttention(Module):
         return [turned[id(t)] for t in (q, k, v)]
 
     def _projected(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        """Returns queries, keys and values, (N, T or S, E); a single input is projected by one
-        product."""
+        """Returns queries, keys and values projected to (N, T or S, E); if they are the same
+        tensor, by one matrix product."""
         E, bias = self.embed_dim, self.in_proj_bias
         if q is k is v and self.kdim == self.vdim == E:
             y = apply(linear.linear, q, self.in_proj_weight, bias, relu=False)
@@ -178,7 +178,7 @@ def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Ar
 
 
 def _merged(masks: list[Array]) -> Array | None:
-    """Returns two masks as one: bool if both are, else floats with minus infinity where a key is
+    """Returns one mask that combines two: bool if both are, else floats, with -inf where a key is
     not seen."""
     if len(masks) < 2:
         return masks[0] if masks else None

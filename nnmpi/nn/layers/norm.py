@@ -72,8 +72,8 @@ class _BatchNorm(Module):
         return self.normalised(x, stats, relu)
 
     def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
-        """Returns x normalised, scaled and shifted, with statistics over all samples that
-        `batch_stats` joins; `relu` applies ReLU in the same op."""
+        """Returns x normalised, scaled and shifted. The statistics are those of all samples whose
+        moments `batch_stats` joins; `relu` applies ReLU in the same op."""
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
@@ -130,14 +130,15 @@ class BatchNorm2d(_BatchNorm):
 
 
 def row_norm_names(model: Module) -> list[str]:
-    """Returns the class names of the BatchNorm1d layers, which may see one value per channel and
-    sample."""
+    """Returns the class name of each batch norm of the model that accepts (N, C): there a single
+    sample gives one value per channel, which has no variance."""
     norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
     return [type(m).__name__ for m in norms if 2 in m.shapes]
 
 
 def refuse_untracked(model: Module) -> None:
-    """Raises ValueError if evaluation would depend on which samples share a batch."""
+    """Raises ValueError if the model has a batch norm without running statistics: its scores in
+    evaluation would depend on the other samples of the batch."""
     for path, m in model.named_modules():
         if isinstance(m, _BatchNorm) and not m.track_running_stats:
             raise ValueError(
@@ -218,7 +219,7 @@ class InstanceNorm2d(GroupNorm):
 
 
 class _OverLastAxes(Module):
-    """The base of layers that normalise each sample over its last axes, which have
+    """The base class of layers that normalise each sample over its last axes, whose lengths are
     `normalized_shape`."""
 
     eps: float | None

@@ -1,4 +1,4 @@
-"""PyTorch's padding layers, and layers that exchange channels for pixels or divide an axis."""
+"""PyTorch's padding layers, and layers that rearrange channels as pixels or split an axis."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,8 +11,8 @@ from nnmpi.nn.module import Module
 
 
 class _Pad(Module):
-    """The base of paddings: `padding` is one width for all ends, or (left, right) for sequences,
-    and (left, right, top, bottom) for images. Negative widths cut elements off."""
+    """The base class of padding layers: `padding` is one width for all sides, (left, right) for
+    sequences, or (left, right, top, bottom) for images. Negative widths remove elements."""
 
     axes: ClassVar[int]
     mode: ClassVar[str] = "constant"
@@ -34,7 +34,7 @@ class _Pad(Module):
         return pad(x, self.padding, self.mode, self._value())
 
     def _value(self) -> float | None:
-        """Returns what fills the new elements; None where they repeat others."""
+        """Returns the value of new elements, or None if they repeat other elements."""
         return None
 
     def extra_repr(self) -> str:
@@ -66,13 +66,13 @@ class ReplicationPad2d(_Pad):
 
 
 class CircularPad1d(_Pad):
-    """Adds elements to sequences, from their other end."""
+    """Adds elements to both ends of sequences, copied from the opposite end."""
 
     axes, mode = 1, "circular"
 
 
 class CircularPad2d(_Pad):
-    """Adds pixels to images, from their other end."""
+    """Adds pixels to all sides of images, copied from the opposite side."""
 
     axes, mode = 2, "circular"
 
@@ -114,7 +114,8 @@ class ZeroPad2d(_Pad):
 
 
 class PixelShuffle(Module):
-    """Makes images (..., C, H r, W r) of (..., C r r, H, W): channels become pixels."""
+    """Rearranges images (..., C r r, H, W) to (..., C, H r, W r): each group of r r channels
+    becomes blocks of r x r pixels."""
 
     def __init__(self, upscale_factor: int) -> None:
         check_sizes("PixelShuffle", 1, upscale_factor=upscale_factor)
@@ -136,7 +137,8 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Makes images (..., C r r, H, W) of (..., C, H r, W r): pixels become channels."""
+    """Rearranges images (..., C, H r, W r) to (..., C r r, H, W): each block of r x r pixels
+    becomes r r channels."""
 
     def __init__(self, downscale_factor: int) -> None:
         check_sizes("PixelUnshuffle", 1, downscale_factor=downscale_factor)

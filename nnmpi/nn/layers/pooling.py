@@ -15,7 +15,8 @@ from nnmpi.nn.module import Module
 
 
 class _Pool(Module):
-    """The base of the poolings: windows along `axes` axes, with stride and padding."""
+    """The base class of pooling layers: windows along the last `axes` axes, with stride and
+    padding."""
 
     axes: ClassVar[int]
     op: ClassVar[Callable[..., Result]]
@@ -28,8 +29,8 @@ class _Pool(Module):
         self.padding, self.ceil_mode = self._size(0, padding=padding), ceil_mode
 
     def _size(self, least: int, **size: Size) -> Size:
-        """Returns one size, checked, in the form in which it was given; an integer if there is one
-        axis."""
+        """Returns an option after a check, as it was given: an integer or a tuple; always an
+        integer if there is one axis."""
         sizes = each_axis(type(self).__name__, self.axes, least, **size)
         return sizes[0] if self.axes == 1 else next(iter(size.values()))
 
@@ -135,10 +136,11 @@ class AvgPool2d(_AvgPool):
 
 
 class AdaptiveAvgPool2d(Module):
-    """The means over a grid of `output_size` parts of an image, for images of any size.
+    """Divides images of any size into a grid of `output_size` parts, and returns the mean of each
+    part.
 
-    `output_size` is an integer or (rows, columns), either of which may be None: the size of the
-    image.
+    `output_size` is an integer or (rows, columns); None in place of a number keeps the size of the
+    image along that axis.
     """
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
@@ -160,8 +162,8 @@ class Upsample(Module):
     """Resizes images (N, C, H, W) to `size`, or by `scale_factor`.
 
     `mode` is "nearest", "nearest-exact", or "bilinear", which interpolates; with `align_corners`
-    the corner pixels keep their values. With `scale_factor`, pixels are spaced by that factor, or
-    by the ratio of the sizes if `recompute_scale_factor`.
+    the corner pixels keep their values. With `scale_factor`, interpolation uses that factor as the
+    distance of pixels, or the ratio of the sizes if `recompute_scale_factor`.
     """
 
     def __init__(

@@ -33,7 +33,8 @@ State = Tensor | tuple[Tensor, ...]
 
 
 class _Recurrent(Module):
-    """Runs recurrent layers over sequences; each layer and direction has PyTorch's parameters.
+    """The base class of recurrent layers, which run over sequences; each layer and direction has
+    PyTorch's parameters.
 
     x is (T, N, input_size), or (N, T, input_size) with `batch_first`; the outputs have hidden_size
     * directions channels. Weights and biases start uniform within 1 / sqrt(hidden_size).
@@ -144,15 +145,17 @@ class _Recurrent(Module):
             )
 
     def _equal_rows(self, x: Tensor) -> Array | None:
-        """Returns the index that says which rows of x are equal, or None if it is not known.
+        """Returns the integers that were looked up if x is the result of an embedding, since equal
+        integers mean equal rows of x; otherwise None.
 
-        It is also None if the store moves weights, before a gradient of all rows may be asked for.
+        It is also None if the store rotates its memory: a gradient of all rows may be needed later.
         """
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
 
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
-        """Returns the initial states, (layers * directions, N, H) each, or None."""
+        """Returns the initial states, each (layers * directions, N, H), after a check of their
+        shapes; None for each if `hx` is None."""
         if hx is None:
             return (None,) * self.cell.states
         given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
@@ -166,7 +169,7 @@ class _Recurrent(Module):
         return [as_tensor(s) for s in given]
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
-        """Returns the lengths as integers, which waits for a device."""
+        """Returns the lengths as Python integers, after a check; waits if they are on a device."""
         given = on_host(lengths)
         bad = given.shape != (N,) or given.dtype.kind not in "iu"
         if bad or (N and not 0 <= given.min() <= given.max() <= T):

@@ -1,4 +1,5 @@
-"""Single steps of recurrences: RNNCell, LSTMCell and GRUCell, for loops over time of a program."""
+"""Single time steps of recurrences: RNNCell, LSTMCell and GRUCell, for programs with their own loop
+over time."""
 
 from typing import Any
 
@@ -13,8 +14,8 @@ from nnmpi.nn.registries import constructor_options
 
 
 class _Cell(Module):
-    """A step of a recurrence for x (N, input_size), or (input_size,), and a state of the same axes
-    with hidden_size channels, by default zeros."""
+    """The base class of single steps of a recurrence: x is (N, input_size) or (input_size,), and
+    the state has hidden_size in place of input_size; it is zeros by default."""
 
     mode: str
     """The name of the recurrence, as PyTorch spells it."""

@@ -1,7 +1,7 @@
 """Layers of sequences (N, T, C), N samples of T positions with C channels each; and decoding.
 
-Decoding sends a sequence through a model some positions at a time, while attention layers cache the
-keys and values of earlier positions. So a new token costs one position.
+Decoding passes a sequence through a model a few positions at a time, while attention layers cache
+the keys and values of earlier positions. So a new token costs the work of one position only.
 
     with decoding(cache, 5): model(first 5 tokens)
     with decoding(cache, 1): model(the next one)        its query sees 6 keys
@@ -23,22 +23,23 @@ from nnmpi.nn.parameter import Parameter
 
 
 class KVCache:
-    """The keys and values of the first `length` positions, for each attention layer that has run,
-    with room for `positions`."""
+    """The keys and values of the first `length` positions of a sequence, for each attention layer;
+    there is memory for `positions` positions."""
 
     def __init__(self, positions: int) -> None:
         self.positions, self.length = positions, 0
         self._memory: dict[object, Array] = {}
 
     def new_positions(self, parts: Array) -> Array:
-        """Returns the positions in the sequence of the new tokens of `parts` (N, T, ...)."""
+        """Returns the positions, in the sequence, of the new tokens in `parts` (N, T, ...):
+        `length` to `length` + T - 1."""
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
-        """Returns the attention (N, T, K G, D) of new positions to all positions so far, and caches
-        the new ones.
+        """Adds the keys and values of new positions to the cache, and returns the attention (N, T,
+        K G, D) of the new positions to all positions so far.
 
-        `parts` (N, T, K, G + 2, D) has G queries, key and value of each of K key heads.
+        `parts` (N, T, K, G + 2, D) has G queries, a key and a value for each of K key heads.
         """
         N, T, K, packed, D = parts.shape
         if not causal or (self.length and T > 1):
@@ -64,8 +65,8 @@ kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
 
 @contextmanager
 def decoding(cache: KVCache, new: int) -> Iterator[None]:
-    """A context for one pass through `new` positions after those in the cache, whose length
-    includes them at the end."""
+    """A context for a pass through `new` further positions, with `cache` holding those before. At
+    its end the length of the cache includes the new positions."""
     token = kv_cache.set(cache)
     try:
         with no_grad():
@@ -90,7 +91,8 @@ class PositionalEmbedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the operations for a sample of the output with so many elements: one for each."""
+        """Returns the number of operations per sample of an output with `elements` elements: one
+        for each element."""
         return elements
 
     def forward(self, x: Tensor) -> Tensor:

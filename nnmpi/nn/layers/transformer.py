@@ -19,7 +19,8 @@ ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu}
 
 
 class TransformerEncoderLayer(Module):
-    """A transformer block y = norm1(x + attention(x)), norm2(y + mlp(y)), for x (T, N, d_model).
+    """A transformer block for x (T, N, d_model): y = norm1(x + attention(x)), and the result
+    norm2(y + mlp(y)).
 
     With `norm_first` the norms are applied to the inputs of attention and MLP instead. With
     `batch_first` x is (N, T, d_model), the order in which a Trainer gives samples.
@@ -85,7 +86,7 @@ class TransformerEncoderLayer(Module):
 
 
 class TransformerEncoder(Module):
-    """Copies of a layer one after the other, then `norm`, if there is one.
+    """Copies of a layer, applied one after the other, and then `norm` if it is given.
 
     If the weights of the layer have not been read yet, each copy draws its own weights; PyTorch's
     copies start with equal weights.
@@ -114,7 +115,7 @@ class TransformerEncoder(Module):
 
 
 def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
-    """Returns a copy of a layer, whose lazy weights will be drawn by their own path, from the
-    seed of the model."""
+    """Returns a copy of a layer. Weights that are not drawn yet will be drawn from the path of the
+    copy and the seed of the model."""
     memo = {id(p): p.lazy_copy() for p in layer.parameters() if not p.is_drawn}
     return copy.deepcopy(layer, memo)

@@ -1,5 +1,5 @@
-"""PyTorch's `nn.utils`: clipping of gradients, and skipping of initial values; add-ons have packed
-sequences, and norms of weights."""
+"""PyTorch's `nn.utils`: functions that clip gradients or skip initial values. Add-ons have packed
+sequences, and the norms of weights."""
 
 import math
 from collections.abc import Iterable
@@ -18,7 +18,8 @@ from nnmpi.nn.parameter import Parameter
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """Returns the factor that reduces a norm of gradients to at most `max_norm`."""
+    """Returns the factor by which gradients of this total norm are multiplied so that it is at most
+    `max_norm`."""
     return min(max_norm / (norm + 1e-6), 1.0)
 
 
@@ -29,11 +30,10 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
 ) -> Array:
     """Scales all gradients so that their total norm is at most `max_norm`, and returns the norm
-    before.
+    that they had before.
 
     The norm has the order `norm_type`, which may be inf, and is computed in the accumulation type.
-    It stays on the device as a 0-d array, so that the host does not wait for it, unless
-    `error_if_nonfinite`.
+    It is a 0-d array on the device, so the host waits for it only with `error_if_nonfinite`.
     """
     if not max_norm > 0 or not norm_type > 0:
         raise ValueError(f"max_norm {max_norm} and norm_type {norm_type} must be above 0")
@@ -67,13 +67,14 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
 
 
 def _gradients(parameters: Parameter | Iterable[Parameter]) -> list[Array]:
-    """Returns the existing gradients of one parameter or of several."""
+    """Returns the gradients of one parameter or of several, without those that are None."""
     given = [parameters] if isinstance(parameters, Parameter) else parameters
     return [p.grad_array for p in given if p.grad_array is not None]
 
 
 def skip_init(parameters: Iterable[Parameter]) -> None:
-    """Replaces the initial values that are not drawn yet by zeros, since a state is loaded next."""
+    """Replaces initial values that are not drawn yet by zeros, which saves time before a state is
+    loaded."""
     for p in parameters:
         if not p.is_drawn:
             p.init = constant(0.0)

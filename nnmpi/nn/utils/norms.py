@@ -1,6 +1,7 @@
-"""PyTorch's `weight_norm` and `spectral_norm`: a weight that is computed before each forward pass.
+"""PyTorch's `weight_norm` and `spectral_norm`, which compute a weight anew before each forward
+pass.
 
-They are hooks of a module, so the module stays whole where ranks share a model.
+They are hooks of a module, so a model that is divided among ranks keeps the module whole.
 """
 
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ M = TypeVar("M", bound=Module)
 
 
 class _Computed:
-    """The base of both: a hook that sets the weight, and the parameters of which it is made."""
+    """The base class of both: a forward pre-hook that computes the weight from other parameters,
+    and sets it as an attribute of the module."""
 
     suffixes: tuple[str, ...]
 
@@ -39,7 +41,7 @@ class _Computed:
         raise NotImplementedError
 
     def install(self, module: M) -> M:
-        """Adds the hook to a module, and computes the weight."""
+        """Registers the hook in a module and computes the weight once; returns the module."""
         module.register_forward_pre_hook(self)
         with no_grad():
             self(module, ())
@@ -47,7 +49,7 @@ class _Computed:
 
 
 class _WeightNorm(_Computed):
-    """A weight v g / |v|, with a norm for each row along `dim`."""
+    """The weight v g / |v|, where |v| and g have one norm for each slice along `dim`."""
 
     suffixes = "_g", "_v"
 
@@ -111,8 +113,8 @@ class _SpectralNorm(_Computed):
 
 
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
-    """Gives a module the parameters `weight_g`, a norm for each row along `dim`, and `weight_v`, in
-    place of its weight, which is weight_v times weight_g / |weight_v|. Returns the module."""
+    """Replaces the weight of a module by weight_v * weight_g / |weight_v|, with new parameters
+    `weight_v` and `weight_g`, the norm of each slice along `dim`. Returns the module."""
     return _WeightNorm(module, name, dim).install(module)
 
 
@@ -126,8 +128,8 @@ def spectral_norm(
     """Divides the weight of a module by its largest singular value in each forward pass. Returns
     the module.
 
-    The parameter becomes `weight_orig`, and the buffers `weight_u` and `weight_v` have the singular
-    vectors, which each pass in training makes better.
+    The parameter is renamed `weight_orig`. The buffers `weight_u` and `weight_v` have estimates of
+    the singular vectors, which each forward pass in training improves.
     """
     axis = dim if dim is not None else int(isinstance(module, ConvTranspose2d))
     return _SpectralNorm(module, name, n_power_iterations, eps, axis).install(module)

@@ -1,7 +1,7 @@
 """PyTorch's `nn.utils.rnn`: sequences of different lengths as one tensor, padded or packed.
 
-A packed sequence is here a padded tensor with its lengths, which recurrent layers take as
-`lengths=`. Sequences keep their order, so they need not be sorted.
+Here a packed sequence has a padded tensor and the lengths of its sequences, which recurrent layers
+take as `lengths=`. Sequences keep their order, so they need not be sorted.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ def pad_sequence(
 def pack_padded_sequence(
     input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
-    """Packs padded sequences (T, N, ...), or (N, T, ...) with `batch_first`; they need not be
-    sorted, whatever `enforce_sorted` is."""
+    """Packs padded sequences (T, N, ...), or (N, T, ...) with `batch_first`. They need not be
+    sorted by length; `enforce_sorted` has no effect."""
     x, counts = as_tensor(input), np.asarray(on_host(lengths), "int64")
     T, N = x.shape[1::-1] if batch_first else x.shape[:2]
     if counts.shape != (N,) or counts.min(initial=1) < 1 or counts.max(initial=0) > T:
@@ -82,12 +82,12 @@ def pad_packed_sequence(
 
 
 def pack_sequence(sequences: Sequence[Any], enforce_sorted: bool = True) -> PackedSequence:
-    """Packs sequences (L, ...) of different lengths."""
+    """Packs sequences (L, ...) of different lengths into one PackedSequence."""
     lengths = [len(s) for s in sequences]
     return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
 
 def unpad_sequence(padded: Any, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """Returns the sequences (L, ...) in padded ones."""
+    """Returns the sequences (L, ...) in a padded tensor as a list, without their padding."""
     rows = as_tensor(padded) if batch_first else exchanged(as_tensor(padded))
     return [rows[i, :n] for i, n in enumerate(on_host(lengths).tolist())]

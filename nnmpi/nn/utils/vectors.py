@@ -1,4 +1,4 @@
-"""Parameters as one vector, and back."""
+"""Functions that join parameters to one vector, and copy a vector back into parameters."""
 
 from collections.abc import Iterable
 from typing import Any
