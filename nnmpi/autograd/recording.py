@@ -1,7 +1,7 @@
-"""What is recorded for the backward pass, and whether: tape nodes, which stand for results, and
-storages, which stand for memory.
+"""Recording for the backward pass: its switch, and the records, which are tape nodes of results and
+storages of memory.
 
-a ──► node ──► node ──► root        parents of a node: nodes, leaves (a), storages of constants
+    a ──► node ──► node ──► root        parents of a node: nodes, leaves (a), storages of constants
 """
 
 from collections.abc import Callable, Mapping, Sequence
