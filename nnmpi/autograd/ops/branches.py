@@ -27,7 +27,7 @@ def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
 
 
 def joined(*parts: Array, join: str, axis: int = -1) -> Result:
-    """The parts joined in one of the ways `JOINS`: summed, averaged, concatenated or stacked."""
+    """The parts joined by `join`, one of `JOINS`: summed, averaged, concatenated or stacked."""
     check_shapes([part.shape for part in parts], join, axis)
     if join in PUT_TOGETHER:
         y = put_together(parts, join, axis)
@@ -61,7 +61,7 @@ def part_of_gradient(
 
 
 def check_shapes(shapes: Sequence[tuple[int, ...]], join: str, axis: int) -> None:
-    """Raises ValueError unless parts of these shapes can be joined in this way."""
+    """Raises ValueError unless parts of these shapes can be joined by `join`."""
     compared = list(shapes)
     if join == "concat":
         along = axis_within(axis, len(shapes[0]))
