@@ -54,8 +54,7 @@ class NumberedLayers(_Numbered):
         return self
 
     def __getitem__(self, index: int | slice) -> Module:
-        """Returns one layer, or for a slice a new module with its layers, which stay part of this
-        one too."""
+        """Returns one layer; for a slice, a new module that shares these layers with this one."""
         layers = list(self)
         return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
 

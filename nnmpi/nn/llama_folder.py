@@ -26,7 +26,7 @@ PARTIAL = "partial_rotary_factor"
 
 @dataclass(frozen=True)
 class LlamaFormat(gpt2.FolderFormat):
-    """The format of a folder of a Llama."""
+    """The format of a folder that holds a Llama."""
 
     of_sizes, kind = LlamaSizes, ("llama", "LlamaForCausalLM", "a Llama of nnmpi")
     prefix, blocks, head = "model.", "layers", "lm_head.weight"

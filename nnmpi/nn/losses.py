@@ -167,8 +167,8 @@ class ClassLoss(Loss):
         return labels, True
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
-        """Raises UnlikeError unless the labels have ignored ones exactly if `may_ignore`, as was
-        assumed when the pass was recorded."""
+        """Checks an assumption of a recorded pass: raises UnlikeError unless `_may_ignore` returns
+        `may_ignore` for the labels."""
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 

@@ -71,7 +71,8 @@ def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
 
 
 def forget_steps(model: Module) -> None:
-    """Clears the cached steps of all Sequentials of a model, whose layers have changed."""
+    """Clears the cached steps of all Sequentials of a model; to be called after their layers have
+    changed."""
     for m in model.modules():
         if isinstance(m, Sequential):
             object.__setattr__(m, "_steps", None)

@@ -28,10 +28,10 @@ def everything(path: str) -> bool:
 
 
 def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
-    """Returns for each entry of `Module.tensors()` whether this rank has a part of it, given `held`
-    by path.
+    """Returns for each entry of `Module.tensors()` whether this rank has a part of it; `held` tells
+    that for a path.
 
-    A tensor with several names is held if one of the names is.
+    A tensor with several paths counts as held if `held` is true for one of them.
     """
     ids = {id(tensor) for place, tensor in tensors if held(place.path)}
     return [id(tensor) in ids for _, tensor in tensors]

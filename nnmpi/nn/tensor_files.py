@@ -55,7 +55,7 @@ BLOCK = 1 << 20  # elements that are compared at once
 
 
 class FileTensor(Protocol):
-    """A tensor in a file, under the name, with the shape and in the order of the file."""
+    """A tensor in a file, with the name, the shape and the order of elements that it has there."""
 
     @property
     def file(self) -> Path: ...

@@ -105,7 +105,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 
 def _rows(name: str, t: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
-    """The tensor and the index with at least one axis, and the axis counted from 0."""
+    """Returns t and the index as tensors with at least one axis each, and `dim` counted from 0."""
     rows = t if t.ndim else t.reshape(1)
     places = index if index.ndim else index.reshape(1)
     if rows.ndim != places.ndim and places.size:

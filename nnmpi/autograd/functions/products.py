@@ -1,4 +1,4 @@
-"""Products of tensors under PyTorch's names, besides those of matrices."""
+"""Sums of products of elements under PyTorch's names: einsum, outer and Kronecker products."""
 
 from typing import Any
 

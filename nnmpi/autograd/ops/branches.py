@@ -38,8 +38,8 @@ def joined(*parts: Array, join: str, axis: int = -1) -> Result:
 
 
 def divide(y: Array, join: str, n: int) -> Prepare | None:
-    """Turns the sum y of n parts into their mean, if `join` is "mean"; returns the `prepare` that
-    divides the gradient."""
+    """Divides y, the sum of n parts, by n if `join` is "mean". Returns the `prepare` of the op,
+    which divides the gradient, or None."""
     if join == "sum":
         return None
     y /= n

@@ -83,8 +83,8 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """`conv1d` or `conv2d` (`op`) of x, padded first with its own elements as `padding_mode`
-    says."""
+    """Pads x with its own elements, in the way that `padding_mode` names, and then applies `op`,
+    which is `conv1d` or `conv2d`."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)

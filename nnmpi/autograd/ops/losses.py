@@ -62,8 +62,8 @@ class Smoothing(NamedTuple):
 
     @classmethod
     def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
-        """The smoothing for the weights of all classes, of which this rank holds `classes`; None if
-        `share` is 0."""
+        """Returns the smoothing, given the weights of all classes; `classes` is the slice of
+        classes that this rank holds. Returns None if `share` is 0."""
         spread = weight * (share / len(weight))
         return cls(share, spread[classes], spread.sum()) if share else None
 

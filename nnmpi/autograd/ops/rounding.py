@@ -8,7 +8,8 @@ from nnmpi.arrays.kernels.precision import in_layout
 
 
 def _step(name: str) -> Callable[[Array], Result]:
-    """Makes the op for a NumPy function such as floor; integers have no part to round."""
+    """Returns the op for NumPy's sign, or for a rounding function such as floor; rounding copies
+    integers unchanged."""
 
     def op(a: Array) -> Result:
         is_whole = a.dtype.kind in "biu" and name != "sign"
