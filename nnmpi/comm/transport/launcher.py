@@ -1,7 +1,8 @@
 """Detects the launcher of Open MPI 5 (prterun), and ends jobs so that it prints nothing.
 
-It prints lines below the last message of a rank, unless it is ended by SIGTERM (so a rank ends the
-job with status 1), or the last rank to end is the only one whose exit status is not 0.
+The launcher prints lines below the last message of a rank, except in two cases: it is ended by
+SIGTERM (by which a rank ends the job with status 1), or the last rank to end is the only one whose
+exit status is not 0.
 """
 
 import fcntl

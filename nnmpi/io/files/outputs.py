@@ -122,8 +122,11 @@ def _is_of_run(log: str, mark: LogMark) -> bool:
 
 
 def step_reached(log: str, mark: LogMark) -> int:
-    """The last step that a run has written to its log after a mark, which a run that goes on from
-    there truncates; 0 if there is none, or the log is not that of the run."""
+    """Returns the last step in a run's log after `mark`; 0 if there is none, or the mark does not
+    fit.
+
+    A run that resumes at the mark truncates the log there.
+    """
     steps = [0]
     with suppress(OSError, ValueError):
         if _is_of_run(log, mark):

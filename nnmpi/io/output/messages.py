@@ -100,7 +100,7 @@ def _loaded(e: Event) -> Iterator[str]:
 
 
 def ranks_used(e: Event) -> Iterator[str]:
-    """Phrases on the number of ranks, and on how they are used."""
+    """Yields phrases on the number of ranks, and on their arrangement: pipeline, axes, sums."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
     yield from phrases("sync_phrases", e)

@@ -1,4 +1,4 @@
-"""The tensors of a state_dict that `torch.save` has written, for models that start from them."""
+"""Reads a state_dict that `torch.save` has written, as tensors from which a model is loaded."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,9 @@ from nnmpi.options.quoting import shown
 
 
 class ReadTensor(NamedTuple):
-    """A tensor that was read with the rest of its file."""
+    """A tensor that is in memory, as the whole file had to be read; its interface is that of a
+    StoredTensor.
+    """
 
     file: Path
     name: str
@@ -23,17 +25,18 @@ class ReadTensor(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the result of `read`."""
+        """The type of the array that `read` returns."""
         return self.array.dtype
 
     def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
-        """Returns a copy of the tensor, or only of a part of it, in C order."""
+        """Returns a copy of the tensor, or of its slice `part`, in C order."""
         return np.array(self.array[part], order="C")
 
 
 def tensors(file: Path) -> dict[str, ReadTensor]:
-    """Returns the tensors of a state_dict by name; raises ValueError if the file has anything
-    else."""
+    """Returns the tensors of a state_dict by name; raises ValueError if the file has other values
+    too.
+    """
     state = read(file)
     if not _is_state(state):
         raise ValueError(f"cannot load {shown(file)}: it is no state_dict; {_remedy(file, state)}")
@@ -47,7 +50,9 @@ def _is_state(value: Any) -> bool:
 
 
 def _remedy(file: Path, state: Any) -> str:
-    """Returns the remedy for a file that has more than the state of a model."""
+    """Returns the remedy, for an error message, if a file has more than the state_dict of a
+    model.
+    """
     if not isinstance(state, dict):
         return "save model.state_dict() in PyTorch"
     states = [key for key, value in state.items() if value and _is_state(value)]
