@@ -1,5 +1,4 @@
-"""BatchNorm statistics of a batch that is divided among ranks: they are those of the whole
-batch."""
+"""Computes BatchNorm statistics of a whole batch whose samples are divided among ranks."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -19,23 +18,26 @@ GATHER, SUM = "halving", "doubling"  # for short rows: log2 p rounds, equal bits
 
 
 class Synced:
-    """The `nnmpi.nn.passes.BatchStats` of ranks that each have some samples of a batch, or none.
+    """Computes BatchNorm statistics of a batch of which each rank has some samples, or none.
 
     Each method is one collective, so all ranks must call them in the same order. They do: all run
     the same model, forward in the order of its layers and backward in the order of the tape.
 
-    wire_for   returns the wire of the Comm for an array
+    wire_for   (Comm, array): the object that carries out the collectives for that array
     """
 
     def __init__(self, comm: Comm, wire_for: WireFor = wire_for) -> None:
         self._comm, self._wire_for = comm, wire_for
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of the whole batch, which it passes to `track` as well; all ranks get
-        equal bits.
+        """Returns the moments of the whole batch; all ranks get equal bits.
 
-        (n, mean, M2) of all ranks travel in float64 and are joined in the order of ranks. A wire
-        whose calls the host never waits for, such as NCCL, sums them instead.
+        local   (n, mean, M2) of this rank's samples, for each channel
+        track   is called with the moments of the whole batch, for example to update running
+        statistics
+
+        All ranks' moments are gathered in float64 and merged in the order of ranks. On NCCL, where
+        the host does not wait for a collective, they are summed by all-reduces instead.
         """
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)
@@ -51,8 +53,8 @@ class Synced:
         return joined([unpacked(row) for row in rows])
 
     def _summed(self, local: Moments) -> Moments:
-        """Returns the moments by two sums: the mean, then M2 + n (local mean - mean)^2; the host
-        waits for neither."""
+        """Returns the moments of the whole batch from two all-reduces: of n * mean, then of M2 + n
+        (local mean - mean)^2. The host waits for neither."""
         count = np.array([local.n])
         self._comm.all_reduce(count, SUM)
         n, local_mean = int(count[0]), local.mean.astype("float64")

@@ -1,6 +1,6 @@
 """The tables of options that cannot be combined, which `nnmpi train --combinations` prints.
 
-They follow from the declarations of `refusals.py`, by which runs are refused.
+The tables are made from `FEATURES` in `refusals.py`, by which the command line rejects options.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ names stand for other options:
 
 
 def page() -> str:
-    """All tables, in Markdown."""
+    """Returns all tables as one Markdown text."""
     covers = [f"- `{f.name}`: {f.covers}" for f in FEATURES if f.covers]
     return "\n".join([HEAD, *covers, *_tables()])
 

@@ -35,14 +35,14 @@ from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import is_in_order, wire_of
 
 UNREAD = Outcome(0.0, 0.0, True)
-"""A placeholder for the outcome of a step until the host has read it."""
+"""A placeholder for the outcome of a step that the host has not read yet."""
 
 
 class DeferredSteps:
-    """The update, the hooks and the steps of an executor, for outcomes that the host reads one step
+    """Runs the steps of an executor so that the host reads the loss and the norm of a step one step
     later.
 
-    update   agrees, updates and waits for the outcome
+    update   the update that waits: it makes the steps whose outcome is needed at once
     """
 
     def __init__(
@@ -59,12 +59,13 @@ class DeferredSteps:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """The functions for AGREE and APPLY, the ends of a list."""
+        """The functions for AGREE and APPLY, the two operations that end a step, by kind."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
-        """Agrees with the other ranks; waits for the sums only at the end of an epoch or where
-        something reads the outcome."""
+        """Agrees with the other ranks whether the outcome of this step is read now; if so, waits
+        for the sums. It is read now at the end of an epoch, on a request, and where something reads
+        the model next."""
         self._read()
         reads = self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1)
         self._is_deferred = not reads
@@ -72,7 +73,8 @@ class DeferredSteps:
             self._update.agree(step)
 
     def apply(self, step: int) -> Outcome:
-        """Updates the parameters."""
+        """Updates the parameters; returns the outcome of the step, or UNREAD if the host reads it
+        later."""
         if not self._is_deferred:
             return self._update.apply(step)
         self._launch(step)
@@ -82,7 +84,11 @@ class DeferredSteps:
     def steps(
         self, executor: Executor, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields the results of an executor's steps, each when its outcome is known."""
+        """Yields the results of an executor's steps, each as soon as the host has read its outcome.
+
+        start     the state before the first step
+        batches   the number of batches in the epoch
+        """
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
             for done in last:
@@ -92,7 +98,8 @@ class DeferredSteps:
                 yield result
 
     def _agreed_request(self) -> float:
-        """The sum of the ranks' requests; marks the parameters that have a gradient on any rank."""
+        """Returns the sum of all ranks' requests to stop or to save; sets `has_grad` of each
+        parameter that has a gradient on any rank."""
         store = self._store
         row = np.array([0.0, store.request, *(p.has_grad for p in store.parameters)])
         store.dp.all_reduce(row, "doubling")
@@ -101,7 +108,8 @@ class DeferredSteps:
         return float(row[REQUEST])
 
     def _summed_loss(self) -> Any:
-        """The sum of the ranks' losses, in the memory in which it was computed."""
+        """Returns the sum of all ranks' losses, in the memory (host or device) where the loss was
+        computed."""
         store, is_apart = self._store, isinstance(self._store.scalars, np.ndarray)
         if not is_apart or store.dp.size == 1:  # or summed with the gradients
             return store.loss if is_apart else store.scalars[LOSS]
@@ -120,8 +128,8 @@ class DeferredSteps:
         self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
-        """Carries out an operation that needs the loss scale, after the outcome of the last step
-        was read."""
+        """Carries out an operation that needs the loss scale, after it has read the outcome of the
+        last step."""
         self._read()
         do(op)
 
@@ -141,8 +149,8 @@ class DeferredSteps:
 
 
 class HostCopy:
-    """An asynchronous copy of a device array to the host, started after all kernels launched so
-    far."""
+    """Copies a device array to the host asynchronously; the copy starts after all kernels launched
+    so far."""
 
     def __init__(self, copies: CopyStream, array: Array) -> None:
         self._array = array  # keeps the memory alive until it is copied
@@ -161,15 +169,15 @@ class HostCopy:
 def deferred(
     spec: TrainSpec, store: LocalStore, optimizer: Optimizer, update: Update
 ) -> DeferredSteps | None:
-    """Returns the steps of a rank with a GPU if its host may read outcomes one step late; else
-    None."""
+    """Returns the DeferredSteps of a rank, or None if its host has to read the outcome of each step
+    at once."""
     can_defer = _can_defer(spec.arrangement, store, optimizer)
     return DeferredSteps(spec, store, optimizer, update) if can_defer else None
 
 
 def _can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
-    """True if this rank has all parameters, and gradients are summed on the device or on no other
-    rank."""
+    """True if this rank has all parameters, and gradients are summed by the device, or there is
+    only one rank."""
     copies = a.store.name in ("local", "replica") and a.ranks == a.mesh.count(*REPLICAS)
     if not copies or not optimizer.takes_mixed:
         return False

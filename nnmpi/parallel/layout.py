@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
-        """Returns the layout that the config asks for; every rank calls it."""
+        """Returns the layout for the axis sizes of a config; every rank of `comm` calls it."""
         narrow, summed = config.reduce_dtype in HALVES, summed_axes(config)
         return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow, summed)
 
@@ -54,7 +54,12 @@ class Layout(NamedTuple):
         narrow_sums: bool = False,
         summed: Sequence[str] = REPLICAS,
     ) -> Self:
-        """Returns the layout of a mesh, with servers after its ranks; every rank calls it."""
+        """Returns the layout of a mesh; every rank of `comm` calls it.
+
+        servers       how many ranks after those of the mesh are parameter servers
+        narrow_sums   whether 16-bit sums are rounded after each addition
+        summed        the axes along which gradients are summed in each step
+        """
 
         def group(*axes: str) -> Comm:
             return _group(mesh, comm, axes, narrow_sums)
@@ -72,12 +77,12 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_one_rank(cls) -> Self:
-        """Returns a layout in which this rank is alone."""
+        """Returns the layout of a job with one rank, this one; other ranks are ignored."""
         return cls.of(Config(), comm_self())
 
     @property
     def workers(self) -> int:
-        """The number of ranks that compute: the first ones."""
+        """The number of ranks that compute; these are the first ranks of the job."""
         return self.mesh.size
 
     @property
@@ -87,16 +92,16 @@ class Layout(NamedTuple):
 
     @property
     def counts_loss(self) -> bool:
-        """True if this rank counts its loss in a sum over one model; of tp ranks, which all have
-        the same loss, only one does."""
+        """True if this rank's loss is counted in a sum over the ranks of one model. All ranks along
+        tp compute the same loss, and only the first of them counts it."""
         at = self.mesh.coordinates(self.all.rank)
         return not any(at[axis.name] for axis in AXES if axis.same_loss)
 
     def free(self) -> None:
         """Frees the communicators that were split off; every rank calls it.
 
-        A group of one rank is `comm_self()`, which holds nothing, so a single rank may still
-        evaluate.
+        A group of one rank is `comm_self()` and is not freed, so a single rank can still evaluate a
+        model afterwards.
         """
         groups = *self.axis.values(), self.batch, self.replicas, self.model, self.server_group
         for group in dict.fromkeys(groups):
@@ -105,7 +110,8 @@ class Layout(NamedTuple):
 
 
 def mesh_of(config: Config, ranks: int) -> Mesh:
-    """Returns the mesh of the ranks that compute."""
+    """Returns the mesh of the ranks that compute, out of `ranks` ranks; parameter servers are left
+    out."""
     workers = ranks - server_count(config)
     sizes = {axis.name: getattr(config, axis.name) for axis in AXES}
     return Mesh.filled(workers, sizes, config.order)
@@ -120,7 +126,8 @@ def duplicate(comm: Comm) -> Comm:
 
 
 def server_count(config: Config) -> int:
-    """Returns how many ranks serve others, and compute nothing: the last ones."""
+    """Returns how many ranks are parameter servers, which compute nothing; these are the last
+    ranks."""
     count = addons.chosen("serving_ranks", config)
     return int(count(config)) if count else 0
 
@@ -128,7 +135,8 @@ def server_count(config: Config) -> int:
 def summed_axes(config: Config) -> tuple[str, ...]:
     """Returns the axes along which ranks have equal parameters in each step, and sum gradients.
 
-    Replicas that are averaged differ along dp until then.
+    If replicas are averaged now and then (local SGD), dp is not among them: replicas differ in
+    between.
     """
     kind = addons.chosen("strategy_kinds", config)
     is_averaged = kind is not None and kind.averages is not None
@@ -136,8 +144,8 @@ def summed_axes(config: Config) -> tuple[str, ...]:
 
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:
-    """Returns the Comm of the ranks that differ from this one along these axes; for a server, of
-    itself alone."""
+    """Returns the Comm of the ranks that differ from this one along these axes only; on a parameter
+    server, a Comm of itself alone."""
     if mesh.count(*axes) == 1:
         return comm_self()
     # the first rank of a group is its color

@@ -21,10 +21,9 @@ AXES = (
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )
-"""The axes, by whose names other tables say what their ranks do: how a model is cut for them
-(`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
-`parallel/arrangement/arrangement.py`) and what they send to each other (`paper/log.py`). Those of
-add-ons come after dp."""
+"""All axes of a mesh, those of add-ons after dp. Other tables are keyed by the names of axes: how a
+model is cut along an axis (`run/setup/cutting.py`), which part of an activation a rank has
+(`LOCAL_SHAPES` in `parallel/arrangement/arrangement.py`), and what ranks send (`paper/log.py`)."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
 """The axes whose ranks have copies of the same parameters."""
@@ -36,7 +35,8 @@ CUTS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
 
 
 class Mesh:
-    """A grid of ranks with sizes `axes` by name; ranks along the last axis are consecutive."""
+    """A grid of ranks. `axes` maps the name of each axis to its size; ranks along the last axis are
+    consecutive."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes = dict(axes)
@@ -45,11 +45,11 @@ class Mesh:
 
     @classmethod
     def filled(cls, ranks: int, sizes: Mapping[str, int | None], order: str = "tp,dp,pp") -> Self:
-        """A mesh with the given axis sizes (1 by default); dp, unless given, takes the ranks that
-        are left.
+        """Returns a mesh for `ranks` ranks with the given axis sizes (1 by default); dp, unless
+        given, is the number of ranks divided by the other sizes.
 
-        `order` names the axes, the one along which ranks are consecutive first. Raises ValueError
-        if the sizes do not fit the number of ranks.
+        `order` names the axes; ranks are consecutive along the first of them. Raises ValueError if
+        the sizes do not fit the number of ranks.
         """
         dp, sizes_of = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
         # the ranks that together have all parameters, and all positions of sequences
@@ -76,8 +76,8 @@ class Mesh:
         return self._grid.size
 
     def count(self, *axes: str) -> int:
-        """Returns the number of ranks in a group along these axes; an axis that the mesh lacks
-        counts 1."""
+        """Returns the product of the sizes of these axes; the size of an axis that the mesh lacks
+        is 1."""
         return math.prod(self.axes.get(axis, 1) for axis in axes)
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -88,7 +88,7 @@ class Mesh:
         return {axis: by_axis[axis] for axis in self.axes}
 
     def rank(self, at: Mapping[str, int]) -> int:
-        """Returns the rank at these coordinates."""
+        """Returns the rank at coordinates `at`, given by axis."""
         return int(self._grid[tuple(at[axis] for axis in self.axes)])
 
     def coordinates_of_all(self) -> dict[str, np.ndarray]:

@@ -35,12 +35,12 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.wire import WIRE, StagedComm, Wire, one_row, wire_of
 
 NCCL = "nccl"
-"""The name of the all-reduce."""
+"""The name of this all-reduce in --allreduce."""
 
 
 def is_found(on: Backend) -> bool:
-    """True if the array library of a device finds NCCL. CuPy's warning is suppressed, since ranks
-    do without NCCL."""
+    """Returns True if the array library of a device finds NCCL. Its warning is suppressed, since
+    ranks can train without NCCL."""
     if on.is_host:
         return False
     with warnings.catch_warnings(action="ignore"):
@@ -58,7 +58,7 @@ def module(on: Backend) -> Any:
 
 
 def _sharing(cluster: Cluster) -> tuple[int, int] | None:
-    """Two ranks that share a GPU; None if no ranks do."""
+    """Returns two ranks that share a GPU; None if each rank has its own."""
     rank_of_gpu: dict[tuple[int, int | None], int] = {}
     for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
         if rank_of_gpu.setdefault(gpu, r) != r:
@@ -67,7 +67,8 @@ def _sharing(cluster: Cluster) -> tuple[int, int] | None:
 
 
 def _suits(cluster: Cluster) -> bool:
-    """True if every rank has a GPU of its own, and no rank may be lost."""
+    """Returns True if `--allreduce auto` may take NCCL: each rank has its own GPU, and the job
+    would end if a rank were lost."""
     return not cluster.survives and _sharing(cluster) is None
 
 
@@ -84,7 +85,7 @@ def _refuse(cluster: Cluster) -> None:
 
 
 def connect(layout: Layout, on: Backend) -> None:
-    """Makes NCCL the wire of the replicas and of the tp axis; every rank calls it."""
+    """Makes NCCL carry out the collectives among replicas and along tp; every rank calls it."""
     if layout.replicas.fault_tolerant:
         raise ValueError(
             "allreduce nccl: under mpirun --with-ft ulfm, a sum by NCCL waits forever if a rank is "
@@ -97,13 +98,13 @@ def connect(layout: Layout, on: Backend) -> None:
 
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
-    """Returns a wire with a stream of its own, for a Comm whose calls come between those of other
-    Comms."""
+    """Returns NCCL collectives on a separate CUDA stream, for a Comm such as that of BatchNorm,
+    whose calls are made between those of other Comms."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 
 class Launched:
-    """NCCL calls that have been put on a stream; a `Transfer`."""
+    """A `Transfer` of NCCL calls that have been put on a stream."""
 
     def __init__(self, comm: Comm, stream: SideStream) -> None:
         self._comm, self._stream, self._event = comm, stream, stream.event()
@@ -120,13 +121,13 @@ class Launched:
         return self.done
 
     def wait(self) -> None:
-        """Makes all later kernels wait for the calls; the host does not wait."""
+        """Makes all kernels launched later wait for the calls; the host does not wait."""
         self._comm.poll()
         self._stream.lead(self._event)
 
 
 class NcclComm(StagedComm):
-    """The wire of an axis whose collectives are NCCL's, whatever algorithm is named."""
+    """Collectives of NCCL among the ranks of a Comm; the argument `algorithm` is ignored."""
 
     in_order = True
 
@@ -186,8 +187,8 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
-        """Yields the row that NCCL adds up: the given row, or a float32 copy, whose `part` is
-        rounded back at the end."""
+        """Yields the row that NCCL sums: the given row, or a float32 copy of a 16-bit row. At the
+        end, `part` of the copy is rounded and written back to the row."""
         if self._narrow or not types_of(row.dtype).is_mixed:
             yield row
             return
@@ -200,8 +201,8 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _call(self, row: Array) -> Iterator[tuple[int, int]]:
-        """A context that groups calls, which NCCL carries out together; yields their NCCL dtype and
-        stream."""
+        """Groups the NCCL calls within this context into one; yields (NCCL dtype, CUDA stream) for
+        them."""
         self._stream.follow()
         self._nccl.groupStart()
         try:
@@ -210,11 +211,12 @@ class NcclComm(StagedComm):
             self._nccl.groupEnd()
 
     def _places(self, row: Array, ends: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns the address and length of each rank's part."""
+        """Returns (address, number of elements) of each rank's part of a row."""
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """Returns the address and length of this rank's part; None if parts differ in length."""
+        """Returns (address, number of elements) of this rank's part; None if the parts differ in
+        length."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
 
 

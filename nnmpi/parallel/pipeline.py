@@ -16,7 +16,10 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the part of a model that a rank has; parameters of other ranks lose their memory."""
+    """Returns the pipeline stages of a rank; parameters of other ranks lose their memory.
+
+    facts   the fields of the start event that describe how the model was cut into stages
+    """
     recompute(model, arrangement.graph, arrangement.config.recompute)
     if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:
         return ModelPart.whole(model)._replace(positions=arrangement.own_positions(rank))
@@ -56,8 +59,8 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
 
 
 class OnAnotherRank:
-    """The store of a parameter that another rank has; it has no memory on this rank, and every
-    access raises ValueError."""
+    """Stands for the store of a parameter that another rank has; has no memory, and every access
+    raises ValueError."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, not on this rank"
@@ -72,10 +75,10 @@ class OnAnotherRank:
 
 
 class CutModules:
-    """Follows attributes of modules whose `forward` no stage calls, since stages run their layers
-    and ops one by one.
+    """Watches the attributes of modules whose layers are divided among stages.
 
-    What such a `forward` has read of attributes, of any module, stands in the graph as constants.
+    Stages run the recorded graph of such modules, not their `forward`. Attributes that `forward`
+    has read are constants in this graph, so the graph has to be recorded again if one is set.
     """
 
     def __init__(self, model: Module, graph: Graph, stages: Iterable[Module], dtype: Any) -> None:
@@ -94,8 +97,9 @@ class CutModules:
         return [m._changes for _, m in self._modules]
 
     def follow(self) -> None:
-        """Records the graph again if an attribute was set, as a callback may, and gives its
-        constants to the stages; raises ValueError if the model then makes other calls."""
+        """Records the graph again if an attribute was set since the last call, for example by a
+        callback, and gives the new constants to the stages. Raises ValueError if the new graph has
+        other calls."""
         now = self._changes()
         if now == self._seen or not self._segments:
             return
@@ -142,8 +146,8 @@ class CutModules:
                 )
 
     def _set(self) -> Iterator[tuple[str, str, Any]]:
-        """Yields the path of a module, name and value of each attribute that was set, or deleted,
-        since the model was cut; not of layers, which stages call as they are."""
+        """Yields (path of the module, name, value) of each attribute that was set or deleted since
+        the model was cut. The layers of this library are left out: stages call them as they are."""
         for path, m in self._modules:
             if not m._modules and type(m).__module__.partition(".")[0] == "nnmpi":
                 continue
@@ -155,11 +159,11 @@ class CutModules:
 
 
 DELETED = object()
-"""Stands for the value of an attribute that is not there."""
+"""Stands for the value of an attribute that was deleted."""
 
 
 def _parts(module: Module) -> list[tuple[str, int]]:
-    """The names and identities of modules and parameters that are attributes of a module."""
+    """Returns (name, id) of each module and parameter that is an attribute of a module."""
     parts = {**module._modules, **module._parameters}
     return [(name, id(part)) for name, part in parts.items()]
 
@@ -169,7 +173,8 @@ def _named(path: str, module: Module) -> str:
 
 
 def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
-    """The paths of modules that call nodes of a segment, and that it does not call itself."""
+    """Yields the paths of modules of which a segment runs single nodes, and whose `forward` it does
+    not call."""
     whole = [call.path for run in segment.runs for call in run if call.path is not None]
     for k in segment.nodes:
         words = graph.nodes[k].within.split(".") if graph.nodes[k].within else []
@@ -180,7 +185,7 @@ def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
 
 
 def _same_arguments(a: Graph, b: Graph) -> bool:
-    """True if two graphs with the same calls also have the same constants."""
+    """Returns True if two graphs with the same calls also pass the same constants to them."""
     of = [[[n.op, n.arguments] for n in g.nodes] + [[c.arguments] for c in g.calls] for g in (a, b)]
 
     def same(x: Any, y: Any) -> bool:
@@ -190,7 +195,8 @@ def _same_arguments(a: Graph, b: Graph) -> bool:
 
 
 def _shape_of(graph: Graph) -> Any:
-    """All of a graph but the constants among the arguments of its calls."""
+    """Returns everything in a graph except for the values of constants in the arguments of its
+    calls."""
 
     def placeholder(value: Any) -> Any:
         if isinstance(value, TensorRef | VariableRef):

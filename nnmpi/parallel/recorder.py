@@ -1,4 +1,4 @@
-"""Recorder: takes the events of a rank's step, one after the other; the default one keeps nothing.
+"""Recorder: the interface that is told the events of a rank's steps; the default keeps nothing.
 
 An operation of a program is an event, and so is each wait within it. Recorders that keep events:
 
@@ -17,7 +17,8 @@ Do: TypeAlias = Callable[[Any], None]
 
 
 class Recorder:
-    """Takes events: what was done, since when, and for which micro-batch of which stage.
+    """Takes the events of a rank. An event has a name, a start time, and its micro-batch and stage
+    (-1: none).
 
     A wait within an operation is added before that operation, because it ends first.
     """
@@ -36,7 +37,7 @@ class Recorder:
         return nullcontext()
 
     def once_in(self, steps: int) -> AbstractContextManager[None]:
-        """Returns a context of what happens once in so many steps."""
+        """Returns a context for events that happen only once in `steps` steps."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
@@ -44,7 +45,8 @@ class Recorder:
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-        """Returns a reusable context for a wait for other ranks, which adds an event."""
+        """Returns a context to wait in for other ranks, which adds one event; it can be entered
+        repeatedly."""
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 
@@ -56,12 +58,12 @@ threads."""
 
 
 go_on: ContextVar[Callable[[str], bool]] = ContextVar("nnmpi_go_on", default=lambda path: False)
-"""Carries out the list of the step or evaluation in progress up to the next unit of the pass under
-way, which reads the parameter of this path; returns False if no pass is under way."""
+"""A function that runs the operations of the current step or evaluation until the next unit of the
+running pass, which reads the parameter with the given path; returns False if no pass is running."""
 
 
 class Timed:
-    """A context that adds an event to a recorder, unless it raises."""
+    """A context that adds an event to a recorder at its end, unless an exception leaves it."""
 
     __slots__ = ("_began", "_name", "_recorder", "_where")
 
@@ -80,5 +82,5 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """Returns `Recorder.waits` of the current recorder."""
+    """Returns a context to wait in for other ranks, which adds an event to the current recorder."""
     return current_recorder.get().waits(name, micro, stage)

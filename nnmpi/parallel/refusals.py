@@ -175,8 +175,8 @@ REQUIREMENTS = requirements(FEATURES)
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for the first pair of features that the config and the number of ranks ask
-    for and that cannot be combined, or for an option that lacks another one."""
+    """Raises ValueError for the first two features of a run that cannot be combined, or for an
+    option that is given without another one that it needs."""
     asked = {feature.name: feature.asked(config, ranks) for feature in FEATURES}
     for feature, beside, reason, remedy in REFUSALS:
         first, second = asked[feature.name], asked[beside.name]
@@ -191,20 +191,20 @@ def check(config: Config, ranks: int) -> None:
 
 
 def relies_on(wanted: Property, config: Config, ranks: int) -> bool:
-    """Returns True if a config asks for a feature that relies on a property."""
+    """Returns True if some feature that a config asks for needs the property `wanted`."""
     return any(f.asked(config, ranks) for f in FEATURES if wanted in f.relies_on)
 
 
 def why_not(option: str, config: Config, ranks: int) -> str:
-    """Returns the reason why an option cannot be added to a config; "" if it can."""
+    """Returns the reason why `option` cannot be added to a config; "" if it can."""
     rows = (row for row in REFUSALS if row.feature.name == option)
     asked_rows = ((row.beside.asked(config, ranks), row.reason) for row in rows)
     return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")
 
 
 def is_met(other: str, config: Config) -> bool:
-    """Returns True if a config has what another option requires: an option, or one of its
-    values."""
+    """Returns True if a config has `other`: an option that is given ("pp"), or that has one of some
+    values ("schedule gpipe or 1f1b")."""
     name, _, value = other.partition(" ")
     if value:
         return str(getattr(config, name)) in value.split(" or ")

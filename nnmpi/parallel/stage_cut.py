@@ -1,4 +1,4 @@
-"""Where a model is cut into stages, from the cost of its units."""
+"""Cuts a model into pipeline stages, by the cost of its units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -36,8 +36,8 @@ def division_of(
     costs: Callable[[], Sequence[UnitCost]],
     link: Link = NEAR,
 ) -> Division:
-    """Divides a model into stages without measuring it: by the config's cut, or by the best one for
-    these costs of units; `link` connects ranks along pp."""
+    """Returns the stages of a model without measuring: at the config's --cut, or at the best cut
+    for `costs()`, which returns the cost of each unit. `link` connects the ranks along pp."""
     place = place_of(config)
     count = len(place)
     cut: SplitPoints | None = None
@@ -50,26 +50,26 @@ def division_of(
 
 
 def measured_samples(config: Config, parts: int) -> int:
-    """Returns how many samples to measure the units of a model with: a rank's samples in a
-    micro-batch."""
+    """Returns with how many samples to measure the units of a model: a rank's samples in a
+    micro-batch, and at least 2. `parts` is the number of ranks that share a batch."""
     return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
 
 
 def copies(config: Config) -> int:
-    """The number of values that a rank holds per parameter element: value, gradient and optimizer
-    state."""
+    """Returns how many values a rank holds for each element of a parameter: the value, its gradient
+    and its optimizer state."""
     return 2 + len(state_arrays_of(config))
 
 
 def border_seconds(link: Link, nbytes: float) -> float:
-    """The seconds to send the activations of a micro-batch between two stages, and their gradient
-    back."""
+    """Returns the seconds to send `nbytes` of activations from one stage to the next, and their
+    gradients back."""
     return 2 * (link.alpha + nbytes * link.beta)
 
 
 def most_in_flight(config: Config) -> list[int]:
-    """For each stage, the largest number of micro-batches that are between forward and backward at
-    once."""
+    """Returns, for each stage, the largest number of micro-batches whose forward pass is done and
+    whose backward pass is not."""
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
@@ -81,16 +81,16 @@ def most_in_flight(config: Config) -> list[int]:
 
 
 CUT, UNIT_COSTS = "cut", "unit_costs"
-"""Keys of what is measured to cut a model."""
+"""The keys, in a log or a checkpoint, of the cut and of the measured costs of units."""
 
 EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 
 
 class MeasuredStages(NamedTuple):
-    """The stages of a model, with what was measured to cut it.
+    """The stages of a model, and the measurements by which it was cut.
 
-    facts      what the start event says of them
-    measured   the cut and the costs of units, if there are several stages
+    facts      the fields of the start event about the cut
+    measured   the cut and the costs of units, by key; empty if there is one stage
     """
 
     division: Division
@@ -107,11 +107,13 @@ def measured_stages(
     on: Backend,
     known: Mapping[str, Any],
 ) -> MeasuredStages:
-    """The stages of a model, cut by the units that ranks measure unless the cut is given; every
+    """Returns the stages of a model, at the given cut or at the best one for measured costs; every
     rank calls it.
 
-    `gather(n)` returns n samples; `known` holds what was measured before. Ranks that divide the
-    layers of a unit measure it together.
+    gather   (n): the inputs of n samples to measure with
+    known    earlier measurements; what is in it is not measured again
+
+    Ranks along tp, which divide the layers of a unit, measure it together.
     """
     place, text = place_of(config), known.get(CUT, config.cut)
     count = len(place)
@@ -156,7 +158,8 @@ def best_cut(
     link: Link,
     notes: Sequence[str] = (),
 ) -> SplitPoints:
-    """The cut of units with these costs whose slowest stage is fastest (see `split_points`)."""
+    """Returns the cut whose slowest stage takes least time, given the cost of each unit (see
+    `split_points`)."""
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],
@@ -170,7 +173,7 @@ def best_cut(
 def _facts(
     units: Sequence[Unit], cut: SplitPoints, division: Division, costs: Sequence[UnitCost]
 ) -> dict[str, Any]:
-    """The fields of the start event about the cut."""
+    """Returns the fields of the start event about the cut."""
     stages = stage_costs(costs, cut)
     seconds = sum(cost.seconds for cost in stages)
     return {

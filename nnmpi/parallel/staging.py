@@ -1,4 +1,4 @@
-"""Staging: a piece of a device's array on its way through host memory.
+"""Staging: copies a piece of a device array to the host for a message, and the result back.
 
     piece      [ a b c d ]                         [ A b c d ]
                    └──── comes ────┐    ┌── goes ────┘
@@ -22,13 +22,14 @@ class StagingMemory:
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a buffer; copies that were started earlier may still use it."""
+        """Returns a free buffer of the pool, or a new one. Copies of its former user may still be
+        in progress."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Returns a buffer to the pool once the host no longer uses it."""
+        """Returns a buffer to the pool; called when the host no longer uses it."""
         self._free.append(memory)
 
 
@@ -36,11 +37,11 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """A piece of an array: its slice `comes` is copied to the host, and its slice `goes` back to
-    the device.
+    """Copies a piece of a device array to the host and back: slice `comes` before the work, and
+    slice `goes` after it.
 
-    It is the DeviceCopies of a work, which may begin when all copies started before it are done,
-    and when the work of `before` has begun.
+    Works begin in order: this one when its copy to the host is complete and the work of `before`
+    has begun.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Staging:
         self._event, self._is_ready = copies.event(), False
 
     def wait(self) -> None:
-        """Waits until the device has copied the piece to the host."""
+        """Waits until the copy to the host is complete."""
         self._event.synchronize()
 
     def ready(self) -> bool:

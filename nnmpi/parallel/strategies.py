@@ -1,7 +1,4 @@
-"""Builds the strategy of each rank from an arrangement.
-
-`run/` takes all of it from here.
-"""
+"""Builds the strategy of each rank from an arrangement; `run/` imports all strategies from here."""
 
 from typing import cast
 
@@ -23,7 +20,8 @@ from nnmpi.parallel.strategy import (
 
 
 def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the step of one rank, built without asking other ranks."""
+    """Returns the object that makes the steps of one rank, built without communication with other
+    ranks."""
     kind = spec.arrangement.strategy
     if kind.rank_step:
         made: StepRunner = addons.loaded(kind.rank_step)(layout, spec)
@@ -32,8 +30,8 @@ def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
 
 
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy of ranks that make every step together, at the pace of the slowest
-    one."""
+    """Returns the strategy of ranks that all make each step together; the slowest one sets the
+    pace."""
     parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
@@ -49,7 +47,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def check_batch(config: Config, samples: int) -> None:
-    """Raises ValueError for options that do not fit batches of data with so many samples."""
+    """Raises ValueError for options that do not fit a batch of `samples` samples."""
     for refuse in addons.given("batch_checks", config):
         refuse(config, samples)
 

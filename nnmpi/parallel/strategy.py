@@ -1,5 +1,5 @@
-"""Strategy: the interface of a way of training in parallel; ExecutorStrategy: its form for ranks
-that all compute, from parts that differ.
+"""Strategy: the interface for training on several ranks; ExecutorStrategy: the implementation for
+ranks that all compute, built from exchangeable parts.
 
 Rules:
 
@@ -61,8 +61,7 @@ Named: TypeAlias = Sequence[tuple[str, Parameter]]
 
 
 class WorkerPosition(NamedTuple):
-    """The position of a worker in its data, if each worker has its own pace: the step that it makes
-    next."""
+    """The next step of this worker, where each worker goes through its data at its own pace."""
 
     worker: int
     workers: int
@@ -70,7 +69,8 @@ class WorkerPosition(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """A task and a model to be trained, before they are spread over ranks."""
+    """The arguments from which the strategy of a rank is built: the task, the model and the
+    arrangement."""
 
     task: Task
     part: ModelPart  # the part of the model on this rank
@@ -83,32 +83,34 @@ class TrainSpec(NamedTuple):
     next_steps: Sequence[StepState] = ()  # of each worker, if each has its own pace
 
     def optimizer(self, updated: Sequence[Parameter]) -> Optimizer:
-        """Returns the optimizer of a rank's own parameters; every rank calls it."""
+        """Returns the optimizer of the parameters `updated`, which this rank updates; every rank
+        calls it."""
         return self.make_optimizer([(p.place.path, p) for p in updated])
 
 
 class AgreedError(ArithmeticError):
     """Ends a run on all ranks, with the same message and between the same two steps.
 
-    checkpoint  from which a job with other ranks may go on, if there is one
+    checkpoint   a checkpoint from which a job with another number of ranks may continue; None:
+                 there is none
     """
 
     checkpoint: str | None = None
 
 
 class NotFiniteError(ArithmeticError):
-    """Ends a run from one rank, whose loss or gradient is NaN or infinite."""
+    """Ends a run because the loss or a gradient is NaN or infinite; raised on one rank."""
 
 
 class Undo(Protocol):
-    """The record of a rank's last step, or last round of local steps, by which it finishes or
-    undoes that if another rank is lost.
+    """A record of this rank's last step (or last round of local steps). With it the step is
+    completed or undone if another rank is lost.
 
-    version          the number of steps after which this rank has values and optimizer state now,
-                     or after `restore`
-    pending_version  the version that `finish` would lead to; None if there is none
-    decision         the number of steps, and the values that all ranks agreed on in the last of
-                     them; None if this rank does not know them
+    version          the number of steps that the values and the optimizer state contain, now or
+                     after `restore`
+    pending_version  the number of steps after `finish`; None if there is nothing to finish
+    decision         (number of steps, values that all ranks agreed on in the last of them); None if
+                     this rank does not know the values
     """
 
     @property
@@ -121,17 +123,19 @@ class Undo(Protocol):
     def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches, from step number `step` on, and keeps what each step changes."""
+        """Yields the batches from step number `step` on; before each one, keeps copies of the
+        buffers that the step changes."""
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Finishes what all ranks have agreed on; sends no message."""
+        """Completes the last step with the values that all ranks have agreed on; sends no
+        message."""
 
     def restore(self) -> None:
-        """Undoes what is not finished; sends no message."""
+        """Undoes the last step if it is incomplete; sends no message."""
 
 
 class Strategy(Protocol):
-    """A way of training in parallel, built for one layout; every rank has one, and all call its
+    """The interface for training on several ranks. Every rank has one object, and all call its
     methods in the same order."""
 
     layout: Layout
@@ -142,47 +146,48 @@ class Strategy(Protocol):
 
     @property
     def position(self) -> WorkerPosition | None:
-        """The position of this rank in its data, if it differs between ranks; else None."""
+        """The position of this rank in its data, where ranks may be at different steps; else
+        None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         """Yields the results of the steps of an epoch, from `start` on; close the generator to stop
         early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Makes forward passes over a split with the current model; `outputs` sums the results of
-        all ranks."""
+        """Runs forward passes over the data of `loader` with the current model; `outputs` sums the
+        results of all ranks."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the entries of the start event that describe the layout."""
+        """Returns the fields of the start event that describe this strategy."""
 
     def finish(self) -> dict[str, Any]:
-        """Ends the epochs of a run, so that all copies of the model are equal, and returns entries
-        for the last event.
+        """Makes all copies of the model equal after the last epoch, and returns fields for the end
+        event.
 
         Every rank calls it; further epochs may follow.
         """
 
     def close(self) -> None:
-        """Frees what ranks share, and moves parameters to memory of each rank; every rank calls
-        it."""
+        """Frees the Comms and shared memory, and moves the parameters to memory of each rank; every
+        rank calls it."""
 
     def leave(self) -> None:
-        """Ends what belongs to this rank alone, after another rank was lost."""
+        """Stops threads and the like that belong to this rank alone; called after another rank was
+        lost."""
 
 
 MakeSteps: TypeAlias = Callable[
     [Iterable[StepBatch], StepState, int], Generator[StepResult, None, None]
 ]
-"""A function that makes a step for each batch, from a state on, in an epoch of so many batches; see
-`Executor.steps`."""
+"""(batches, state before the first step, number of batches in the epoch): makes a step for each
+batch and yields the results; see `Executor.steps`."""
 
 Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs], None]
-"""A function that makes forward passes over batches; see `Executor.evaluate`."""
+"""(batches, step number, outputs): runs forward passes over batches; see `Executor.evaluate`."""
 
 
 class Evaluation(NamedTuple):
-    """The samples of a test batch that this rank evaluates, and the ranks that add up their
-    sums."""
+    """How a test batch is divided (`cut`), and the Comm over which the results are summed."""
 
     cut: BatchCut
     comm: Comm
@@ -190,15 +195,15 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
-        """Returns the evaluation of a pipeline, in which a test batch is cut as a training batch
-        is."""
+        """Returns the evaluation of a pipeline, which cuts a test batch into micro-batches like a
+        training batch."""
         cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
         return cls(cut, layout.all, layout.counts_loss)
 
 
 class StrategyParts(NamedTuple):
-    """The parts in which strategies differ; `sync` and `batch_stats` are for steps that ranks make
-    together."""
+    """The objects from which an ExecutorStrategy is built, and in which kinds of strategies differ;
+    `sync` and `batch_stats` are used only where all ranks make a step together."""
 
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
@@ -213,7 +218,11 @@ class StrategyParts(NamedTuple):
 
 
 class ExecutorStrategy:
-    """A strategy in which every rank runs an executor on its part of each batch."""
+    """A strategy in which each rank runs an executor on its part of each batch.
+
+    steps, evaluate   make the steps of an epoch, and the passes of an evaluation
+    last              the record by which the last step can be undone
+    """
 
     position = None
 
@@ -261,7 +270,7 @@ class ExecutorStrategy:
         return self._parts.outcome()
 
     def leave(self) -> None:
-        """Does nothing: a rank has nothing of its own to end."""
+        """Does nothing: this strategy has no threads of its own."""
 
     def close(self) -> None:
         self.leave()
@@ -292,8 +301,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
 
 
 def undo_of(layout: Layout, what: str, *given: Any) -> Any:
-    """Returns what undoes the last "step", or "round" of local steps; None if no rank may be
-    lost."""
+    """Returns the record that can undo the last "step", or "round" of local steps (`what`), made
+    from `given`; None where the job ends if a rank is lost."""
     undo = addons.row("undos", what) if layout.all.fault_tolerant else None
     return undo and undo(*given)
 
@@ -301,16 +310,16 @@ def undo_of(layout: Layout, what: str, *given: Any) -> Any:
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Returns the sync and the statistics of a rank, slowed down if options say so; `ranks` is the
-    number of ranks that compute."""
+    """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks. `ranks` is
+    the number of ranks that compute."""
     slow = addons.chosen("slowed", config)
     return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 
 class StepRunner(NamedTuple):
-    """The objects with which a rank makes steps, without those that need other ranks or the disk.
+    """The objects with which one rank makes steps, without other ranks and without files.
 
-    run   makes the step of a batch, given the state and the number of batches in the epoch
+    run   (batch, state, number of batches in the epoch): makes the step
     """
 
     store: LocalStore
@@ -319,7 +328,7 @@ class StepRunner(NamedTuple):
 
 
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the step of a rank that makes every step together with the others."""
+    """Returns the StepRunner of a rank whose steps are made by all ranks together."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     ends = update_of(parts.store, optimizer, layout, spec).ends
@@ -328,7 +337,8 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunn
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
-    """Returns the update of a rank that makes every step together with the others."""
+    """Returns the Update (agreement, clipping and optimizer step) of a rank whose steps are made by
+    all ranks together."""
     a, rank = spec.arrangement, layout.all.rank
     held = a.model_on(rank)
     norms = Norms(
@@ -357,7 +367,12 @@ def executor_of(
     channels: Channels | None = None,
     op_hooks: OpHooks = (),
 ) -> Executor:
-    """Returns the executor of the arrangement's lists on this rank."""
+    """Returns the Executor that runs the arrangement's list of operations on this rank.
+
+    ends       the functions for the operations at the end of a step, by kind
+    channels   carry tensors between stages; None: messages along pp
+    op_hooks   (kind, function) pairs: wrap the operations of a kind
+    """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
     ports = Ports.of(spec.task, part, channels, batch_stats, stage_units(a, rank, spec.parameters))

@@ -1,4 +1,4 @@
-"""The cost of each unit of a model: seconds and bytes of one micro-batch, measured on one rank.
+"""Measures the cost of each unit of a model: seconds and bytes of one micro-batch on one rank.
 
 The micro-batch passes through the graph unit by unit, so only one unit's parameters are in memory
 at a time. The model is left unchanged: values drawn for the measurement are discarded; gradients,
@@ -30,7 +30,7 @@ from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
 from nnmpi.parallel.step.ports import JoinedOutputs, Tensors, forward, needing_gradients
 
 LIMIT = 0.5
-"""Seconds after which the passes of a unit are not repeated."""
+"""Once the passes of a unit have taken that many seconds, they are not repeated again."""
 
 
 Timer: TypeAlias = Callable[[], float]
@@ -45,9 +45,9 @@ class UnitCost(NamedTuple):
     input_gradient    seconds of the gradient of its input; 0 if the input needs none
     weight_gradient   seconds of the gradients of its parameters; 0 if none is trained
     parameter_bytes   of the values of its parameters, trained or not
-    activation_bytes  of memory that a forward pass adds: its output, and what else the backward
-                      pass needs; for a stage, including its input
-    input_bytes       of all tensors that enter it: the messages, if a stage begins with it
+    activation_bytes  of memory that a forward pass adds: its output, and the arrays that the
+                      backward pass needs; for a stage, including its input
+    input_bytes       of all its input tensors, which are messages if a stage begins with it
     """
 
     forward: float
@@ -59,7 +59,7 @@ class UnitCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of all three passes."""
+        """The seconds of the forward pass and both gradients."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
@@ -101,11 +101,12 @@ def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
 
 
 class Timing(NamedTuple):
-    """How passes are timed: the least of `repeats` measurements, after a warm-up.
+    """Settings for the measurement of passes: the shortest of `repeats` times counts, after a
+    warm-up.
 
-    The ranks of the Comms in `together`, which divide the layers, make the passes together. Their
-    communication is included, unless `clock` stands still while they wait. `check` is called before
-    each unit, and may raise an error.
+    together   the Comms whose ranks divide the layers, and make the passes together
+    clock      returns seconds; communication is included, unless it stands still during waits
+    check      is called before each unit, and may raise an error to stop
     """
 
     repeats: int = 5
@@ -156,8 +157,8 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
-    """Returns the root of a backward pass and its gradient of ones: the output, or all new outputs
-    joined."""
+    """Returns the tensor at which a backward pass starts, and a gradient of ones for it. It is the
+    output; of several outputs, all that are not inputs too, joined."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.array).ones_like(t.array)
@@ -172,7 +173,7 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 def _fastest(
     unit: Unit, module: Module, x: Tensors, on: Backend, timing: Timing
 ) -> tuple[Tensors, list[float]]:
-    """Returns the input of the next unit, and the least of each time over the repeats.
+    """Returns the input of the next unit, and the shortest time of each pass over the repeats.
 
     That input requires gradients if this unit or one before it is trained. Gradients are not
     cleared between repeats: in a step, all micro-batches except the first add to them.

@@ -1,4 +1,4 @@
-"""Wires: collectives and messages on arrays of any backend.
+"""Wires: objects that carry out collectives and messages on arrays of any backend.
 
 On the host, the wire of a Comm is the Comm itself. Arrays of a device go through pinned host memory
 in pieces, so that copies and messages of several pieces overlap:
@@ -27,11 +27,11 @@ PIECE_BYTES = 1 << 22
 """The bytes of a piece: copying that much takes much longer than starting the copy."""
 
 MOST_BUFFERS = 1024
-"""The most staging buffers that are kept."""
+"""The largest number of staging buffers that are kept for later use."""
 
 
 class Transfer(Protocol):
-    """An operation in progress: a Work, or several."""
+    """An operation in progress, such as a Work or several of them."""
 
     @property
     def done(self) -> bool:
@@ -62,11 +62,11 @@ def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> 
 wire_around: ContextVar[Callable[[Comm, Array], Any] | None] = ContextVar(
     "wire_around", default=None
 )
-"""Returns what `wire_for` gives in place of wires, while a pass is recorded; None: wires."""
+"""Replaces the result of `wire_for` while a pass is recorded; None: `wire_for` returns wires."""
 
 
 def wire_for(comm: Comm, array: Array) -> "Wire":
-    """Returns the wire of a Comm for arrays like this one."""
+    """Returns the wire of a Comm for the backend of `array`."""
     if (around := wire_around.get()) is not None:
         wire: Wire = around(comm, array)
         return wire
@@ -97,11 +97,11 @@ class Transfers(tuple[Transfer, ...]):
 
 
 Start: TypeAlias = Callable[[Staging, slice], Work]
-"""A function that starts the work of a piece: elements `span` of an array."""
+"""A function that starts the collective or message for elements `span` of an array."""
 
 
 class Piece(NamedTuple):
-    """A piece of an array, and its work."""
+    """A piece of an array, and the collective or message that is in progress for it."""
 
     staging: Staging
     work: Work
@@ -126,8 +126,7 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns the slice of n elements that is this rank's in `reduce_scatter` and
-        `all_gather`."""
+        """Returns this rank's slice of n elements in `reduce_scatter` and `all_gather`."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
@@ -238,7 +237,8 @@ class StagedComm:
         goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
-        """Starts a Work for each piece of a row."""
+        """Starts one Work for each piece of a row. `comes` and `goes` return the slices of a piece
+        that are copied to the host before the work and back to the device after it."""
         pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)
@@ -302,7 +302,8 @@ def _spans(row: Array) -> Iterator[slice]:
 
 
 def _within(part: slice, span: slice) -> slice:
-    """Returns the slice of a piece that belongs to a part."""
+    """Returns the overlap of `part` and `span` (slices of a row), counted from the start of
+    `span`."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 
