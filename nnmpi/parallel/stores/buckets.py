@@ -15,7 +15,7 @@ GATHER = "ring"
 
 
 class CommBucket(NamedTuple):
-    """Elements start..stop of a flat buffer, whose gradients are summed over the ranks of
+    """Elements start..stop of a flat buffer. Their gradients are summed together, over the ranks of
     `comm`."""
 
     start: int
@@ -33,9 +33,9 @@ class Buckets:
 
     all        the buckets in memory order, which is the order of a forward pass; one may be empty
     spans      (start, stop) of each parameter, padding included
-    of         the bucket of each parameter
-    members    the parameters of each bucket
-    algorithm  the all-reduce that sums them
+    of         the index of the bucket that contains each parameter
+    members    the indices of the parameters in each bucket
+    algorithm  the all-reduce that sums the gradients of a bucket
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class Buckets:
             self.members[b].append(i)
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
-        """This rank's shard of each bucket, as the ranks of the bucket's Comm, or of `over`, divide
-        it."""
+        """Returns this rank's shard of each bucket. A bucket is divided among the ranks of its own
+        Comm, or of `over` if given."""
         chunks = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """A view for each parameter of bucket b into `memory`, at whose start the bucket is."""
+        """Returns a view into `memory` for each parameter of bucket b, by index; the bucket starts
+        at the first element of `memory`."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
 
     def set_up(self, dtype: Any, on: Backend = CPU) -> None:
-        """Makes the Comms of all buckets choose their algorithms and take their memory now, which
-        raises NoRoomError where there is none.
+        """Runs one all-reduce for each bucket, so that its Comm chooses an algorithm and allocates
+        memory now; raises NoRoomError if there is too little shared memory.
 
-        The longest bucket is first: an order that all ranks of all Comms share, so no two wait for
-        each other.
+        Longer buckets come first. All ranks use this order, so no two ranks wait for each other.
         """
         for b in sorted(self.all, key=lambda b: (b.start - b.stop, b.comm.name)):
             if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # these take no memory

@@ -19,7 +19,8 @@ AT_ONCE = 4  # gathers under way
 
 
 class GatheredValues:
-    """Whole values in `flat`; a bucket is complete when its gather is."""
+    """Keeps the values of all parameters in `flat`, on each rank; the values of a bucket are
+    complete when its all-gather is."""
 
     rotates, slot_bytes = False, 0
 
@@ -36,28 +37,28 @@ class GatheredValues:
         return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
-        """The values of parameter i, once they are complete: by the tape, a forward pass reads
-        them before the list waits for them."""
+        """Returns the values of parameter i; waits for the all-gather of its bucket, which a
+        forward pass may need earlier than the list of operations waits for it."""
         if self._works or self._due:
             self.wait_for(self._buckets.of[i])
             self.poll()
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """The memory of the values of parameter i."""
+        """Returns the memory of the values of parameter i, without waiting for an all-gather."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
-        """The values of parameter i."""
+        """Returns the values of parameter i, without waiting for an all-gather."""
         return self._values[i]
 
     def updated(self) -> None:
-        """Starts to gather all values, which ranks have written in their shards."""
+        """Starts to gather all buckets, after each rank has written new values in its shards."""
         for b in range(len(self._buckets.all)):
             self.gather_bucket(b)
 
     def gather_bucket(self, b: int) -> None:
-        """Starts to gather the new values of a bucket; every rank has updated its own shard."""
+        """Starts to gather a bucket, or queues it; every rank has updated its own shard."""
         comm = self._buckets.all[b].comm
         if comm is self._sums:
             self._due.append(b)
@@ -66,7 +67,7 @@ class GatheredValues:
         self.poll()
 
     def poll(self) -> None:
-        """Drops gathers that are complete and starts the next ones."""
+        """Removes gathers that are complete from the list, and starts queued ones."""
         while self._works:
             b, work = next(iter(self._works.items()))
             if not work.poll():
@@ -76,12 +77,12 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
 
     def wait(self) -> None:
-        """Waits until all gathers that are due or under way are complete."""
+        """Waits for all gathers, queued ones included."""
         for b in range(len(self._buckets.all)):
             self.wait_for(b)
 
     def wait_for(self, b: int) -> None:
-        """Waits for the values of a bucket."""
+        """Waits until the values of bucket b are complete."""
         while b in self._due:  # those before b first: gathers of a Comm start in one order
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)

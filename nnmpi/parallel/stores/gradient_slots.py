@@ -1,12 +1,13 @@
 """The gradients of ZeRO: WholeGradients for ZeRO 1, GradientSlots for ZeRO 2 and 3.
 
-A slot has the gradients of one bucket until they are summed:
+A slot is memory for the gradients of one bucket until they are summed:
 
     open      a backward pass begins to use the bucket
     start     the pass is done with it: its reduce-scatter starts
     finish    the sum is complete: this rank's shard is added to `flat`
 
-This happens once for each backward pass of a stage, when the list of the step says so. A bucket is
+This happens once for each backward pass of a stage, at the place of these operations in the list
+of the step. A bucket is
 always in the same slot, so that recorded passes can write to it. Shards are added in the order of
 the list, so the same layout always gives the same bits.
 """
@@ -24,8 +25,8 @@ from nnmpi.parallel.wire import Transfer, wire_of
 
 
 class WholeGradients:
-    """Whole gradients of this rank in `flat`; the sums replace them, at least in this rank's
-    shards."""
+    """Keeps the gradients of all parameters in `flat`. A sum replaces this rank's gradients, at
+    least in this rank's shard of each bucket."""
 
     slot_bytes, has_slots = 0, False
 
@@ -35,7 +36,7 @@ class WholeGradients:
         self._memories = store.views(self.flat)
 
     def begin(self) -> None:
-        """Starts a step; nothing has to be cleared."""
+        """Does nothing: a step overwrites the gradients of the last one."""
 
     def grad_memory(self, i: int) -> Array:
         """The memory of this rank's gradient of parameter i."""
@@ -46,8 +47,8 @@ class WholeGradients:
         return self.flat[shard.start : shard.stop]
 
     def start(self, b: int) -> Transfer | None:
-        """Starts the sum of a bucket: a reduce-scatter over dp if the algorithm has one, else an
-        all-reduce; None on one rank."""
+        """Starts to sum a bucket: by a reduce-scatter over dp if the algorithm has one, else by an
+        all-reduce. Returns None on one rank."""
         (start, stop, comm), algorithm = self._buckets.all[b], self._buckets.algorithm
         if comm.size == 1:
             return None
@@ -66,8 +67,8 @@ class WholeGradients:
         """Does nothing: the sum is in place."""
 
     def whole(self, i: int) -> Array:
-        """The summed gradient of parameter i; every rank that sums it calls this, also ranks of
-        other stages."""
+        """Returns the summed gradient of parameter i. All ranks that sum it call this, also those
+        of other stages with the same parameter."""
         start, stop, comm = self._buckets.all[self._buckets.of[i]]
         # also after an all-reduce: a rank has clipped only its own shards
         comm.all_gather(self.flat[start:stop], GATHER)
@@ -75,8 +76,8 @@ class WholeGradients:
 
 
 class GradientSlots:
-    """Summed gradients of this rank's shards in `flat`, packed, over all ranks and micro-batches so
-    far."""
+    """Keeps the summed gradients of this rank's shards in `flat`, one shard after the other. They
+    are sums over all ranks and over the micro-batches so far."""
 
     has_slots = True
 
@@ -107,13 +108,15 @@ class GradientSlots:
         self._has_sum.clear()
 
     def open(self, b: int) -> None:
-        """Gives its slot to bucket b, and writes zeros to the padding."""
+        """Lets a backward pass write the gradients of bucket b to its slot; sets the padding
+        between parameters to 0."""
         self._open.add(b)
         for lo, hi in self._padding[b]:
             self._rows[b][lo:hi] = 0
 
     def grad_memory(self, i: int) -> Array:
-        """The memory of this rank's gradient of parameter i, in the slot of its bucket."""
+        """Returns the memory of this rank's gradient of parameter i, in the slot of its bucket;
+        raises ValueError if the slot is not open."""
         b = self._of[i]
         if b not in self._open:
             raise ValueError(
@@ -123,7 +126,8 @@ class GradientSlots:
         return self._memories[i]
 
     def fixed_gradient(self, i: int) -> Array:
-        """The memory of the gradient of parameter i, also while other buckets use it."""
+        """Returns the memory of the gradient of parameter i, even while another bucket uses the
+        slot."""
         return self._memories[i]
 
     def shard_view(self, shard: Shard) -> Array:
@@ -136,7 +140,8 @@ class GradientSlots:
         return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Adds this rank's shard of a sum, which is complete, to those of earlier passes."""
+        """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
+        earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._has_sum:
             shard += new
@@ -145,7 +150,8 @@ class GradientSlots:
             self._has_sum.add(b)
 
     def whole(self, i: int) -> Array:
-        """The summed gradient of parameter i, gathered; every rank of dp calls it."""
+        """Returns the summed gradient of parameter i, gathered from all shards; every rank along dp
+        calls it."""
         b = self._of[i]
         start, stop, _ = self._buckets.all[b]
         array = self._on.xp.zeros(stop - start, self.flat.dtype)
@@ -154,7 +160,8 @@ class GradientSlots:
         return self._buckets.views(array, b, self._parameters)[i]
 
     def _padding_of(self, b: int) -> list[FlatSlice]:
-        """The slices of a slot that belong to no parameter of bucket b."""
+        """Returns the (start, stop) of the gaps between the parameters of bucket b, within its
+        slot."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
         gaps = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)

@@ -1,4 +1,4 @@
-"""LocalStore: a whole copy of the parameters on this rank; the base of all stores of training.
+"""LocalStore: a whole copy of the parameters on this rank; the base class of other stores.
 
 The first elements of the gradient buffer are scalars that are summed together with the gradients
 (`arrangement/flat_buffer.py`); or there are none, and scalars are summed separately.
@@ -27,13 +27,13 @@ from nnmpi.parallel.wire import Transfer
 
 
 class StoreSpec(NamedTuple):
-    """The arguments of any store.
+    """The arguments with which any kind of store is made.
 
-    rank                    the number of this rank in the arrangement
+    rank                    this rank's number in the whole job
     dp                      the ranks that have the same parameters
-    scalars_in_buffer       how many scalars have room in front of the gradients; 0: none has
-    sum_scalars_separately  True if no sum of gradients takes them along, although they have room
-    scaler                  the loss scale, if parameters have masters
+    scalars_in_buffer       how many scalars precede the gradients in the buffer; 0: none
+    sum_scalars_separately  True if these scalars are summed by an operation of their own
+    scaler                  the loss scale, in mixed precision; else None
     """
 
     arrangement: Arrangement
@@ -54,11 +54,11 @@ _HAS_GRAD = attrgetter("has_grad")
 class LocalStore(FlatStore):
     """A store with a whole copy of the parameters on this rank.
 
-    scaler      the loss scale, if parameters have masters
-    masters     the values that the optimizer updates in place of 16-bit parameters, packed, of this
-                rank's shards; None where it updates the parameters
-    factor      what gradients are multiplied by when they are read: 1 without masters; in a step
-                that the device decides, an array with its decision
+    scaler      the loss scale, in mixed precision; else None
+    masters     float32 copies of this rank's shards of 16-bit parameters, one after the other,
+                which the optimizer updates; None if it updates the parameters themselves
+    factor      the number that gradients are multiplied by when the update reads them: 1 / loss
+                scale, times clipping; 1 without masters; an array if the device computes it
     """
 
     masters: Array | None = None
@@ -79,7 +79,7 @@ class LocalStore(FlatStore):
         self.allocate_masters()
 
     def allocate_masters(self) -> None:
-        """Allocates the masters, once it is known which shards this rank updates."""
+        """Allocates the master values of this rank's shards, which must be known by now."""
         self.updated_dtype = types_of(self.dtype).masters
         if self.scaler is not None:
             n = self.shards[-1].packed.stop if self.shards else 0
@@ -94,21 +94,21 @@ class LocalStore(FlatStore):
             self.keep(i, p.array)
 
     def keep(self, i: int, values: Array) -> None:
-        """Copies values of parameter i, of any dtype, to the shards of it that this rank
-        updates."""
+        """Copies the values of a whole parameter i, of any dtype, to this rank's shards of it, or
+        to their masters."""
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
             part = row[shard.start - start : shard.stop - start]
             self.updated(shard)[...] = self._merged(shard, part)
 
     def updated(self, shard: Shard) -> Array:
-        """The memory that the optimizer updates for a shard: its masters, if there are any, else
-        its values."""
+        """Returns the memory of a shard that the optimizer updates: its masters if there are any,
+        else its values."""
         return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
 
     def _merged(self, shard: Shard, values: Array) -> Array:
-        """The masters of a shard, with `values` in place of each master that no longer rounds to
-        its value."""
+        """Returns the masters of a shard. Where a value was changed from outside, so that the
+        master does not round to it, the value replaces the master."""
         if self.masters is None:
             return values
         merged = self.masters[shard.packed].copy()
@@ -124,8 +124,8 @@ class LocalStore(FlatStore):
         return self._merged(self.own_shard(i, lo, hi), super().elements(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
-        """Elements lo..hi of parameter i, in memory order, as a shard of this rank; an empty one if
-        it has none."""
+        """Returns the first shard of this rank within elements lo..hi of parameter i, counted in
+        memory order; an empty one if there is none."""
         start = self.spans[i][0]
         return next(within(self.shards, start + lo, start + hi), Shard(0, 0, 0))
 
@@ -133,27 +133,27 @@ class LocalStore(FlatStore):
 
     @property
     def scalars(self) -> Array:
-        """The loss, the request and the uses of parameters: of this rank or, after a sum, of all
-        ranks of dp."""
+        """The loss, the request (to stop or save), and for each parameter the number of ranks on
+        which it has a gradient; before the sum over dp, those of this rank."""
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def set_loss(self, loss: Any, request: float) -> None:
-        """Stores the loss of this rank and its request for the sum, each in one write to a
-        device."""
+        """Stores the loss of this rank and its request (to stop or save), to be summed over
+        ranks."""
         self.loss, self.request = loss, request
         index, value = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[index] = value
 
     def write_used(self) -> None:
-        """Writes this rank's request, and a 1 for each parameter that has a gradient, to the
-        scalars."""
+        """Writes this rank's request to the scalars, and for each parameter a 1 if it has a
+        gradient, else a 0."""
         scalars = self.scalars
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
-        """The scalars summed over dp, followed by the sum of squares of the gradients in `counted`,
-        the slices that this rank counts."""
+        """Returns the scalars summed over dp, followed by the sum of squares of the summed
+        gradients in `counted`, slices of the flat buffer."""
         sum_of_squares = self.squares(self.shards, counted)
         if self._in_front:
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
@@ -163,14 +163,14 @@ class LocalStore(FlatStore):
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
-        """The scalars that are summed separately, followed by the sum of `squares`; one copy from
-        the device."""
+        """Returns the scalars of a store that sums them separately, followed by the sum of
+        `squares`; makes one copy from the device."""
         self.scalars[LOSS], *sums = backend.to_floats(self.on, (self.loss, *squares))
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """The sum of squares of the summed gradients in the counted part of these shards, as an
-        update reads them; the same bits on every rank."""
+        """Returns the sum of squares of the summed gradients within both `shards` and `counted`,
+        multiplied by `factor` as an update reads them; all ranks get the same bits."""
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
@@ -180,7 +180,8 @@ class LocalStore(FlatStore):
     # ---- a step
 
     def keep_state(self, optimizer: Optimizer) -> None:
-        """Adds the state that this store keeps from step to step to that of the optimizer."""
+        """Adds arrays that this store keeps between steps to the state of the optimizer, so that
+        they are saved; here there are none."""
 
     def begin(self) -> None:
         """Starts a step: no parameter has a gradient."""
@@ -189,33 +190,37 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def open(self, b: int) -> None:
-        """Gives its slot to the gradients of a bucket, in a store that has slots."""
+        """Lets a backward pass write the gradients of bucket b; only a store with slots has to do
+        something."""
 
     def start(self, b: int) -> Transfer | None:
-        """Starts the sum of a bucket in place; returns None on one rank, where nothing is
-        summed."""
+        """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
+        is one rank."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Takes the sum of a bucket, which is complete, out of its slot."""
+        """Called when the sum of bucket b is complete; a store with slots takes it out of the
+        slot."""
 
     def gather(self, b: int) -> None:
-        """Starts to gather the values of a bucket, of which this rank has updated a shard."""
+        """Starts to gather the values of bucket b, of which each rank has updated a shard; only
+        ZeRO has to."""
 
     def wait_for(self, b: int) -> None:
         """Waits for the values of a bucket."""
 
     def poll(self) -> None:
-        """Moves messages that this store has started."""
+        """Progresses messages that this store has started."""
 
     def wait(self) -> None:
         """Waits for all messages that this store has started."""
 
     def keep_residuals(self) -> None:
-        """Keeps what the sums have left for the next step; called if the step is made."""
+        """Keeps the errors of compressed sums for the next step; called only if the update is not
+        skipped."""
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         for shard in self.own_shards(start, end):
@@ -226,8 +231,8 @@ class LocalStore(FlatStore):
             yield values, self.shard_gradient(shard), MixedStep(beside, self.factor)
 
     def scale_gradients(self, factor: float) -> None:
-        """Multiplies all summed gradients that this rank updates by `factor`; with masters, when
-        they are read."""
+        """Multiplies all summed gradients that this rank updates by `factor`. With masters they are
+        multiplied later, when the update reads them."""
         if self.masters is not None:
             self.factor *= factor
             return
@@ -239,12 +244,13 @@ class LocalStore(FlatStore):
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """The summed gradient, in any shape, as the optimizer reads it: in the dtype of masters,
-        times `factor`."""
+        """Returns a summed gradient of any shape as the optimizer reads it: in the dtype of
+        masters, times `self.factor`."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def wait_for_updates(self) -> None:
-        """Waits until every rank has updated the parameters that it owns."""
+        """Waits until every rank has updated its shards of the parameters, where ranks share
+        them."""
 
     def close(self) -> None:
         """Frees shared memory, and moves parameters to memory of this rank. Every rank calls it."""
@@ -258,8 +264,8 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
 
 
 def squares(g: Array, factor: float | Array = 1.0) -> Array:
-    """The float64 sum of squares of factor * g, summed block by block, so that BLAS threads do not
-    change its bits."""
+    """Returns the float64 sum of squares of factor * g. It is summed in blocks of fixed length, so
+    its bits do not depend on the number of BLAS threads."""
     on = backend.of(g)
     if on is backend.META:
         return np.array(1.0)  # on paper any finite number will do

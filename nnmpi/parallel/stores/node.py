@@ -1,5 +1,4 @@
-"""NodeStore: one copy of the parameters for all ranks of a node, in shared memory, and one of the
-sums.
+"""NodeStore: all ranks of a node share one copy of the parameters, and one of the summed gradients.
 
 rank 0   flat_grad  [ a0 | b0 ]──┐    total            flat
 rank 1   flat_grad  [ a1 | b1 ]──┴──► [ a | b ] ─────► [ A | B ]
@@ -21,7 +20,7 @@ from nnmpi.parallel.wire import Transfer
 
 
 class NodeStore(LocalStore):
-    """A store whose values and summed gradients are in windows that the ranks of a node share."""
+    """Keeps parameters and summed gradients in shared memory, once for all ranks of a node."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._node = node = spec.dp.node()
@@ -50,8 +49,8 @@ class NodeStore(LocalStore):
         return super().parameter_bytes() * self._is_first_of_node
 
     def gradient_bytes(self) -> int:
-        """The memory of this rank's gradients, plus, on the first rank of a node, of the node's
-        sums."""
+        """Returns the bytes of this rank's gradients; on the first rank of a node, also of the
+        node's sums."""
         return super().gradient_bytes() * (1 + self._is_first_of_node)
 
     def begin(self) -> None:
@@ -64,8 +63,8 @@ class NodeStore(LocalStore):
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """A context in which each rank has its own copy of the parameters; at the end, that of the
-        node's first rank is kept."""
+        """A context in which each rank has its own copy of the parameters. At its end, the copy of
+        the node's first rank is written to the shared memory."""
         if self._is_apart:  # nested
             yield
             return
@@ -90,8 +89,8 @@ class NodeStore(LocalStore):
             self.flat_grad, self.grad_memories = self._total
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """The sum of squares over all ranks: each adds up its shards, and only the first node
-        counts, since all nodes have the same sums."""
+        """Returns the sum of squares over all ranks: each rank of the first node adds up its
+        shards. Other nodes have the same sums and count 0."""
         squares_here = super().squares(shards, counted) if self._first_node else 0
         total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")

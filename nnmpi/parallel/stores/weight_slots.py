@@ -1,7 +1,8 @@
-"""WeightSlots: the values of ZeRO 3, of which this rank keeps its shards, gathered for their use.
+"""WeightSlots: the values of ZeRO 3. A rank keeps its shards; buckets are gathered when used.
 
-The list of a step says when a bucket is gathered into its slot, and when it has to be there. It is
-always in the same slot, so an array that a vjp has kept is valid whenever the bucket is there.
+The list of a step says when a bucket is gathered into its slot, and when the values must be
+complete. A bucket always uses the same slot, so a view that a vjp has kept is valid whenever the
+bucket is in its slot.
 
 A forward pass by the tape cannot stop between its units. When it reads a bucket that is not there,
 the list goes on to the next unit (`go_on`), within the pass. Outside of lists a bucket is gathered
@@ -20,8 +21,8 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class WeightSlots:
-    """The weights under ZeRO 3: this rank's shards, packed in `flat` (which is the master weights,
-    if there are any), and slots into which whole buckets are gathered."""
+    """Keeps this rank's shards of the parameters in `flat`, which is the array of masters in mixed
+    precision, and slots: memory into which whole buckets are gathered."""
 
     rotates = True
 
@@ -51,7 +52,8 @@ class WeightSlots:
         return self.flat[shard.packed]
 
     def value(self, i: int) -> Array:
-        """The values of parameter i, in a slot."""
+        """Returns the values of parameter i, in a slot. If its bucket is not there, runs the next
+        operations of the list, or gathers the bucket if no list is running."""
         b = self._of[i]
         while self._there.get(self._slots[b]) != b:
             if not go_on.get()(self._parameters[i].place.path):
@@ -59,7 +61,8 @@ class WeightSlots:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """The memory of the values of parameter i, while its bucket is in its slot."""
+        """Returns the memory for the values of parameter i in the slot of its bucket; another
+        bucket may be in it."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
@@ -68,14 +71,14 @@ class WeightSlots:
         return self._values[i]
 
     def gather_bucket(self, b: int) -> None:
-        """Starts to gather a bucket; every rank has updated its own shard."""
+        """Starts to gather bucket b into its slot; every rank has updated its own shard."""
         self._there.pop(self._slots[b], None)
         self._my_chunks[b][...] = self._shards[b]
         self._arriving[b] = self._gathers.start_all_gather(self._weights[b], GATHER)
 
     def wait_for(self, b: int) -> None:
-        """Waits for a bucket. The first list, or one after other reads, begins without the gathers
-        of the list before: then they start now."""
+        """Waits until bucket b is in its slot; gathers it first if that was not started. Lists
+        start a gather ahead of its use, except for those with which the first list begins."""
         if self._there.get(self._slots[b]) == b:
             return
         if b not in self._arriving:
@@ -86,16 +89,16 @@ class WeightSlots:
         self._there[self._slots[b]] = b
 
     def updated(self) -> None:
-        """Forgets all values, which ranks have written in their shards."""
+        """Marks all slots as empty, because shards have new values."""
         self.wait()
         self._there.clear()
 
     def poll(self) -> None:
-        """Moves the messages of gathers under way."""
+        """Progresses the gathers that are in progress."""
         if self._arriving:
             next(reversed(self._arriving.values())).poll()  # one poll moves all messages
 
     def wait(self) -> None:
-        """Waits for all gathers under way."""
+        """Waits for all gathers that are in progress."""
         for b in [*self._arriving]:
             self.wait_for(b)

@@ -39,10 +39,11 @@ GradBuffers: TypeAlias = WholeGradients | GradientSlots
 
 
 class ZeroStore(LocalStore):
-    """A store of which each rank along dp updates a part.
+    """A store in which each rank along dp updates one shard of each bucket.
 
-    Buckets are summed over dp, except for parameters that other stages have too. `gathers` is a
-    Comm of the ranks of dp for the gathers of values.
+    values, gradients   the classes that keep the values and the gradients
+
+    Buckets are summed over dp; that of a parameter which several stages use, over their ranks too.
     """
 
     def __init__(self, values: type[Values], gradients: type[GradBuffers], spec: StoreSpec) -> None:
@@ -101,7 +102,8 @@ class ZeroStore(LocalStore):
         return self.updated(self.own_shard(i, lo, hi))
 
     def parameter_bytes(self) -> int:
-        """The memory of the values; 0 if they are the masters, which are counted elsewhere."""
+        """Returns the bytes of the values; 0 if they are the masters, which are counted as
+        optimizer state."""
         return 0 if self.flat is self.masters else int(self.flat.nbytes)
 
     def gradient_bytes(self) -> int:
