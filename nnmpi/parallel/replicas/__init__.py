@@ -1,1 +1,2 @@
-"""Data parallelism: replicas compute parts of a batch, and their gradients are summed."""
+"""Data parallelism: each rank computes a part of the batch, and the gradients are summed over
+ranks."""

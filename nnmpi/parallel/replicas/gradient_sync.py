@@ -1,5 +1,4 @@
-"""Syncs of data parallelism: sum gradients over dp, bucket by bucket, where the list of a step says
-so.
+"""Sums the gradients of data parallelism over dp, bucket by bucket, in the order of a step's list.
 
 Rules:
 
@@ -34,12 +33,12 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class BucketSums(GradientSync):
-    """Sums the gradients of buckets, and gathers their values.
+    """Carries out the operations of a list on buckets: sums of gradients, and gathers of values.
 
-    The loss, the request and which parameters were used are scalars of the store, and most stores
-    send them with bucket 0, which is summed last.
+    The loss, the request and which parameters have a gradient are scalars of the store. Most stores
+    sum them together with bucket 0, which comes last.
 
-    at_end   what a list has after these sums, by kind
+    at_end   functions for further operations that follow these sums, by kind
     """
 
     def __init__(
@@ -107,14 +106,15 @@ def _without_op(act: Callable[[], None], op: Op) -> None:
 
 
 class ScatteredSums(BucketSums):
-    """The sums of ZeRO 2 and 3, which scatter the gradients of each backward pass of a stage."""
+    """Sums gradients for ZeRO 2 and 3, by a reduce-scatter after each backward pass of a stage."""
 
     def begin(self, step: int) -> None:
         super().begin(step)
         self._store.scalars[USED:] = 0
 
     def _sum(self, op: Op) -> None:
-        """Starts the sum of a bucket; the next backward pass will write new gradients."""
+        """Starts to sum a bucket, and marks its parameters as without a gradient, for the next
+        backward pass."""
         members = self._members[op.at]
         fill_unused(members)
         for p in members:
@@ -128,8 +128,8 @@ class ScatteredSums(BucketSums):
 
 
 def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
-    """Sums the shards of buckets that other stages have too, each over the ranks that have the same
-    shard."""
+    """Sums the gradients of parameters that several stages use, for ZeRO 2 and 3. `tied` gives, by
+    bucket, the ranks of these stages that have the same shard."""
     with waiting("sums"):
         for b, stages in tied.items():
             shard = store.shard_gradient(store.shards[b])
@@ -137,8 +137,8 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
 
 
 def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
-    """Sums over tp the gradients in `terms`, slices of the flat buffer of which each rank along tp
-    has one term."""
+    """Sums over tp the gradients in `terms`: slices of the flat buffer for which each rank along tp
+    has computed one term of the sum."""
     shards = (shard for bounds in terms for shard in store.own_shards(*bounds))
     pieces = [*map(store.shard_gradient, shards)]  # equally long on all ranks of tp
     if not pieces:

@@ -1,8 +1,8 @@
 """Data parallelism: each rank computes its part of a batch, and gradients are summed over dp.
 
-A batch is refused before the first step if a part of it has one sample and the model has a
-BatchNorm1d, which takes one value a channel from each sample: one value has no variance. An image
-may have several values a channel; where it has one, BatchNorm2d itself raises.
+A run ends before the first step if some part of a batch has one sample and the model has a
+BatchNorm1d: one value for each channel has no variance. An image has several values for each
+channel, or else BatchNorm2d itself raises an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,8 @@ from nnmpi.parallel.wire import wire_for, wire_of
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of a strategy that make it data parallel; every rank calls it."""
+    """Returns the StrategyParts of data parallelism: store, sums of gradients, division of batches.
+    Every rank calls it."""
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
@@ -72,8 +73,8 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of a strategy with data parallelism in each stage of a pipeline; every rank calls
-    it."""
+    """Returns the StrategyParts of a pipeline, with data parallelism in each stage. Every rank
+    calls it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     if is_named(config.schedule):  # of the user
         from nnmpi.parallel.step_list.proof import prove_pipelines
@@ -86,10 +87,10 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
-    """By index of each parameter that other stages have too: a Comm of the ranks that sum its
-    gradient.
+    """Returns, by index of each parameter that stages of other ranks use too, a Comm of the ranks
+    that sum its gradient.
 
-    If gradients are scattered, these are only the ranks with the same shard.
+    If ZeRO scatters gradients, these are only the ranks with the same shard.
     """
     comms, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
@@ -108,10 +109,10 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
 def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, GradientSync]:
-    """Moves the parameters to the store of the arrangement; returns it with the sync that sums
-    their gradients.
+    """Moves the parameters to the store that the arrangement names; returns the store, and the
+    object that sums gradients.
 
-    Terms of gradients on ranks along tp are summed by the sync too.
+    This object also sums gradients of which each rank along tp has computed one term.
     """
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.model_on(layout.all.rank), spec.parameters
@@ -141,18 +142,18 @@ def _store_and_sync(
 
 
 class OneSampleError(AgreedError, ValueError):
-    """Raised if a part of a batch has one sample where a layer needs more."""
+    """Raised if a part of a batch has one sample, and a layer computes statistics over samples."""
 
 
 def check_parts(
     model: Module, loader: Loader, batches: float, cuts: Sequence[BatchCut], into: str, remedy: str
 ) -> None:
-    """Raises OneSampleError, on all ranks, if a part of one of the first `batches` batches has one
-    sample and a layer needs more.
+    """Raises OneSampleError, on all ranks, if one of the first `batches` batches is cut so that a
+    part has one sample, and the model has a layer that needs several.
 
-    cuts     how all ranks cut a batch
-    into     describes the parts in the message
-    remedy   what the message suggests
+    cuts     functions that cut a batch into parts, for all ranks
+    into     the words for the parts in the error message
+    remedy   the options that the error message suggests
     """
     layers = row_norm_names(model)
     if not layers:
@@ -168,8 +169,8 @@ def check_parts(
 
 
 def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
-    """Checks batches in `parts` micro-batches, whose statistics are taken over all ranks (see
-    `check_parts`)."""
+    """Raises OneSampleError if a batch cut into `parts` micro-batches has a micro-batch of one
+    sample (see `check_parts`). BatchNorm statistics are those of a micro-batch on all ranks."""
     check_parts(
         model,
         loader,
@@ -181,8 +182,8 @@ def check_micro_batches(model: Module, loader: Loader, batches: float, parts: in
 
 
 def _sizes(loader: Loader, batches: float) -> list[int]:
-    """The different sizes of the first `batches` batches of an epoch: full ones, and the last
-    one."""
+    """Returns the different sizes of the first `batches` batches of an epoch: that of full batches,
+    and that of a shorter last one."""
     samples, size = len(loader.split.y), loader.batch_size
     full_batches, rest = divmod(samples, size)
     sizes = [size] * min(full_batches, 1)
