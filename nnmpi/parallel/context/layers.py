@@ -1,7 +1,8 @@
-"""Models whose sequences are cut: the axis of positions of each edge, and layers for some
-positions.
+"""Context parallelism of models: finds the axis of positions of each activation, and replaces
+layers by ones that compute only this rank's positions.
 
-Rules of layers are in `rules.py`. A layer without one may mix positions, and is refused.
+`rules.py` has a rule for each kind of layer. A layer without a rule may mix positions, so it raises
+ValueError.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,10 +28,10 @@ from nnmpi.parallel.tensor.rules import OPS
 
 
 def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
-    """Returns the cut of a model's sequences among `ranks` ranks; raises ValueError for nodes that
-    may mix positions.
+    """Returns the division of a model's sequences among `ranks` ranks; raises ValueError for nodes
+    of the graph that may mix positions.
 
-    Inputs have `length` positions along their first axis after the samples.
+    `length` is the number of positions of the inputs, along the first axis after that of samples.
     """
     if length < 2 * ranks:
         raise ValueError(
@@ -52,7 +53,8 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
 
 
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
-    """Returns the axis of positions in the outputs of a node; 0 if they have none."""
+    """Returns the axis of positions in the outputs of a node; 0 if its inputs have none. Raises
+    ValueError if the node may mix positions."""
     axes_of_inputs = {axes.get(e, 0) for e in node.inputs}
     if axes_of_inputs <= {0}:
         return 0
@@ -75,7 +77,8 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 
 
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
-    """Yields, for each argument that is no tensor of samples, whether it differs between
+    """Yields, for each constant or variable among the arguments, True if its values differ along
+    the axis of positions. `axes` is the number of axes of the inputs, and `axis` that of
     positions."""
     for argument in node.arguments[0]:
         if type(argument) is TensorRef:
@@ -91,18 +94,18 @@ def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
 
 
 class PositionSharded(Module):
-    """The base of layers that compute some positions of sequences.
+    """The base class of layers that compute only this rank's positions of sequences.
 
     ring               the ranks that share sequences, and the positions of each
-    axis_of_positions  the axis of positions in a sample
+    axis_of_positions  the index of the axis of positions, not counting that of samples
     """
 
     ring: Ring
     axis_of_positions: int
 
     def own_positions(self, x: Any) -> Array:
-        """Returns the positions of this rank on x's device; raises ValueError if x does not have as
-        many."""
+        """Returns the indices of this rank's positions, on x's device; raises ValueError if x has
+        another number of positions."""
         x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
         count, axis = cut.count(comm.rank), self.axis_of_positions + 1
         if x.ndim <= axis or x.shape[axis] != count:
@@ -114,15 +117,16 @@ class PositionSharded(Module):
 
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
-    """A PositionalEmbedding that adds the rows of this rank's positions to x."""
+    """A PositionalEmbedding for some positions: adds the rows of the weight for this rank's
+    positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
-    """x (N, t, C) + rows `index` of w (T, C); no row occurs twice, and the rows are not kept for
-    the backward pass."""
+    """Returns x (N, t, C) + w[index], where w is (T, C) and no index occurs twice. The rows are not
+    kept for the backward pass."""
 
     def of_w(g: Array, out: Array | None) -> Array:
         dw = xp_of(g).zeros(shape, g.dtype)
@@ -134,7 +138,8 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
 
 
 class PartDropout(PositionSharded, Dropout):
-    """A Dropout that uses the masks of this rank's positions."""
+    """A Dropout for some positions: each element is dropped exactly if the same Dropout on one rank
+    drops it."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.own_positions(x)
@@ -148,7 +153,8 @@ class PartDropout(PositionSharded, Dropout):
 
 
 class RingSelfAttention(PositionSharded, SelfAttention):
-    """A SelfAttention whose keys and values come from all ranks of the ring."""
+    """A SelfAttention for some positions: keys and values come from all ranks, by ring
+    attention."""
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)
@@ -163,13 +169,15 @@ LAYERS: Mapping[type[Module], type[PositionSharded]] = {
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,
 }
-"""The replacements of layers by type; other layers work unchanged on some positions."""
+"""The class that replaces each class of layers; other layers need no replacement."""
 
 
 def shard_positions(model: Module, graph: Graph, ring: Ring) -> None:
-    """Makes the layers of a model compute only this rank's positions; `graph` is that of the model.
+    """Replaces layers of a model by ones that compute only this rank's positions; `graph` is the
+    graph of the model.
 
-    Every rank calls it on an equal model, before channels are divided. Parameters stay the same.
+    Every rank calls it on an equal model, before layers are divided among the ranks along tp.
+    Parameters stay the same.
     """
     modules, axes = dict(model.named_modules()), ring.cut.axes
     for node in graph.nodes:

@@ -1,4 +1,5 @@
-"""Ring attention: keys and values travel around the ranks while each computes with those it has.
+"""Ring attention: blocks of keys and values are sent around the ranks, and each rank computes with
+the block that it has.
 
     round      0        1        2             forward: C - 1 messages of keys and values
     rank 0     kv 0 ─┐  kv 2 ─┐  kv 1
@@ -8,9 +9,9 @@
 Keys and values travel in their own dtype. Their gradients are partial sums and travel in the dtype
 of sums, except with narrow sums (`Comm.split`).
 
-Gradients that went around together with their keys and values would be full size in every round.
-Sent directly to their owner, they cover only the keys that were attended to: with a causal mask
-three quarters of that, and no rank waits for another rank's sum before it sends.
+The gradients of a block are sent directly to its owner, not around the ring. So a message contains
+only the keys that were attended to (with a causal mask three quarters of them), and no rank waits
+for another rank's sum before it sends.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,16 +32,17 @@ KV_TAG, GRADIENT_TAG = 0, 1
 
 
 class Ring(NamedTuple):
-    """The ranks along cp, and the positions of each."""
+    """The Comm of the ranks along cp, and the positions of sequences that each of them has."""
 
     comm: Comm
     cut: SequenceCut
 
     def travelling(self, kv: Array) -> Iterator[tuple[int, Array]]:
-        """Yields (rank, its keys and values), those of this rank first, while the next ones are on
-        their way.
+        """Yields (r, keys and values of rank r) for all ranks r, this rank first, while the next
+        block is being received.
 
-        kv (2, N, H, positions of this rank, D)
+        kv (2, N, H, positions of this rank, D): this rank's keys and values, which are sent around
+        the ring
         """
         comm, current = self.comm, kv
         wire, (_, N, H, _, D) = wire_for(comm, kv), kv.shape
@@ -63,11 +65,12 @@ class Ring(NamedTuple):
                 current = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
-        """Starts to send the gradients of round s to their owner and to receive gradients for this
-        rank; returns a function that waits for both and adds the gradients that arrived.
+        """Starts to send the gradients of keys and values that were computed in round s to the rank
+        that owns the keys, and to receive such gradients for this rank's keys. Returns a function
+        that waits for both and adds the received gradients to `total`.
 
         sent   (2, N, H, keys attended to on this rank, D)
-        total  (2, N, H, keys of this rank, D), to which the arriving gradients are added
+        total  (2, N, H, keys of this rank, D), the sum of gradients
         """
         comm = self.comm
         wire, other = wire_for(comm, sent), (comm.rank + s) % comm.size
@@ -95,8 +98,11 @@ def _poll(earlier_hook: Callable[[], object], comm: Comm) -> None:
 def ring_attention(
     qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
 ) -> Result:
-    """`self_attention` of qkv (N, t, K, G + 2, D), where this rank has t positions of sequences
-    that all ranks of the ring share; the value is (N, t, K G, D)."""
+    """Returns the self-attention of qkv (N, t, K, G + 2, D) as (N, t, K G, D), with its vjp. A rank
+    has t positions of each sequence, and keys and values of the others come from the other ranks.
+
+    K is the number of key heads, each with G query heads; `keep_of` returns the dropout mask.
+    """
     xp, dtype, me = xp_of(qkv), types_of(qkv.dtype).sums, ring.comm.rank
     (N, t, K, G, D), q = qkv[:, :, :, :-2].shape, _by_head(qkv[:, :, :, :-2])
     kv = xp.ascontiguousarray(qkv[:, :, :, -2:].transpose(3, 0, 2, 1, 4))
@@ -104,8 +110,8 @@ def ring_attention(
     lse = xp.full(q.shape[:-1], -xp.inf, dtype)
 
     def part(r: int) -> tuple[AttendedSlices, Scores]:
-        """Returns the queries of this rank and keys of rank r that attend to each other, and how to
-        score them."""
+        """Returns the slices of this rank's queries and of rank r's keys that attend to each other,
+        and how to score them (scale, mask, dropout)."""
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:
             queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]

@@ -1,4 +1,4 @@
-"""Rules of positions: where the output of each kind of layer has the axis of positions.
+"""Rules of positions: which axis of a layer's output is that of positions, for each kind of layer.
 
 edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
 layer        Embedding       Linear, attention    ChannelsFirst
@@ -15,32 +15,35 @@ from nnmpi.nn.layers.sequences import PositionalEmbedding
 from nnmpi.parallel.tensor.ways import Options
 
 PositionRule = Callable[[Options, int, int], int | None]
-"""Returns the axis of the positions in the output, given the settings of a layer, and the number of
-axes and the axis of positions of its input; None if the layer mixes positions."""
+"""(settings of a layer, number of axes of its input, axis of positions in its input) -> the axis of
+positions in its output; None if the layer mixes positions."""
 
 
 def same_axis(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the same axis: each element is treated alone."""
+    """Returns the axis unchanged: the layer treats each element separately."""
     return axis
 
 
 def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the same axis unless it is the last one, along which the layer mixes elements."""
+    """Returns the axis unchanged; None if it is the last one, along which the layer mixes
+    elements."""
     return axis if axis < axes - 1 else None
 
 
 def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the same axis unless it is one of the last axes, those of `normalized_shape`."""
+    """Returns the axis unchanged; None if it is one of the last axes, over which `normalized_shape`
+    normalizes."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
 def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the next axis: the last axis becomes the second one."""
+    """Returns axis + 1, since the layer moves the last axis to index 1; None if the axis is the
+    last one."""
     return axis + 1 if axis < axes - 1 else None
 
 
 def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the axis of positions if the input is (N, T, C), else None."""
+    """Returns the axis unchanged if the input is (N, T, C) with positions along T; else None."""
     return axis if (axes, axis) == (3, 1) else None
 
 
@@ -51,4 +54,5 @@ RULES: Mapping[type[nn.Module], PositionRule] = {
     **dict.fromkeys((PositionalEmbedding, SelfAttention), of_sequences),
     nn.ChannelsFirst: channels_to_front,
 }
-"""The rule of each layer class itself; other layers may mix positions."""
+"""The rule of each layer class; subclasses are not included. Layers without a rule may mix
+positions."""

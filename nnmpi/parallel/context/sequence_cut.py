@@ -28,8 +28,8 @@ ALL = slice(None)
 
 
 class AttendedSlices(NamedTuple):
-    """The slices of one rank's queries and of another rank's keys that attend to each other; if
-    `causal`, a query attends to keys up to its own position only."""
+    """Slices of one rank's queries and of another rank's keys that attend to each other. If
+    `causal`, a query attends only to keys at its own position or before."""
 
     queries: slice
     keys: slice
@@ -39,8 +39,8 @@ class AttendedSlices(NamedTuple):
 class SequenceCut(NamedTuple):
     """The division of sequences of `length` positions among `ranks` ranks.
 
-    axes   the axis of positions of each edge of the graph that has one
-    rings  the nodes of attention, in which ranks send keys and values
+    axes   by edge of the graph (an activation): its axis of positions, if it has one
+    rings  the attention nodes of the graph, which send keys and values between ranks
     """
 
     ranks: int = 1
@@ -65,18 +65,19 @@ class SequenceCut(NamedTuple):
         return sum(stop - start for start, stop in self.chunks(rank))
 
     def localise(self, e: int, rank: int, shape: list[int]) -> None:
-        """Turns the shape of edge `e` into its shape on a rank, in place."""
+        """Replaces the number of positions in `shape`, the shape of edge `e`, by the number on a
+        rank; in place."""
         if e in self.axes:
             shape[self.axes[e]] = self.count(rank)
 
     def share(self, numbers: int, rank: int) -> int:
-        """Returns how many of `numbers` elements of a whole sequence a rank has; each position has
-        equally many."""
+        """Returns how many elements a rank has of an activation with `numbers` elements for a whole
+        sequence."""
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
-        """Returns the slices of rank `queries`' queries and of rank `keys`' keys that attend to
-        each other."""
+        """Returns the slices of the queries of rank `queries` and of the keys of rank `keys` that
+        attend to each other."""
         if queries == keys or not causal:
             return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
@@ -89,17 +90,16 @@ class SequenceCut(NamedTuple):
         return stop - start
 
     def keys_seen(self, queries: int, keys: int, causal: bool) -> int:
-        """Returns how many keys of rank `keys` the queries of rank `queries` attend to, all or some
-        of them."""
+        """Returns the number of keys of rank `keys` that any query of rank `queries` attends to."""
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 
 UNCUT = SequenceCut()
-"""Every rank has whole sequences."""
+"""The SequenceCut without context parallelism: every rank has whole sequences."""
 
 
 def sequences_of(sharding: Sharding) -> SequenceCut:
-    """Returns how a sharding cuts sequences among the ranks along cp."""
+    """Returns the SequenceCut of a sharding: how sequences are divided among the ranks along cp."""
     cut = sharding.positions.get("cp", UNCUT)
     assert isinstance(cut, SequenceCut)
     return cut
