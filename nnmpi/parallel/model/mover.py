@@ -1,4 +1,4 @@
-"""Mover: moves named arrays from the ranks and files that have them to the ranks that need them.
+"""Mover: copies named arrays from the ranks and files that have them to the ranks that need them.
 
     rank 0 of 2   w 0..5   b 0..1  ─┐                           ┌─►  w b   rank 0 of 3
     rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
@@ -23,32 +23,34 @@ from nnmpi.parallel.model.moving import arrivals
 from nnmpi.parallel.model.nearest import Held, plan_moves
 
 HeldArray: TypeAlias = tuple[Holder, StateArray]
-"""An array on paper, and the rank or file that has it."""
+"""(holder, array): the rank or file that has an array, and the array on paper: its name, range and
+dtype without the data."""
 
 Terms: TypeAlias = Callable[[str], Sequence[str]]
-"""The names of the arrays whose sum a target gets, by the name of the target; none: it is left."""
+"""A function that returns, for the name of a target array, the names of the source arrays whose sum
+it gets; none: the target keeps its values."""
 
 
 def same_name(name: str) -> Sequence[str]:
-    """The terms of a target that gets the array with its own name."""
+    """Returns the terms of a target that gets a copy of the array with the same name."""
     return (name,)
 
 
 def gathered(arrays: Sequence[StateArray], comm: Comm) -> list[HeldArray]:
-    """The arrays of all ranks, on paper; every rank calls it."""
+    """Returns the arrays of all ranks on paper (without data), each with its rank; every rank calls
+    it."""
     of_ranks = gather_objects(comm, [x.on_paper() for x in arrays])
     return [(rank, x) for rank, xs in enumerate(of_ranks) for x in xs]
 
 
 class Mover:
-    """A plan that brings arrays to ranks. Every rank makes it from the same lists, and all carry it
-    out together, any number of times.
+    """A plan that copies arrays to the ranks that need them. Every rank makes it from the same
+    arguments; all carry it out together, any number of times.
 
-    Raises ValueError if the arrays that ranks have do not make up those that ranks need, or have
-    other shapes.
+    Raises ValueError if the arrays in `have` do not cover those in `need`, or have other shapes.
 
-    have    the arrays of all ranks and files, on paper
-    need    those that ranks need, each with its rank
+    have    the arrays of all ranks and files, on paper (without data)
+    need    (rank, array) for each array that a rank needs
     nodes   the node of each rank
     """
 
@@ -83,11 +85,12 @@ class Mover:
     def arrivals(
         self, source: Iterable[StateArray], comm: Comm
     ) -> Generator[tuple[StateArray, np.ndarray], None, None]:
-        """Yields each array that this rank needs, and its elements, while all ranks move theirs.
+        """Yields (array, elements) for each array that this rank needs, while all ranks send and
+        receive.
 
         `source` are the arrays of this rank and of files, with the same names and ranges as on
-        paper. Every rank iterates to the end. What reading raises, or the caller throws in, is
-        raised at the end, when all is moved.
+        paper. Every rank iterates to the end. An error in reading, or one that the caller throws
+        into the generator, is raised after all messages.
         """
         me, sums = comm.rank, dict[Range, np.ndarray]()
         arrays = {(x.file or me, x.range): x for x in source}
@@ -113,7 +116,7 @@ class Mover:
     def carry_out(
         self, source: Iterable[StateArray], target: Iterable[StateArray], comm: Comm
     ) -> None:
-        """Writes what arrives into the target arrays of this rank; every rank calls it."""
+        """Writes the received elements to the target arrays of this rank; every rank calls it."""
         arrived, into = self.arrivals(source, comm), {x.range: x for x in target}
         for x, elements in arrived:
             try:
@@ -123,7 +126,8 @@ class Mover:
 
 
 def _moved(path: str, target: StateArray, sources: Sequence[StateArray]) -> MovedTensor:
-    """The array as it is moved; raises ValueError if a source has another shape."""
+    """Returns the description of the whole array that a target is a part of; raises ValueError if a
+    source has another shape."""
     shape, axes = target.place.shape, target.axes
     for x in sources:
         if (x.place.shape, x.axes) != (shape, axes):
@@ -140,9 +144,13 @@ def move(
     comm: Comm,
     terms: Callable[[Iterable[StateArray]], Terms] = lambda _: same_name,
 ) -> None:
-    """Fills the target arrays of all ranks from the source arrays of all ranks and files; every
-    rank calls it, and all name the same files. `terms` is called with the sources. An error on one
-    rank is raised on all, when all is moved."""
+    """Fills the target arrays of all ranks from the source arrays of all ranks and files. Every
+    rank calls it, with the same files.
+
+    terms   (sources): returns the names of the sources whose sum each target gets
+
+    An error on one rank is raised on all, after all messages.
+    """
     local = [x.on_paper() for x in source if not x.file], [x.on_paper() for x in target]
     of_ranks = gather_objects(comm, (*local, comm.node()[0]))  # a node has the number of a rank
     have: list[HeldArray] = [(rank, x) for rank, (xs, _, _) in enumerate(of_ranks) for x in xs]

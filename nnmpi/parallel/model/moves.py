@@ -32,10 +32,10 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 
 
 class Runs(NamedTuple):
-    """Three arrays that describe runs of adjacent elements to copy: where each starts in the part
-    of the sender, where in the part of the receiver, and its length; sorted by the first.
+    """Runs of adjacent elements to copy, as three arrays: where each run starts in the sender's
+    part, where it starts in the receiver's part, and its length; sorted by the first.
 
-    A row of a matrix may be many runs, so these are arrays and not a `Range` for each run.
+    There may be many short runs, so these are arrays and not a `Range` for each run.
     """
 
     source: np.ndarray
@@ -43,7 +43,8 @@ class Runs(NamedTuple):
     length: np.ndarray
 
     def cut(self, lo: int, hi: int) -> "Runs":
-        """The runs that cover elements lo..hi, counted along all of these runs."""
+        """Returns the runs that contain elements lo..hi, counted through all runs one after the
+        other."""
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
         runs = Runs(*(a[first:stop].copy() for a in self))
@@ -65,8 +66,7 @@ def common(a: Part, b: Part) -> Part:
 
 
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
-    """The elements of a range of a box that are in the smaller `box` within it, as a
-    range of that."""
+    """Returns the elements of a range that are in the smaller box `box`, as a range of `box`."""
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
@@ -74,9 +74,8 @@ def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
 def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     """Counts the elements of `box` among the first n elements of `part`, which contains the box.
 
-    n is written in mixed-radix digits, one for each axis in memory order. An element comes before n
-    if its first digits are equal and the next one is smaller, so one pass over the digits counts
-    all.
+    n is written as mixed-radix digits, one for each axis in memory order. An element comes before n
+    if its first digits are equal and its next one is smaller, so one loop over the digits suffices.
     """
     stride, inner = (math.prod(b - a for a, b in sides) for sides in (part, box))
     if n >= stride or not inner:
@@ -96,8 +95,8 @@ def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) ->
     """Lists the runs of adjacent elements by which a range of a box is copied from one part to
     another; both parts contain the box.
 
-    A run is a row of the box along the last axes: as many of them as are whole in both parts, and
-    one more.
+    A run extends along the last axes that the box and both parts have in full, and along the axis
+    before them.
     """
     box, outer, length = elements.box, list(axes), 1
     while outer:
@@ -115,8 +114,8 @@ def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) ->
 def _starts(
     rows: np.ndarray, box: Part, part: Part, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
-    """The offsets in `part` at which these rows of a box start; rows are numbered along the axes
-    `outer`."""
+    """Returns the offsets in `part` at which `rows` of a box start. Rows are numbered along the
+    axes `outer`; `axes` are all axes in memory order."""
     first, strides, stride = 0, dict[int, int](), 1
     for k in reversed(axes):
         strides[k] = stride
@@ -140,15 +139,16 @@ TOGETHER = 1 << 25
 
 MESSAGE = 1 << 22
 UNDER_WAY = 1 << 27
-"""The most bytes that a rank may be sending at a time; the same limit holds for receiving."""
+"""The most bytes that a rank may be sending at the same time; the same limit holds for
+receiving."""
 
 
 class MovedTensor(NamedTuple):
     """A whole array that is moved.
 
-    axes          in memory order
-    dtype         in messages, and of what arrives
-    may_differ    True if copies may differ, as those of buffers do: all ranks get the first copy
+    axes          the order of the axes in memory
+    dtype         of the elements in messages
+    may_differ    True if ranks may have copies with other values, as of buffers: all get the first
     """
 
     path: str
@@ -164,10 +164,10 @@ class MovedTensor(NamedTuple):
 
 
 class TensorMove(NamedTuple):
-    """The elements of one tensor that are copied from a holder to a rank.
+    """The elements of one tensor that are copied from a holder (a rank or file) to a rank.
 
     have, need   the range that the holder has, and the range that the rank needs
-    ranges       the elements to copy, as ranges of boxes that are in both parts
+    ranges       the elements to copy, as ranges of boxes that lie in both parts
     """
 
     holder: Holder
@@ -182,8 +182,8 @@ class TensorMove(NamedTuple):
         return sum(elements.size for elements in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
-        """The runs to copy, from part to part, in the order in which the holder has them in
-        memory."""
+        """Returns the runs to copy from the holder's part to the rank's part, in the order of the
+        holder's memory."""
         of_boxes = [runs_of(r, self.have.box, self.need.box, axes) for r in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
@@ -193,15 +193,15 @@ class TensorMove(NamedTuple):
 
 
 def longest_message(ranks: int) -> int:
-    """The largest number of bytes of a message when each of `ranks` ranks sends one to every other
-    rank."""
+    """Returns the largest number of bytes of a message if each of `ranks` ranks sends one to each
+    other rank at the same time."""
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
 class MovePiece(NamedTuple):
     """Elements lo..hi of a move: a part of a message.
 
-    They are counted along all runs of the move, which may come from several boxes.
+    Elements are counted through all runs of the move, one after the other.
     """
 
     move: TensorMove
@@ -216,8 +216,8 @@ class MovePiece(NamedTuple):
 
 
 class MovedBytes(NamedTuple):
-    """The bytes that one rank copies in its own memory, reads from files, sends and receives in a
-    plan."""
+    """The bytes of one rank in a plan: copied within its memory, read from files, sent, and
+    received."""
 
     kept: int
     read: int
@@ -226,15 +226,15 @@ class MovedBytes(NamedTuple):
 
     @property
     def needed(self) -> int:
-        """The bytes of everything that this rank needs, wherever it gets them."""
+        """The bytes of everything that this rank needs, from wherever they come."""
         return self.kept + self.read + self.received.bytes
 
 
 class MovePlan(NamedTuple):
-    """The moves of some tensors, in the order of the tensors; the same value on all ranks.
+    """All copies of some tensors, in the order of the tensors; equal on all ranks.
 
-    tensors   the tensors by their paths
-    needs     the ranges that are needed, each with the rank that needs it
+    tensors   the tensors by path
+    needs     (rank, range) for each range that a rank needs
     """
 
     tensors: Mapping[str, MovedTensor]
@@ -242,8 +242,8 @@ class MovePlan(NamedTuple):
     moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
-        """Cuts the plan into plans that are carried out one after the other, each of at most
-        TOGETHER bytes or of one tensor."""
+        """Splits the plan into smaller plans, to be carried out one after the other: each of at
+        most TOGETHER bytes, or of one larger tensor."""
         group_of, group, room = dict[str, int](), 0, 0  # group_of: of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes
@@ -263,7 +263,7 @@ class MovePlan(NamedTuple):
         return by_ends
 
     def messages(self, moves: Iterable[TensorMove], max_bytes: int) -> Iterator[list[MovePiece]]:
-        """Packs some moves into messages of at most `max_bytes` bytes; yields each as its list of
+        """Packs moves into messages of at most `max_bytes` bytes; yields each message as a list of
         pieces."""
         message, room = list[MovePiece](), max_bytes
         for move in moves:
@@ -280,7 +280,7 @@ class MovePlan(NamedTuple):
             yield message
 
     def moved(self, ranks: int) -> list[MovedBytes]:
-        """The bytes that each of `ranks` ranks copies, reads, sends and receives."""
+        """Returns the bytes that each of `ranks` ranks copies, reads, sends and receives."""
         kept, read = [0] * ranks, [0] * ranks
         sent, received = [Traffic()] * ranks, [Traffic()] * ranks
         for plan in self.together():

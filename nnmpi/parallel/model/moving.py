@@ -1,4 +1,4 @@
-"""Moving: carries out a plan of moves by messages between ranks and by reading files.
+"""Carries out a MovePlan, by messages between ranks and by reading files.
 
     rank 0   read ─► pack ═╗            ╔═► unpack ─► write      messages of a few MB, one under way
     rank 1   read ─► pack ═╩════════════╩═► unpack ─► write      at a time from each rank to each
@@ -28,21 +28,21 @@ from nnmpi.parallel.model.moves import (
 )
 
 Read: TypeAlias = Callable[[Holder, Range, int, int], np.ndarray]
-"""read(holder, have, lo, hi): elements lo..hi of the box of `have`, a range that the holder has.
-Reads go forward, and no element of a file is read twice."""
+"""read(holder, have, lo, hi): returns elements lo..hi of the box of `have`, a range that the holder
+has. Calls for a holder are in increasing order, so a file is read once from start to end."""
 
 Arrival: TypeAlias = tuple[Range, np.ndarray]
-"""(need, values): a range that is needed, and all its elements."""
+"""(need, values): a range that this rank needs, and the values of all its elements."""
 
 SHORT_RUN = 64  # elements: runs shorter than this on average are copied by one fancy index
 
 
 def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None, None]:
-    """Yields (need, values) for each range that this rank needs, in the order of the plan, while
-    all ranks move theirs.
+    """Yields (range, values) for each range that this rank needs, in the order of the plan, while
+    all ranks send and receive.
 
-    Every rank of `comm` iterates to the end, with the same plan. What reading raises, or the caller
-    throws in, is raised at the end, on this rank alone.
+    Every rank of `comm` iterates to the end, with the same plan. An error in `read`, or one that
+    the caller throws into the generator, is raised after all messages, on this rank only.
     """
     error: Exception | None = None
     for group in plan.together():
@@ -64,7 +64,7 @@ Peers = dict[int, list[TensorMove]]
 class _Exchange:
     """The moves of one group of tensors on one rank: local copies, sends and receives.
 
-    error   that a read for another rank has raised, which gets a message all the same
+    error   raised by a read for another rank, if any; that rank still gets a message
     """
 
     error: Exception | None = None
@@ -87,8 +87,8 @@ class _Exchange:
         }
 
     def exchange(self) -> None:
-        """Sends what other ranks need from this rank, and receives what this rank needs from
-        others."""
+        """Sends the elements that other ranks need from this rank, and receives those that this
+        rank needs."""
         streams = [self._receives(*peer) for peer in self._received.items()]
         streams += [self._sends(*peer) for peer in self._sent.items()]
         under_way = [(work, stream) for stream in streams for work in islice(stream, 1)]
@@ -122,7 +122,7 @@ class _Exchange:
             yield self._comm.isend(packed, to)
 
     def copy(self) -> None:
-        """Copies what this rank needs from its own memory and from files."""
+        """Copies the elements that this rank needs from its own memory and from files."""
         for moves in self._local:
             for piece in chain.from_iterable(self._plan.messages(moves, self._max_bytes)):
                 runs = self._runs(piece)
@@ -131,14 +131,15 @@ class _Exchange:
                 _copy(row, source, self._array(piece), target, runs.length)
 
     def arrived(self) -> Iterator[Arrival]:
-        """Yields everything that this rank needs, and drops each array before the next one."""
+        """Yields (range, values) for everything that this rank needs; forgets each array before the
+        next one, to free its memory."""
         while self._arrived:  # popped first, so that the caller's array is freed when it is done
             need = next(iter(self._arrived))
             yield need, self._arrived.pop(need)
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-        """Reads the elements of the holder that cover a piece; returns them and where each run
-        starts in them."""
+        """Reads the range of the holder's elements that contains a piece; returns these elements,
+        and the index among them at which each run starts."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         move = piece.move
         return self._read(move.holder, move.have, first, stop), runs.source - first
@@ -147,7 +148,7 @@ class _Exchange:
         return self._arrived[piece.move.need]
 
     def _runs(self, piece: MovePiece) -> Runs:
-        """The runs of elements of a piece."""
+        """Returns the runs of adjacent elements of a piece."""
         axes = self._plan.tensors[piece.move.need.tensor].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
@@ -155,7 +156,8 @@ class _Exchange:
 def _unpacked(
     message: list[MovePiece], packed: np.ndarray
 ) -> Iterator[tuple[MovePiece, np.ndarray]]:
-    """Yields each piece of a message with a view of its values in the bytes of the message."""
+    """Yields each piece of a message with a view of its values within `packed`, the bytes of the
+    message."""
     offset = 0
     for piece in message:
         yield piece, packed[offset : offset + piece.nbytes].view(piece.dtype)
@@ -163,7 +165,7 @@ def _unpacked(
 
 
 def _packed(length: np.ndarray) -> np.ndarray:
-    """The starts of runs of these lengths, packed one after the other."""
+    """Returns where runs of these lengths start if they are stored one after the other."""
     starts: np.ndarray = np.cumsum(length) - length
     return starts
 
@@ -171,7 +173,8 @@ def _packed(length: np.ndarray) -> np.ndarray:
 def _copy(
     row: np.ndarray, source: np.ndarray, into: np.ndarray, target: np.ndarray, length: np.ndarray
 ) -> None:
-    """Copies runs of `row` that start at `source` to runs of `into` that start at `target`."""
+    """Copies runs of `row`, which start at the indices `source`, to runs of `into`, which start at
+    the indices `target`."""
     # one slice assignment per run is slow where runs are short, as rows of a cut matrix may be
     if length.sum() < SHORT_RUN * len(length):
         into[_indices(target, length)] = row[_indices(source, length)]
@@ -181,6 +184,6 @@ def _copy(
 
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """The indices of all elements of these runs."""
+    """Returns the indices of all elements of runs with these starts and lengths."""
     indices: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
     return indices

@@ -1,9 +1,10 @@
-"""Plans who gives each element that a rank needs; from the same input all ranks make the same plan.
+"""Plans which rank or file provides each element that a rank needs. The plan is the same on all
+ranks.
 
     own memory, else a rank of the node, else any rank, else a file
 
-A tensor is cut into cells, each of which is inside or outside of every box that some rank has. So
-of a cell, and of the part of it that a rank needs, each holder has one contiguous range.
+A tensor is cut along the edges of all boxes that ranks have. Each of the cells lies entirely inside
+or outside of each box, so a holder has all or none of it.
 """
 
 from bisect import bisect_left
@@ -24,7 +25,7 @@ from nnmpi.parallel.model.moves import (
 )
 
 GRAIN = 1 << 20
-"""Elements that are taken from one of several equally near holders before another may be chosen."""
+"""How many elements are taken from one holder before another one, equally near, may be chosen."""
 
 Held: TypeAlias = tuple[Holder, Range]
 """(holder, range): a range of a tensor, and the rank or file that has it."""
@@ -36,12 +37,15 @@ def plan_moves(
     need: Iterable[tuple[int, Range]],
     nodes: Sequence[int],
 ) -> MovePlan:
-    """Plans a source for every element that a rank needs: its own memory, else a rank of its node,
-    else any rank, else a file; among several, the one that has sent least so far.
+    """Plans a source for each element that a rank needs: its own memory, else a rank of its node,
+    else any rank, else a file. Of several candidates, the one that has sent least so far is taken.
 
-    `have` and `need` give each range with its holder or rank; `nodes` gives the node of each rank.
-    No rank forwards what it receives: what only one rank has, it sends to all that need it, and
-    what several have, they send in equal shares. Raises ValueError for an element that no one has.
+    have    (rank or file, range) for each range that is there
+    need    (rank, range) for each range that a rank needs
+    nodes   the node of each rank
+
+    No rank forwards received elements. Ranks that have the same elements send about equal shares of
+    them. Raises ValueError for an element that no rank or file has.
     """
     had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:
@@ -60,7 +64,8 @@ def plan_moves(
 
 
 class _Overlap(NamedTuple):
-    """The elements of a box that a holder has, and the range of the holder that contains them."""
+    """The elements of a cell that a holder has (a rank or file), and the range of the holder that
+    contains them."""
 
     elements: Range
     holder: Holder
@@ -114,8 +119,8 @@ class _HolderPicker:
         elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Cuts `elements`, a range that a rank needs, into ranges with one holder each, and yields
-        these."""
+        """Splits `elements`, which a rank needs, into ranges that come from one holder each;
+        `inside` are the candidates."""
         local = [piece for piece in inside if piece.holder == rank]
         *_, lo, hi = elements
         while lo < hi:
@@ -149,16 +154,16 @@ class _HolderPicker:
             lo = end
 
     def _distance(self, holder: Holder, rank: int) -> int:
-        """The distance of a holder: 0 for the rank itself, 1 on its node, 2 on another node, 3 for
-        a file."""
+        """Returns how far a holder is: 0 for the rank itself, 1 on its node, 2 on another node, 3
+        for a file."""
         if isinstance(holder, str):
             return 3
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
 
 
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
-    """Cuts a tensor into boxes, each inside or outside of every box that a holder has; returns each
-    with its holders."""
+    """Cuts a tensor into cells, each entirely inside or outside of every box that a holder has;
+    returns (cell, its holders) for each."""
     parts = {elements.box for _, elements in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)

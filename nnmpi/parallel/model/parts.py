@@ -13,12 +13,12 @@ from nnmpi.nn.state import everything
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 Boundary: TypeAlias = tuple[Edge, ...]
-"""The tensors that one stage sends to the next, in this order. The gradients of those that require
-one are sent back."""
+"""The tensors that one stage sends to the next, in this order. Gradients are sent back for those
+that require one."""
 
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
-    """The tensors that cross between all stages, with the local shapes of ranks at the mesh
+    """Returns the tensors that each stage sends to the next, with their shapes on ranks at the mesh
     coordinates `at`."""
 
     def here(e: int) -> Edge:
@@ -35,18 +35,19 @@ class ModelPart(NamedTuple):
     stages: Mapping[int, Module]  # by number
     held: Callable[[str], bool] = everything  # True for paths of tensors on this rank
     tied: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
-    """Parameters that stages of several ranks use, each with the pp coordinates of these ranks; in
-    the same order on all ranks, since each has a Comm."""
+    """Parameters that stages of several ranks use, each with the coordinates of these ranks along
+    pp; in the same order on all ranks, since a Comm is made for each."""
     facts: Mapping[str, Any] = {}  # the fields of the start event that describe the cut
     boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
     place: Sequence[int] = (0,)  # the rank along pp of each stage
     positions: np.ndarray | None = None  # of sequences, on this rank; None: all
     follow: Callable[[], object] = lambda: None
-    """Called before a pass: lets stages use attributes as they are now."""
+    """Called before a pass: if attributes of modules were changed since the model was cut, makes
+    the stages use the new values."""
 
     @classmethod
     def whole(cls, model: Module) -> Self:
-        """The part of a rank that has the whole model."""
+        """Returns the part of a rank that has the whole model, as stage 0."""
         return cls(model, {0: model})
 
     @property

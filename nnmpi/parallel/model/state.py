@@ -1,4 +1,4 @@
-"""The state of training: all arrays that it has on this rank, as one list of named ranges.
+"""The state of training on this rank: all its arrays, as one list of named ranges.
 
     fc.weight                      a parameter: the elements that this rank updates, or their
                                    float32 masters
@@ -9,8 +9,8 @@
     loss scale                     of 16-bit training
     noise.rng                      what `state_arrays` of the module `noise` returns
 
-A snapshot is a copy of this list, a file has its arrays one after the other, and whatever is not in
-the list is the same after a restore as in a new run. Values come first, since they are read first.
+A snapshot is a copy of this list, and a file contains its arrays one after the other. Anything else
+is not saved. Values come first, since they are read first.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,10 +31,10 @@ from nnmpi.parallel.model.parts import ModelPart
 
 
 class HasState(Protocol):
-    """An object with arrays that a step depends on and changes."""
+    """An object with arrays that training changes and that a checkpoint has to contain."""
 
     def state_arrays(self) -> Iterable[StateArray]:
-        """Returns them, as views."""
+        """Returns these arrays, as views."""
 
 
 def value_arrays(
@@ -42,9 +42,10 @@ def value_arrays(
 ) -> Iterator[StateArray]:
     """Yields the values of parameters and buffers that this rank has, as views.
 
-    Of parameters that `optimizer` updates these are the ranges that it updates; of others all that
-    this rank can read without the others. `untrained=False` leaves out what is not updated: on a
-    parameter server it is old.
+    optimizer   if given, of each parameter that it updates only the ranges that this rank updates
+                are yielded; of others, all that this rank can read alone
+    untrained   False: leaves out parameters and buffers that the optimizer does not update, since
+                those of a parameter server are not current
     """
     index = {id(p): j for j, p in enumerate(optimizer.parameters)} if optimizer else {}
     for place, tensor in held_tensors(part):
@@ -59,8 +60,8 @@ def value_arrays(
 
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
-    """Yields what this rank has besides values: the state of its optimizer, of its modules, and of
-    other objects."""
+    """Yields the state besides parameters and buffers: that of this rank's optimizer, of its
+    modules, and of other objects."""
     yield from optimizer_state(optimizer)
     run = {m for stage in part.stages.values() for m in stage.modules()}
     # a module around layers of several stages is on the ranks of all of them
@@ -70,8 +71,8 @@ def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Ite
 
 
 def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
-    """Yields what modules say is their state, each with its module and under its path; raises
-    ValueError for two arrays with one name."""
+    """Yields (module, array) for each array that `state_arrays` of a module returns, named by the
+    path of the module; raises ValueError for two arrays with the same name."""
     names = set[str]()
     for path, m in model.named_modules():
         for x in m.state_arrays():
@@ -79,7 +80,8 @@ def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
 
 
 def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
-    """The array, whose name is added to those in use."""
+    """Adds the name of an array to `names`; returns the array, or raises ValueError if the name is
+    in use."""
     if x.name in names or x.name in whole_tensors(model):
         raise ValueError(f"{x.name}: state_arrays gives it a name that is in use; choose another")
     names.add(x.name)
@@ -87,16 +89,16 @@ def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
 
 
 def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
-    """Yields the state arrays of this rank's optimizer, under the number of the replica where
-    replicas have other values."""
+    """Yields the state arrays of this rank's optimizer. Where replicas have different states, names
+    end with the number of the replica."""
     replica = optimizer.replica_state
     for x in optimizer.state_arrays():
         yield replica.own(x) if replica else x
 
 
 def whole_tensors(model: Module) -> dict[str, StateArray]:
-    """Each entry of the state dict of a model as a whole array on paper, in its order; of a type
-    that is known only where the tensor is."""
+    """Returns each entry of a model's state dict as a whole array without data, by path. Its dtype
+    stands in for the real one, which is known only on ranks that have the tensor."""
     return {
         place.path: StateArray(
             place, memory_axes(t), 0, 0, "float32", not isinstance(t, Parameter)
@@ -106,13 +108,14 @@ def whole_tensors(model: Module) -> dict[str, StateArray]:
 
 
 def model_tensors(model: Module) -> tuple[StateArray, ...]:
-    """Each parameter and buffer of a model once, under its first name, as in `whole_tensors`."""
+    """Returns each parameter and buffer of a model once, under its first name, as whole arrays
+    without data."""
     tensors, names = whole_tensors(model), first_names(model).values()
     return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
 def first_names(model: Module) -> dict[str, str]:
-    """The first name of each tensor, by any of its names in the state dict."""
+    """Returns, for each name in the state dict, the first name of the same tensor."""
     first = dict[int, str]()
     return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
 
@@ -120,7 +123,7 @@ def first_names(model: Module) -> dict[str, str]:
 def values_and_others(
     arrays: Iterable[StateArray], model: Module
 ) -> tuple[list[StateArray], list[StateArray]]:
-    """The values of tensors of a model among some arrays, and the other arrays.
+    """Splits arrays into values of a model's parameters and buffers, and other arrays.
 
     Raises ValueError for an array of a tensor or module that the model does not have.
     """
@@ -135,7 +138,8 @@ def values_and_others(
 
 
 def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
-    """Yields each parameter and buffer that this rank has a part of, once, under its first name."""
+    """Yields (place, tensor) for each parameter and buffer of which this rank has a part; a tensor
+    with several names only under the first."""
     tensors, seen = [*part.model.tensors()], set[int]()
     for (place, tensor), is_held in zip(tensors, which_held(tensors, part.held), strict=True):
         if is_held and id(tensor) not in seen:
@@ -144,7 +148,8 @@ def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
 
 
 def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
-    """Elements lo..hi-1 of a parameter or a buffer."""
+    """Returns elements lo..hi-1 of a parameter or a buffer as a StateArray, which can read and
+    write them."""
     axes = memory_axes(tensor)
     store = tensor.store if isinstance(tensor, Parameter) else None
     dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype

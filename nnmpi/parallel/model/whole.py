@@ -1,8 +1,8 @@
 """WholeArrays: the whole arrays of a model or of an optimizer, gathered one at a time.
 
 Files, the digest of the parameters and --verify read a model only in this way. All ranks iterate
-together, and each whole array is put together on the rank that writes. Every element is sent by
-one rank:
+together, and each whole array is put together on the writer, rank 0. Every element is sent by one
+rank:
 
     rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
     rank 1            part of a   ─── send ─────┘      yields nothing
@@ -45,19 +45,19 @@ from nnmpi.parallel.model.state import (
 )
 
 WRITER = 0
-"""The rank that gathers whole arrays."""
+"""The rank on which whole arrays are gathered."""
 
 
 class WholeArrays:
     """Whole arrays on the host, in C order. Every rank makes it, and iterates to the end.
 
-    Raises ValueError, on all ranks, unless the ranges that ranks and files have make up the arrays.
+    Raises ValueError, on all ranks, unless the ranges in `have` cover the arrays.
 
-    arrays   on paper, in order
+    arrays   the whole arrays to gather, without data, in order
     have     the ranges of all ranks and files
-    source   returns those of this rank and of files, to read; called once a pass
-    terms    the names of the arrays that an array is the sum of
-    digested the names of those that the digest of parameters covers
+    source   returns the arrays of this rank and of files, to read; called once an iteration
+    terms    (name): the names of the arrays whose sum is the array with this name
+    digested the names of the arrays that `sha256` includes
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class WholeArrays:
             self._to_writer = self._mover([WRITER])
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the name and the values of each array on the writer, and nothing on other
-        ranks."""
+        """Yields (name, values) of each array on the writer, and nothing on other ranks; every rank
+        iterates."""
         return self._on_writer() if self._is_local else self._arrivals(self._to_writer)
 
     def on_all_ranks(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the name and the values of each array on every rank."""
+        """Yields (name, values) of each array, on every rank."""
         return self._arrivals(self._to_all)
 
     def sha256(self) -> str:
-        """The SHA-256 of all parameters, whole and in the order of the state dict; the same on
-        every rank."""
+        """Returns the SHA-256 of all parameters, whole and in the order of the state dict; equal on
+        all ranks, which all call it."""
         digest = hashlib.sha256()
         for name, values in self:  # nothing on other ranks, which have to iterate: they send
             if name in self.digested:
@@ -98,7 +98,8 @@ class WholeArrays:
 
     @property
     def writer_has_all(self) -> bool:
-        """True if no other rank has to send, as where replicas have copies."""
+        """True if no other rank has to send anything, for example because each replica has the
+        whole model."""
         return self._is_local or self._comm.size == 1
 
     @cached_property
@@ -124,7 +125,7 @@ class WholeArrays:
 
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
-    """The array with the type of its source; 16-bit parameters as float32."""
+    """Returns the array with the dtype of its source, where 16-bit parameters become float32."""
     dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name
@@ -132,8 +133,8 @@ def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> State
 
 
 def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
-    """The parameters and buffers of a model, each rank of `comm` having a part of it, under all
-    names of its state dict."""
+    """Returns the whole parameters and buffers of a model of which each rank of `comm` has a part,
+    under all names of its state dict; every rank calls it."""
     arrays, first = whole_tensors(part.model).values(), first_names(part.model)
     have, source = gathered([*value_arrays(part)], comm), partial(value_arrays, part)
     parameters = (name for name, _ in part.model.named_parameters())
@@ -141,8 +142,9 @@ def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
 
 
 def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArrays:
-    """The optimizer state of a model, under the paths of the parameters of all ranks: where each
-    replica has its own, that of the first one, and the sum of all residuals."""
+    """Returns the whole optimizer state of a model, under the paths of the parameters; every rank
+    calls it. Where replicas have different states, it is that of the first, and the sum of all
+    replicas' residuals."""
     states.check_paths([p.place for p in optimizer.parameters])
     have = gathered([*optimizer_state(optimizer)], comm)
     paths, terms = whole_tensors(model), terms_of((x for _, x in have), 1, 1)
@@ -151,8 +153,8 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
 
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
-    """Yields the arrays of the state dict of an optimizer, whole and on paper, for the parameters
-    at these paths that `have` has state of."""
+    """Yields the arrays of an optimizer's state dict, whole and without data, for the parameters at
+    `paths` of which `have` contains state."""
     of_paths = dict[str, dict[str, StateArray]]()
     for x in have:
         name, _ = unnumbered(x.name)
@@ -166,10 +168,11 @@ def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[S
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
-    """Copies this rank's part of a whole optimizer state, as `whole_optimizer` gathers it, after a
-    check that it fits the whole model.
+    """Copies this rank's part of a whole optimizer state into an optimizer, after a check that the
+    state fits the model.
 
-    Every rank calls it, with the whole state. Raises ValueError on all ranks if one finds a misfit.
+    `state` is what `whole_optimizer` gathers. Every rank calls it with the whole state. Raises
+    ValueError on all ranks if it does not fit on one.
     """
     entries = [x.place for x in whole_optimizer(optimizer, model, comm).arrays]
     values = all_or_none(comm, lambda: states.checked(state, entries))
@@ -184,7 +187,7 @@ def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], co
 def first_difference(
     part: ModelPart, comm: Comm, buffers: bool | None = None
 ) -> tuple[str, int] | None:
-    """Returns the first tensor that differs from its copy on another rank, and that rank; else
+    """Returns (path of the first tensor that differs from its copy on another rank, that rank), or
     None.
 
     This rank's part is compared with the lowest rank that has the same part. `buffers` selects
