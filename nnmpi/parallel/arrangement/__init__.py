@@ -1,2 +1,2 @@
-"""The arrangement of ranks: which rank has and does what, decided before anything is built, as
-values and formulas."""
+"""The arrangement of ranks: which part of the model each rank has, and what it does. It is computed
+before anything is built, without communication."""

@@ -1,4 +1,4 @@
-"""arrange: from options, cluster and graph to an arrangement, without any communication.
+"""arrange: computes the arrangement from options, cluster and graph, without communication.
 
 The gradients of the last layers are final first, so buckets are cut from the end of the flat
 buffer:
@@ -11,10 +11,9 @@ Rules:
 - `arrange` is pure: no Comm, no clock, no environment. All ranks compute the same arrangement from
   the same values, and `simulate layout` does so for clusters that exist on paper only. Measurements
   come in as a value.
-- The order matters: the all-reduce decides the store, the store decides whether gradients are
-  scattered, and that decides the buckets. So buckets are cut last, from an arrangement without
-  them.
-- Where buckets are cut, and their order, decides the bits of sums.
+- The order matters: the store depends on the all-reduce, and buckets depend on both. So buckets are
+  cut last, for an arrangement without buckets.
+- Where buckets are cut, and their order, changes the bits of sums.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,10 +46,10 @@ from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 
 MB = 1e6
 DEFAULT_MB = 1.0
-"""The default size in MB of a bucket of gradients that is summed between nodes."""
+"""The default size in MB of a bucket whose gradients are summed between nodes."""
 
 UNMEASURED = {"allreduce": "ring"}
-"""The all-reduce that takes the place of `auto` in arrangements for which nothing was measured."""
+"""The value of `measured` if nothing was measured: `auto` then becomes this all-reduce."""
 
 
 def arrange(
@@ -123,7 +122,7 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
-    """Returns the part of the model that the ranks at (pp, tp) have, without buckets."""
+    """Returns the RankModel of the ranks at (pp, tp), still without buckets."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.owned, _regions(sharding, trained)
@@ -158,7 +157,8 @@ def _check_owned(sharding: Sharding, division: Division) -> None:
 
 
 def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if the input of a stage is cut along samples among the ranks along tp."""
+    """Raises ValueError if the input of a stage is divided along samples among the ranks along
+    tp."""
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is SAMPLE_CUT for e in stage.takes):
             raise ValueError(
@@ -182,10 +182,11 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
 
 
 def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> StoreKind:
-    """Returns the kind of store for parameters and gradients.
+    """Returns the kind of store for parameters and gradients; `copies` ranks have the same
+    parameters.
 
-    If ranks of a node sum gradients in a shared window, the window holds the parameters too, unless
-    each rank needs its own (`shares_values`).
+    With `is_in_window`, ranks of a node sum gradients in shared memory, which contains the
+    parameters too.
     """
     if copies == 1:
         return STORE_KINDS["replica" if is_tied else "local"]
@@ -196,8 +197,8 @@ def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> St
 
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
-    """Returns the RankModel with buckets of gradients, and without scalars if those are summed
-    separately."""
+    """Returns the RankModel with its buckets of gradients; without scalars in front of the
+    gradients, if they are summed separately."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:
@@ -219,9 +220,11 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
 
 
 def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
-    """Returns the indices of the groups whose parameters are tied to stages of other ranks.
+    """Returns the indices of the groups that contain a parameter which stages of other ranks use
+    too.
 
-    Raises ValueError if only some parameters of a group that ZeRO gathers together are tied.
+    Raises ValueError if only some parameters of a group, which ZeRO gathers together, are used
+    there.
     """
     tied_groups, tied = [], a.tied
     for k, group in enumerate(groups):
@@ -242,12 +245,13 @@ def cut_buckets(
     tied: Collection[int] = (),
     labels: Sequence[Any] = (),
 ) -> list[BucketSlice]:
-    """Cuts spans of gradients into buckets of at least `numbers` elements, the last bucket first; a
-    span is never divided.
+    """Cuts the gradients into buckets of at least `numbers` elements, from the last span to the
+    first.
 
-    A span is a parameter, or a group of parameters that are gathered together. A span whose index
-    is in `tied` becomes a bucket of its own, because it is summed over other ranks. With `labels`,
-    one for each span, all spans of a bucket have equal labels.
+    spans    (start, stop) of each parameter, or group of parameters, in the flat buffer; none is
+             cut
+    tied     the indices of spans that become buckets of their own, as other ranks sum them too
+    labels   one for each span, or none; all spans of a bucket have equal labels
     """
     # a bucket ends where a label changes, and on both sides of a tied span
     edges = [
@@ -267,10 +271,10 @@ def cut_buckets(
 def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
-    """Groups parameters that ZeRO gathers together: all parameters of a module are in one group,
-    and a parameter of several modules joins their groups.
+    """Groups parameters that ZeRO gathers together: those of the same module. A parameter that
+    several modules use joins their groups.
 
-    An op uses parameters of one module, so all it needs is there once that bucket is gathered.
+    An op uses parameters of one module only, so one gathered bucket is enough for it.
     """
     names = (graph.variables[held.variable].names for held in variables)
     modules = [{name.rpartition(".")[0] for name in aliases} for aliases in names]

@@ -1,4 +1,4 @@
-"""Arrangement: what each rank has and does, as a value.
+"""Arrangement: which part of the model each rank has, and what it does, as an immutable value.
 
     options ─┐
     cluster ─┼─► arrange ─► Arrangement ─┬─► step on paper      bytes, messages, memory
@@ -32,12 +32,12 @@ from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.schedules.op import Op
 
 MEASURED = "auto"
-"""The name of the all-reduce where the fastest one has to be measured first."""
+"""The algorithm's name if the fastest all-reduce is wanted and has to be measured first."""
 
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
-    """Returns the samples of a micro-batch that rank `r` of `ranks` along tp computes, in layers
-    that are cut along samples."""
+    """Returns the range of samples of a micro-batch that rank `r` of `ranks` along tp computes, in
+    layers that are divided along samples."""
     return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
 
 
@@ -59,8 +59,8 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
     **{axis: partial(_own_part, axis) for axis in CUTS},
     "tp": _own_channels,
 }
-"""The function of each axis that turns `shape`, the shape of edge `e`, into the local shape on rank
-`r` along that axis, in place."""
+"""By axis of the mesh: a function (sharding, e, r, shape) that changes the shape of edge `e` of the
+graph to the shape on rank `r` along this axis, in place."""
 
 
 def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
@@ -68,22 +68,22 @@ def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
 
 
 class StoreKind(NamedTuple):
-    """A kind of store: where a rank keeps parameters, gradients and optimizer state; a row of
-    `STORE_KINDS`, or a store of one strategy.
+    """A kind of store, which decides where a rank keeps parameters, gradients and optimizer state.
 
-    where           what makes the store from a StoreSpec, as "module:name"; "" if its strategy does
-    updaters        the ranks that share the update of a bucket; each updates a part of it
-    owned           the slices of the flat buffer whose optimizer state, with current values, can be
-                    read as long as this rank lives
-    is_sharded      whether each replica owns different slices; else all own the same
-    has_all_values  whether each replica has the values of all parameters, although slices are
-                    sharded
-    zero            the --zero that asks for it
+    where           "module:name" of the function that makes the store from a StoreSpec; "" if the
+                    strategy makes it
+    updaters        (arrangement, rank, bucket): the ranks that share the update of the bucket; each
+                    updates a part of it
+    owned           (arrangement, rank): the slices of the flat buffer whose current values and
+                    optimizer state can be read as long as this rank lives
+    is_sharded      whether replicas own different slices
+    has_all_values  whether each replica has the values of all parameters nevertheless
+    zero            the value of --zero that selects this kind
     buckets         whether gradients are summed bucket by bucket
-    scalars         whether scalars travel in front of the gradients
+    scalars         whether the loss and other scalars are summed in front of the gradients
     scatters        whether each backward pass scatters gradients among the replicas
-    packs           whether gradients are packed for messages, which neither memory of a node nor
-                    NCCL can add up
+    packs           whether gradients are compressed for messages, so that neither shared memory nor
+                    NCCL can sum them
     is_readable     whether one rank alone can read all of its parameters between steps
     """
 
@@ -104,12 +104,13 @@ class StoreKind(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """The exchanges of replicas that make steps of their own, and are averaged.
+    """The exchanges of replicas that make local steps and are averaged now and then.
 
-    every   (config): in one of how many steps they send their parameters
-    delay   (config): how many steps they make until they use what they have received
-    copies  (arrangement): how many copies of its parameters a replica has besides
-    priced  (arrangement, exchange, replicas): an exchange along dp of a log, as it is priced
+    every   (config): after how many steps replicas send their parameters
+    delay   (config): how many steps later they use the received parameters
+    copies  (arrangement): how many additional copies of its parameters a replica has
+    priced  (arrangement, exchange, replicas): the exchange whose cost is computed in place of one
+            along dp
     """
 
     every: Callable[[Config], int]
@@ -121,26 +122,28 @@ class Averages(NamedTuple):
 class StrategyKind(NamedTuple):
     """A kind of training strategy: what builds it, and its properties.
 
-    parts           (layout, spec), as "module:name": the StrategyParts of ranks that make every
-                    step together
-    make            the same for the Strategy of a rank, where it is not made from these
-    rank_step       and for the StepRunner of a rank on paper
-    store           the kind of its stores, if they are its own
+    parts           "module:name" of a function (layout, spec) that makes the StrategyParts, where
+                    all ranks make each step together
+    make            "module:name" of a function that makes the Strategy itself, if not from parts
+    rank_step       "module:name" of a function that makes the StepRunner of a rank on paper
+    store           the kind of store, if the strategy has a kind of its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
     is_pipeline     whether each rank runs its program of --schedule
-    program         (arrangement, rank, micro-batches): the ops of a step, if it has its own
-    micro_batches   (arrangement, rank, batch): their sizes, if it cuts batches in its own way
+    program         (arrangement, rank, micro-batches): the operations of a step, if no --schedule
+                    decides them
+    micro_batches   (arrangement, rank, batch): the sizes of micro-batches, if the strategy cuts
+                    batches in its own way
     recomputes      whether its program has forward passes that run again
-    of_stages       whether each stage is one unit of lists, whatever its buckets
-    extended        (ops, chain): the list of a step with operations of its own, if it has any
-    walk            (step list): a function that takes one operation after the other, and returns
-                    what is wrong with it as to those of its own, or ""
-    chosen          what it has chosen for the model
-    kept            the most bytes of activations in memory, if it has others elsewhere
-    one_thread      whether BLAS must use one thread, since several add in another order
-    result_steps    (config): how many steps a result of the strategy is about
-    averages        what replicas along dp exchange, if they do not sum gradients in each step
+    of_stages       whether a pass of a stage is one operation, whatever the buckets
+    extended        (ops, chain): adds operations of the strategy to the list of a step
+    walk            (step list): a function that checks one operation after the other, and returns
+                    an error text or ""; for operations that `extended` adds
+    chosen          choices of the strategy for this model, in a form of its own
+    kept            the most bytes of activations in memory, if others are on disk
+    one_thread      whether BLAS must use one thread, to add up in a fixed order
+    result_steps    (config): how many steps one StepResult covers
+    averages        the exchanges along dp, if replicas are averaged now and then
     """
 
     name: str
@@ -165,16 +168,17 @@ class StrategyKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The part and the work of each rank of a job: made by `arrange`, and read by everything that
-    prices, draws or builds it.
+    """The part of the model and the work of each rank of a job. `arrange` makes it; simulations,
+    drawings and training read it.
 
-    division     the stages of the model
+    division     the pipeline stages of the model
+    servers      the number of parameter servers
     rank_models  the RankModel of each (pp, tp)
     store        the kind of store for parameters and gradients
     algorithm    the all-reduce of gradients
     progress     how each rank progresses messages during a backward pass: "poll" or "thread"
     measured     earlier measurements, as the log shows them
-    cache        results of `cached` functions
+    cache        the results of functions decorated with `cached`
     """
 
     config: Config
@@ -233,11 +237,12 @@ class Arrangement:
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """The ranks along pp that share each tied parameter, by the path of the parameter."""
+        """The coordinates along pp of the ranks that share each tied parameter (one that several
+        stages use), by path."""
         return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
-        """Returns the part of the model that a rank has; a server has that of the workers."""
+        """Returns the RankModel of a rank; a parameter server has that of the workers."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.rank_models[at["pp"], at["tp"]]
 
@@ -257,13 +262,15 @@ class Arrangement:
     # ---- who sums and updates a bucket
 
     def summed_over(self, rank: int, bucket: BucketSlice) -> tuple[int, ...]:
-        """Returns the ranks that sum a bucket, or scatter its sum among themselves."""
+        """Returns the ranks over which the gradients of a bucket are summed, or
+        reduce-scattered."""
         if bucket.tied == NOT_TIED or self.store.scatters:
             return self.replicas(rank)
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
-        """Returns the ranks along `axes` whose stages have the tied parameter of a bucket."""
+        """Returns the ranks that differ from `rank` along `axes` only and whose stages use the
+        parameter of a tied bucket."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
@@ -282,20 +289,22 @@ class Arrangement:
     # ---- activations
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the shape of edge `e` on a rank with coordinates `at`, for `samples` samples."""
+        """Returns the shape of edge `e` of the graph on a rank with mesh coordinates `at`, for a
+        micro-batch of `samples` samples."""
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
-        """Returns the bytes of edge `e` on a rank with coordinates `at`, for `samples` samples."""
+        """Returns the bytes of edge `e` of the graph on a rank with mesh coordinates `at`, for
+        `samples` samples."""
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
         """Returns the name of the all-reduce for long activations among the ranks `group` along tp:
-        shared memory if their node has enough of it, else a ring."""
+        "shared" if their node has enough shared memory, else "ring"."""
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
@@ -304,7 +313,7 @@ class Arrangement:
 
     @property
     def has_to_be_measured(self) -> bool:
-        """True if the fastest all-reduce is wanted and not known yet."""
+        """True if the fastest all-reduce is to be used, and is not known yet."""
         return self.algorithm == MEASURED and self.store.buckets
 
     @property
@@ -315,7 +324,7 @@ class Arrangement:
 
     @property
     def recomputes(self) -> bool:
-        """True if some forward passes run again for backward passes."""
+        """True if some forward passes run twice, to save memory (activation checkpointing)."""
         return self.config.recompute != "none" or self.strategy.recomputes
 
     @property
@@ -332,14 +341,14 @@ def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
 
 @cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
-    """Returns the ShardedLayer of each node that is divided or has parameters; of several, the
-    first."""
+    """Returns, by node of the graph, the first ShardedLayer at this node: a layer that is divided
+    along tp or has parameters."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
 @cached
 def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
-    """Returns the first rank of `group` on each node, by the number of the node."""
+    """Returns the first rank of `group` on each node of the cluster, by the number of the node."""
     nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
     leaders = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
     return {a.cluster.nodes[r]: r for r in leaders}
@@ -347,13 +356,15 @@ def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
 
 @cached
 def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
-    """Returns the ranks along pp that share each tied parameter, by the path of the parameter."""
+    """Returns the coordinates along pp of the ranks that share each tied parameter (one that
+    several stages use), by path."""
     return a.division.tied(a.graph)
 
 
 @cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
-    """Returns the ranks along pp that have each variable."""
+    """Returns, by number of each variable (parameter or buffer), the coordinates along pp of the
+    ranks that have it."""
     return a.division.ranks()
 
 

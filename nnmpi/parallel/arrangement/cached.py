@@ -1,4 +1,5 @@
-"""cached: results that many ranks have in common are computed once for an arrangement."""
+"""cached: a decorator for functions of an arrangement. Many ranks need the same result, so it is
+computed once."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -6,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class HasCache(Protocol):
-    """An object, such as an arrangement, that keeps results of `cached` functions."""
+    """An object, such as an arrangement, that stores the results of `cached` functions."""
 
     @property
     def cache(self) -> dict[Any, Any]:
@@ -19,8 +20,8 @@ R = TypeVar("R")
 
 
 def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """Decorates a function of an arrangement so that it runs once for equal arguments; many ranks
-    ask for the same results."""
+    """Decorates a function whose first argument is an arrangement, so that it runs once for equal
+    arguments; results are stored in the arrangement."""
 
     @wraps(function)
     def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""Cluster: the facts about the ranks of a job that decide what each of them does."""
+"""Cluster: facts about nodes and devices of the ranks, on which the arrangement depends."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,19 +14,19 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 
 PLENTY = 1 << 62
-"""The bytes of free shared memory where it cannot be known."""
+"""The bytes of free shared memory that are assumed where they cannot be measured."""
 
 
 class Cluster(NamedTuple):
-    """The facts about all ranks, one entry a rank.
+    """Facts about all ranks of a job; tuples have one entry for each rank.
 
-    nodes        the number of its node; ranks with the same number share memory
-    free_memory  bytes of shared memory that are free on its node
+    nodes        the number of the rank's node; ranks with the same number share memory
+    free_memory  the bytes of shared memory that are free on the rank's node
     spare_cores  cores of a rank besides those that BLAS uses
     any_thread   whether any thread may call MPI (MPI_THREAD_MULTIPLE)
-    devices      the index of its GPU on its node, which several ranks may share; None: the CPU
-    survives     whether other ranks continue if one is lost
-    libraries    the all-reduces of libraries, between GPUs, that all ranks found
+    devices      the index of the rank's GPU on its node, which ranks may share; None: the CPU
+    survives     whether the other ranks continue if one is lost
+    libraries    the names of all-reduces of GPU libraries, such as nccl, that all ranks found
     """
 
     nodes: tuple[int, ...]
@@ -40,7 +40,7 @@ class Cluster(NamedTuple):
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
         """Returns a cluster of `ranks` ranks on nodes of about equal size, consecutive ranks
-        together.
+        together, without reading anything from a real one.
 
         With device "cuda", each rank has a GPU of its own.
         """
@@ -62,7 +62,7 @@ class Cluster(NamedTuple):
 
     @property
     def has_devices(self) -> bool:
-        """True if ranks compute on GPUs: either all do, or none."""
+        """True if ranks compute on GPUs; either all ranks do, or none."""
         return self.devices[0] is not None
 
     def counts(self, ranks: Iterable[int]) -> Counter[int]:
@@ -78,7 +78,7 @@ class Cluster(NamedTuple):
         return tuple(r for r in ranks if self.nodes[r] == node)
 
     def on_one_node(self, ranks: tuple[int, ...]) -> bool:
-        """Returns True if these ranks share memory."""
+        """Returns True if all these ranks are on the same node."""
         return len({*map(self.nodes.__getitem__, ranks)}) == 1
 
 
@@ -86,10 +86,10 @@ class Cluster(NamedTuple):
 
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
-    """Returns the backend for all ranks: the device if every rank found one, else the CPU. Every
-    rank calls it.
+    """Returns the backend that all ranks use: GPUs if every rank found one, else CPUs. Every rank
+    calls it.
 
-    Ranks of a node choose among its devices by their index within the node.
+    Rank i of a node takes its GPU number i, or starts over if there are fewer GPUs.
     """
     if not all(gather_objects(comm, not on.is_host)):
         return CPU
@@ -98,7 +98,7 @@ def common_backend(comm: Comm, on: Backend) -> Backend:
 
 
 def discover(comm: Comm, on: Backend) -> Cluster:
-    """Returns the cluster of a Comm; every rank calls it."""
+    """Returns the Cluster that the ranks of a Comm run on; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
     mine = [*_libraries(on)] if comm.size > 1 and not on.is_host else []
@@ -114,7 +114,7 @@ def discover(comm: Comm, on: Backend) -> Cluster:
 
 
 def _libraries(on: Backend) -> Iterator[str]:
-    """Yields the all-reduces of libraries that this rank finds for its GPU."""
+    """Yields the names of the all-reduces of GPU libraries that this rank finds."""
     for name in addons.table("library_sums"):
         if addons.row("library_sums", name).is_found(on):
             yield name

@@ -1,4 +1,5 @@
-"""Division: the stages of a pipeline and what each has, from a graph alone."""
+"""Division: the stages of a pipeline, and the nodes and variables of each, computed from a
+graph."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,9 +14,11 @@ from nnmpi.schedules.placement import Place
 
 
 class StagePart(NamedTuple):
-    """A stage: its nodes, the edges that enter it, and its variables.
+    """A pipeline stage: its nodes of the graph, its variables, and `takes`, the edges that enter
+    it.
 
-    variables   the numbers of those that its nodes use, and of unused ones that are stored with it
+    variables   the numbers of parameters and buffers that its nodes use, and of unused ones that
+                are stored with it
     """
 
     rank: int  # along pp
@@ -32,7 +35,7 @@ class Division(NamedTuple):
 
     @property
     def begins(self) -> list[int]:
-        """The index of the first layer of each stage except the first."""
+        """The index of the layer with which each stage except the first begins."""
         return list(accumulate(stage.layers for stage in self.stages[:-1]))
 
     @property
@@ -45,7 +48,8 @@ class Division(NamedTuple):
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """Returns the ranks along pp that have each variable."""
+        """Returns, by number of each variable, the coordinates along pp of the ranks that have
+        it."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -53,8 +57,8 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """Returns the ranks along pp of each trained parameter that several of them have, by its
-        path."""
+        """Returns the coordinates along pp of the ranks of each trained parameter that several of
+        them have, by path."""
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}
@@ -71,10 +75,12 @@ class Division(NamedTuple):
 
 
 def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place) -> Division:
-    """Divides a model at `cut` into stages, each for its rank along pp; raises ValueError if a
-    buffer would be in two stages.
+    """Divides the units of a model into pipeline stages; stage s is on rank `place[s]` along pp.
+    Raises ValueError if a buffer would be in two stages.
 
-    Running statistics would then be updated in another order than on one rank, or in two copies.
+    `cut` has the index of the first unit of each stage except the first. A buffer in two stages,
+    such as running statistics, would be updated in another order than on one rank, or in two
+    copies.
     """
     stages, buffers, crossings = list[StagePart](), dict[int, int](), graph.crossings()
     for s, (a, b) in enumerate(bounds(cut, len(units))):
@@ -95,7 +101,7 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place
 
 
 def place_of(config: Config) -> tuple[int, ...]:
-    """Returns the rank along pp of each stage, as the schedule of a config places them."""
+    """Returns the rank along pp of each stage, as the config's schedule places them."""
     schedule = proof.find(config.schedule)
     stages = schedule.stages_a_rank(config.virtual_stages)
     schedule.check(config.pp, config.micro_batches, stages)
@@ -105,8 +111,8 @@ def place_of(config: Config) -> tuple[int, ...]:
 def work(graph: Graph, node: Node) -> int:
     """Returns the multiply-adds of a node's forward pass for one sample.
 
-    A layer class may say in `multiply_adds` how many there are. Else a weight matrix is used once
-    for each position of the output, and other nodes count one operation an element.
+    A layer class may define `multiply_adds`. Else each weight matrix is multiplied once for each
+    position of the output; a node without weight matrices counts one operation for each element.
     """
     numbers = sum(graph.edges[e].elements for e in node.outputs)
     if node.layer and (of_layer := vars(node.layer).get("multiply_adds")):

@@ -1,4 +1,5 @@
-"""Exchange: the communication of some ranks in a part of a step, as a value.
+"""Exchange: a collective or message of some ranks in a step, as a value from which costs are
+computed.
 
                                                     ┌─► sent     bytes and messages of a rank
     step on paper (paper/log.py) ─► [Exchange] ─────┤
@@ -37,15 +38,15 @@ class Exchange(NamedTuple):
     algorithm  the name of the algorithm that carries out the collective, or of a graph of
                neighbours
     group      the ranks that take part; for a message, the sender and the receivers
-    numbers    the elements in the buffer of a collective; for messages, the elements that this
+    elements   the number of elements in the buffer of a collective; of a message, those that this
                rank sends
     dtype      of an element
-    during     the kind of operation of the program during which it happens
+    during     the kind of operation (forward pass, sum, ...) during which it happens
     stage      the stage of that operation; -1 if it belongs to none
-    edges      the starts of the chunks, where they are not of nearly equal length
+    edges      the boundaries of the chunks of the buffer; (): chunks of about equal length
     times      how often it happens in a step
-    every      in one of how many steps, where steps are local
-    sums       the dtype in which partial sums travel, where it is another one
+    every      n: it happens in one of n steps, where replicas make local steps
+    sums       the dtype in which partial sums are sent, if not `dtype`
     """
 
     what: str
@@ -63,13 +64,13 @@ class Exchange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the buffer, each time."""
+        """The bytes of the buffer, for one of the `times`."""
         return self.elements * self.dtype.itemsize
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the buffer as it travels, in the mean over passes: partial sums may have a
-        wider dtype."""
+        """The bytes of the buffer as it is sent, averaged over the passes of the algorithm: partial
+        sums may have a wider dtype."""
         partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
@@ -95,7 +96,8 @@ class Traffic(NamedTuple):
         return Traffic(self.bytes * n, self.messages * n)
 
     def over(self, steps: int) -> "Traffic":
-        """Returns the mean traffic of a step, rounded, of so many steps with this traffic."""
+        """Returns the mean traffic of one step, rounded, if this is the traffic of `steps`
+        steps."""
         return Traffic(round(self.bytes / steps), round(self.messages / steps))
 
 
@@ -111,8 +113,8 @@ MESSAGE = 1 << 30
 
 RING = ALGORITHMS["ring"]
 PASSES_OF_RINGS = {c.algorithms["ring"]: c.passes for c in Collective if "ring" in c.algorithms}
-"""The passes of each ring algorithm: True for a pass that adds partial sums, False for one that
-copies complete sums."""
+"""The passes around the ring of each ring algorithm: True for a pass that adds up partial sums,
+False for one that copies complete sums."""
 
 
 def algorithm_traffic(
@@ -124,11 +126,12 @@ def algorithm_traffic(
     edges: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
-    """Returns the traffic of a rank when `algorithm` runs over n elements.
+    """Returns the bytes and messages that a rank sends when `algorithm` runs on n elements.
 
-    `at` are the edges of the chunks, and `sums` is the dtype of partial sums, if it is another one.
-    For rings there is a formula: a rank sends all chunks except one, which is its own chunk in the
-    pass of partial sums, and the chunk of its right neighbour in the pass of complete sums.
+    `edges` are the boundaries of the chunks, if their lengths are not about equal; `sums` is the
+    dtype of partial sums, if it is not `dtype`.
+    For rings there is a formula: in each pass a rank sends all chunks except one. This is its own
+    chunk in the pass of partial sums, and its right neighbour's in the pass of complete sums.
     """
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
@@ -158,12 +161,12 @@ def _elements(message: Pieces, edge: Callable[[int], int]) -> int:
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
-    """Returns the traffic of n elements, split into messages that are not too long."""
+    """Returns the traffic of n elements, split into messages of at most MESSAGE bytes."""
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
 def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
-    """Returns the number of chunks of each length."""
+    """Returns how many chunks of each length there are, by length."""
     if edges:
         return Counter(b - a for a, b in pairwise(edges))
     short, more = divmod(n, chunks)
@@ -181,8 +184,9 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
-    """Returns the most elements that a rank receives in one round and that need memory besides the
-    buffer: those that it adds, and others that cannot arrive in their place."""
+    """Returns the largest number of elements that a rank receives in one round into memory outside
+    of the buffer: terms that it adds to the buffer, and elements that cannot arrive in their
+    place."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
@@ -200,10 +204,10 @@ def largest_receive(
 def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns the algorithm of an all-reduce and the ranks that run it.
+    """Returns the algorithm of the all-reduce `name`, and the ranks that send messages in it.
 
-    Returns None for a rank that is not among them, and where no algorithm of this project sends
-    anything: MPI and other libraries use their own.
+    Returns None if `rank` is not among them, and for sums in shared memory or by MPI or another
+    library, whose messages are not counted.
     """
     if len(group) == 1 or name == "mpi" or name in addons.table("library_sums"):
         return None
@@ -220,7 +224,8 @@ def algorithm_of_sum(
 
 @cached
 def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
-    """Returns a user's algorithm, proved once for p ranks however many of them ask."""
+    """Returns a user's algorithm, after a proof that it is correct for p ranks; proved once for all
+    ranks."""
     return verify.proven(name, [p])
 
 
@@ -228,7 +233,8 @@ def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
 
 
 def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    """Returns the traffic of a rank in a step for an exchange that it takes part in."""
+    """Returns the bytes and messages that a rank sends in one step for an exchange that it takes
+    part in."""
     if len(exchange.group) == 1:
         return Traffic()
     return TRAFFIC_OF.get(exchange.operation, _by_algorithm)(a, exchange, rank).times(
@@ -237,8 +243,7 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
-    """Returns the bytes of memory, besides the buffer, that a rank needs to receive partial
-    sums."""
+    """Returns the bytes that a rank needs, besides the buffer, to receive partial sums."""
     adds = True in exchange.operation.passes and len(exchange.group) > 1
     carrier = _carrier(a, exchange, rank) if adds else None
     numbers = largest_receive(*carrier, rank, exchange.elements, exchange.edges) if carrier else 0
@@ -248,7 +253,8 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns the algorithm of a collective and the ranks that run it, as `algorithm_of_sum`."""
+    """Returns the algorithm of a collective and the ranks that send messages in it, or None, as
+    `algorithm_of_sum` does."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)
@@ -275,4 +281,5 @@ TRAFFIC_OF: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]]
     Collective.MESSAGE: _to_each,
     Collective.NEIGHBOURS: _to_neighbours,
 }
-"""Functions that return the traffic of messages; collectives send what their algorithm says."""
+"""By kind of message, a function that returns its traffic; that of collectives follows from their
+algorithm."""

@@ -1,10 +1,10 @@
 """Cuts a graph into the stages of a pipeline: its units, the best cut, and a cut given by the user.
 
-A unit is a layer with the ops behind it, or a chain of layers that run as one op. A cut is a tuple:
-the index of the unit at which each stage except the first begins. Users write `--cut 3,7`, which
-counts the layers of the graph from 0: layers of nested Sequentials and other modules count one by
-one, unless a module is kept whole. Here stage 1 begins with layer 3 and stage 2 with layer 7. A cut
-by a user may separate layers that would run as one op.
+A unit is a layer with the ops that follow it, or several layers that run as one fused op. A cut is
+a tuple: the index of the unit with which each stage except the first begins. Users write `--cut
+3,7`, which counts the layers of the graph from 0: layers of nested Sequentials and other modules
+count one by one, unless a module is kept whole. Here stage 1 begins with layer 3 and stage 2 with
+layer 7. A cut by a user may separate layers that would run as one op.
 
     layer  0 Conv2d  1 ReLU  2 MaxPool2d | 3 Flatten | 4 Linear  5 ReLU | 6 Linear
     unit   0                             | 1         | 2                | 3
@@ -36,10 +36,11 @@ class Unit(NamedTuple):
     """Layers that stay together in one stage.
 
     first       the index of its first layer
-    nodes       its range of graph nodes: its layers, and the ops behind them
+    nodes       its range of graph nodes: its layers, and the ops that follow them
     layers      the class name of each layer
     path        the path of the first layer in the whole model
-    variables   the variables that its nodes use, and unused ones that are stored with them
+    variables   the numbers of parameters and buffers that its nodes use, and of unused ones that
+                are stored with them
     is_trained  whether it has a trained parameter
     """
 
@@ -54,7 +55,7 @@ class Unit(NamedTuple):
         return " + ".join(self.layers)
 
     def with_following(self, following: "Unit") -> "Unit":
-        """Returns the union of this unit and the unit behind it."""
+        """Returns the union of this unit and the one that follows it."""
         return self._replace(
             nodes=range(self.nodes.start, following.nodes.stop),
             layers=self.layers + following.layers,
@@ -65,8 +66,8 @@ class Unit(NamedTuple):
 
 @cached
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
-    """Returns the units of a graph; a unit begins at each of the layers `begins`, even within a
-    fused op."""
+    """Returns the units of a graph. A unit also begins at each of the layers `begins`, even within
+    a fused op."""
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
         firsts = (graph.nodes[call.nodes.start].layer for call in run)
@@ -103,8 +104,8 @@ def layers(graph: Graph) -> list[Unit]:
 
 
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
-    """Joins neighbouring units that cannot be separated: no buffer may belong to two units and,
-    with `by_one_tensor`, between two there must be exactly one tensor."""
+    """Joins neighbouring units that must be in the same stage: because both use a buffer or, with
+    `by_one_tensor`, because more or fewer than one tensor pass between them."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()
@@ -120,13 +121,13 @@ def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> l
 
 
 def _places(graph: Graph) -> list[int]:
-    """Returns the node of each layer."""
+    """Returns the index of the graph node of each layer."""
     return [k for k, node in enumerate(graph.nodes) if node.layer]
 
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
-    """Returns, for each unused variable, the node that it is stored with: that of the variable
-    before it."""
+    """Returns, for each variable that no node uses, the node with which it is stored: that of the
+    variable before it."""
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
     for v in range(len(graph.variables)):
@@ -138,7 +139,7 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """Returns the (start, end) units of each stage of a cut; n is the number of units."""
+    """Returns the (start, end) units of each stage of a cut, where n is the number of units."""
     return list(pairwise((0, *cut, n)))
 
 
@@ -151,14 +152,13 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """The costs by which a model is cut into stages, one entry for each unit; before the cut no
-    rank has a step that could be simulated.
+    """The costs by which a model is cut into stages, one entry for each unit.
 
-    seconds  of all passes of the unit
+    seconds  the time of all passes of the unit
     trained  whether it has a trained parameter
-    fixed    bytes of its parameters, and of gradients and optimizer state
+    fixed    bytes of its parameters, gradients and optimizer state
     kept     bytes that a micro-batch keeps between its forward and its backward pass
-    border   seconds of the messages in front of it, in both directions, if a stage begins there
+    border   the time of messages from and to the previous stage, if a stage begins with the unit
     """
 
     seconds: Sequence[float]
@@ -173,10 +173,11 @@ def split_points(
 ) -> SplitPoints:
     """Returns the cut whose slowest stage is fastest, with a trained parameter in every stage.
 
-    A stage takes the time of its units and of the messages at its ends. Among cuts within NOISE of
-    the best time, the one with the shortest longest message wins; then the one whose largest stage
-    takes least memory with `live` micro-batches in each stage; then the fastest. `notes` explain in
-    an error why modules are single units.
+    The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
+    stage is within NOISE of the best count as equally fast. Of these, the one wins whose longest
+    message is shortest; then the one whose largest stage needs least memory, if live[s]
+    micro-batches are kept in stage s; then the fastest. `notes` are added to an error: why modules
+    are single units.
     """
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
@@ -201,8 +202,8 @@ def split_points(
 
 
 def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts[b, k] and ends[b, k]: spans of units that could be a stage and end before unit
-    b, equally many in each row. Where there are fewer, spans from unit 0 are repeated.
+    """Returns (starts, ends): span k of row b contains units starts[b, k] up to ends[b, k] = b,
+    exclusive, and could be a stage. Rows with fewer spans repeat the one that starts at unit 0.
 
     The best cut is no slower than a cut with equally many trained units in each stage, so spans
     that take longer than the slowest stage of that cut are left out.
@@ -228,7 +229,8 @@ def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.n
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
     """Returns the least possible cost of the most expensive stage, and the cut that has it, by
-    dynamic programming; cost[b, k] is the cost of a stage with span k that ends before unit b.
+    dynamic programming. `costs` has an array for each stage, where cost[b, k] is the cost of span k
+    that ends before unit b.
 
     best[b] is the least largest cost of the stages so far, if they end before unit b.
     """
@@ -265,7 +267,7 @@ def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 def given_units(
     text: str | None, graph: Graph, stages: int
 ) -> tuple[list[Unit], SplitPoints | None]:
-    """Returns the units for a cut that a user gives, and the cut; without one, the units and
+    """Returns (units, cut) for the cut that a user gives as text, or (units, None) if `text` is
     None."""
     if text is None:
         return units(graph), None
@@ -275,8 +277,8 @@ def given_units(
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
-    """Returns the layers at which stages begin, from the text that a user gives; raises ValueError
-    if it is no valid cut."""
+    """Returns the index of the layer with which each stage except the first begins, parsed from a
+    user's text; raises ValueError if it is no valid cut."""
     option, parts = f"--cut {shown(text, 60)}", layers(graph)
     refuse_few(sum(layer.is_trained for layer in parts), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []

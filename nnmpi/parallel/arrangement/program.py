@@ -1,4 +1,5 @@
-"""The program of a rank in a step, and its micro-batches."""
+"""The program of a rank: its operations on stages in a step, in order; and the sizes of
+micro-batches."""
 
 from collections.abc import Sequence
 
@@ -14,8 +15,8 @@ from nnmpi.schedules.op import Op
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """Returns the program of a rank for a step of `micro` micro-batches; for PipeDream, of `micro`
-    steps.
+    """Returns the operations of a rank in a step of `micro` micro-batches, in order; for PipeDream,
+    in `micro` steps.
 
     PipeDream runs the same ops one at a time (`stream` in `schedules/lowering.py`).
     """
@@ -26,13 +27,14 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 @cached
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
-    """Returns the programs of all ranks along pp."""
+    """Returns the operations of a step for each rank along pp."""
     pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)
     return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute == "stage")
 
 
 def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """Returns the program of a rank that evaluates a batch in `micro` micro-batches."""
+    """Returns the operations of a rank that evaluates a batch in `micro` micro-batches, in
+    order."""
     return forward_programs(a.division.place, micro)[a.mesh.coordinates(rank)["pp"]]
 
 

@@ -1,5 +1,5 @@
-"""RankModel: the part of a model that a rank has, and its place in the flat buffer; Memory: its
-bytes."""
+"""RankModel: the part of the model that a rank has, and its layout in the flat buffer; Memory: the
+bytes that a rank needs."""
 
 from bisect import bisect
 from collections.abc import Collection
@@ -14,7 +14,7 @@ NOT_TIED = -1
 class HeldVariable(NamedTuple):
     """The part of a parameter or buffer that a rank has, and its size in the flat buffer.
 
-    It describes all ranks whose parts have this shape; the `Range` of a rank says which part it is.
+    It is the same for all ranks whose parts have this shape.
 
     variable   its number in the graph
     shape      of the part
@@ -37,12 +37,12 @@ class HeldVariable(NamedTuple):
 
 
 class BucketSlice(NamedTuple):
-    """A slice of the gradients in the flat buffer that is summed in one operation; it spans several
+    """A slice of the flat buffer of gradients that is summed in one operation; it contains whole
     parameters.
 
-    tied   the index in the buffer of its only parameter, if stages of other ranks have that
-           parameter too: its gradient is summed over the ranks of all these stages, in ZeRO 2 and 3
-           first over the replicas
+    tied   if stages of other ranks use its parameter too (then it has only this one): the index of
+           the parameter. The gradient is summed over the ranks of all these stages; in ZeRO 2 and 3
+           over the replicas first
     """
 
     start: int
@@ -53,7 +53,7 @@ class BucketSlice(NamedTuple):
 class RankModel(NamedTuple):
     """The part of the model that ranks with the same coordinates along pp and tp have.
 
-    stages    the numbers of their stages
+    stages    the numbers of these ranks' pipeline stages
     trained   the parameters in the flat buffer, in its order
     others    frozen parameters, and buffers
     scalars   the number of scalars in front of the gradients: loss, request, and one for each
@@ -79,13 +79,13 @@ class RankModel(NamedTuple):
         return spans_of([held.padded_size for held in self.trained], self.scalars)
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Returns the slices of the flat buffer that contain these variables, where they are
-        trained."""
+        """Returns the slices of the flat buffer that contain the trained ones of these variables,
+        without padding."""
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
-        """Returns the trained parameters in each bucket."""
+        """Returns the list of trained parameters in each bucket."""
         in_order = sorted(self.buckets)
         starts = [bucket.start for bucket in in_order]
         contents: dict[BucketSlice, list[HeldVariable]] = {bucket: [] for bucket in in_order}
@@ -95,14 +95,15 @@ class RankModel(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The bytes on one rank; memory that a node shares counts on the first of its ranks.
+    """The bytes of memory of one rank; memory shared by a node counts on the node's first rank
+    only.
 
     parameters   values, frozen ones included
     gradients    of trained parameters
     optimizer    optimizer state
     buffers      such as running statistics
-    slots        memory that holds values or gradients temporarily
-    windows      shared memory of the node, without the parameters and gradients in it
+    slots        memory into which ZeRO gathers values, or writes gradients, temporarily
+    windows      shared memory of the node, except for parameters and gradients in it
     """
 
     parameters: int

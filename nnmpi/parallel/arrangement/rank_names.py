@@ -1,4 +1,4 @@
-"""Names of ranks, cores and other numbers as text: runs of consecutive ones as first and last."""
+"""Formats ranks, cores and other numbers as short text, such as "0-3, 8"."""
 
 from collections.abc import Iterable
 

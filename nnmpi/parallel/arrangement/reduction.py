@@ -1,5 +1,5 @@
-"""The choice of the all-reduce that sums gradients over replicas, the ranks along dp and cp: the
-rules of `auto`."""
+"""Chooses the all-reduce that sums gradients over replicas (the ranks along dp and cp): the rules
+of `--allreduce auto`."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ from nnmpi.parallel.wire import Wire
 
 
 class LibrarySums(NamedTuple):
-    """An all-reduce of a library, between GPUs.
+    """An all-reduce of a GPU library, such as NCCL; each field is a function.
 
     is_found  (backend): whether this rank finds the library
-    check     (backend): None; raises ValueError if it does not
-    suits     (cluster): whether `auto` takes it for ranks that found it
-    refuse    (cluster): None; raises ValueError where it cannot be used
-    connect   (layout, backend): makes it the wire of the replicas and of the tp axis
-    wire      (comm, array): a wire for calls that come between those of other Comms
+    check     (backend): raises ValueError if the library is not found
+    suits     (cluster): whether `auto` takes the library, given that all ranks found it
+    refuse    (cluster): raises ValueError if the library cannot be used
+    connect   (layout, backend): makes the library carry out collectives of replicas and along tp
+    wire      (comm, array): the object for collectives that are called between those of others
     """
 
     is_found: Callable[[Backend], bool]
@@ -57,15 +57,15 @@ def algorithm(
     """Returns the name of the all-reduce of gradients; raises ValueError if the one asked for is
     impossible.
 
-    `lengths` are those of the flat buffers by (pp, tp). `tied` are the ranks along pp of each
-    parameter that several stages have, by path.
+    `lengths` has the number of elements of the flat buffer by (pp, tp). `tied` has the ranks along
+    pp of each parameter that several stages use, by path.
 
     `auto` follows a rule, so that the same layout gives the same bits:
 
         a parameter is in several stages                      ring
         all ranks find a library that suits their GPUs        that one, such as nccl
         ZeRO 2 or 3, or ZeRO where ranks may be lost          ring
-        gradients are packed for messages                     ring
+        gradients are compressed for messages                 ring
         ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
@@ -73,8 +73,8 @@ def algorithm(
         tp                                                    ring
         else                                                  MEASURED
 
-    All groups of ranks along dp use the same one: several groups may sum copies of one parameter,
-    and the copies must get the same bits.
+    All groups of ranks along dp use the same all-reduce: if several groups sum copies of one
+    parameter, the copies must get the same bits.
     """
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
@@ -127,8 +127,8 @@ def _refuse(
 
 
 def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
-    """Returns the all-reduce of a library that suits ranks which step together and sum gradients;
-    None if there is none."""
+    """Returns the name of a GPU library's all-reduce for ranks that make steps together and sum
+    gradients or activations; None if there is none that suits the cluster."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
     if not (cluster.libraries and sums and together) or asked_kind(config).packs:
@@ -138,9 +138,11 @@ def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
 
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
-    """Returns True if nodes divide the ranks along dp differently for different ranks along tp.
+    """Returns True if the ranks along dp are distributed over nodes differently for different ranks
+    along tp.
 
-    Two ranks along dp are always fine, since both orders of two terms give the same sum.
+    Sums of copies would then differ in their bits. Groups of two ranks are never affected, since
+    both orders of two terms give the same sum.
     """
     if mesh.count(*REPLICAS) <= 2 or mesh.axes["tp"] == 1:
         return False
@@ -157,11 +159,11 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
 
 
 def shares_values(config: Config, cluster: Cluster) -> bool:
-    """Returns True if ranks that sum gradients in memory of a node keep their parameters there, of
-    which each updates a part.
+    """Returns True if ranks that sum gradients in shared memory also keep their parameters there,
+    where each rank updates a part.
 
-    Not where ranks continue after one is lost, perhaps with a half updated window; nor with an
-    optimizer that needs whole matrices.
+    False if ranks continue after one is lost, since it may leave the memory half updated; and for
+    an optimizer that needs whole matrices.
     """
     return not cluster.survives and not relies_on(WHOLE_MATRICES, config, 0)
 
@@ -169,13 +171,14 @@ def shares_values(config: Config, cluster: Cluster) -> bool:
 def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
-    """Returns an error text if a node lacks shared memory for the parameters and sums of all groups
-    along dp, else ""."""
+    """Returns an error text if some node has too little shared memory for the parameters and sums
+    of all groups along dp, else ""."""
     dtype = np.dtype(config.dtype)
 
     @cache
     def memory(n: int, ranks: int) -> int:
-        """Returns the bytes that a node with `ranks` ranks of a group needs for n elements."""
+        """Returns the bytes of shared memory for n elements on a node that has `ranks` ranks of a
+        group."""
         values = n * dtype.itemsize if shares_values(config, cluster) else 0
         return memory_of_sums(n, dtype, ranks) + values
 
@@ -201,9 +204,9 @@ def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
     """Returns how each rank progresses messages in backward passes: "poll" between layers, or a
     "thread".
 
-    A thread competes for the GIL and for a core: where it had no core of its own, steps took longer
-    with it than without any overlap. So `auto` takes a thread only with two spare cores, one for
-    the thread and one for the system's part of sending.
+    A thread needs the GIL and a core: without a spare core, steps took longer with it than without
+    any overlap. So `auto` takes a thread only if there are two spare cores, one for the thread and
+    one for the operating system's part of sending.
     """
     if config.progress == "thread" and not cluster.any_thread:
         raise ValueError(

@@ -1,13 +1,13 @@
-"""state_on_paper: the arrays of `Session.state` on a rank, without building a model; what of them
-is on one rank only.
+"""state_on_paper: lists the arrays of `Session.state` on a rank without building a model, and those
+that would be lost with the rank.
 
-             its replicas have                  on one rank, if no rank along tp or pp has it
+             replicas of the rank have          lost with it, unless ranks along tp or pp have it
 replica      the same                           nothing; everything on a rank without replicas
 zero         other parts of the state           its part of values, masters and optimizer state
 served       servers have other slices          a server's slice; nothing of a worker
 
-What belongs to one replica alone, such as residuals of compression, is not listed: the others go on
-without it. Nor is what modules of users say is their state.
+State of one replica alone, such as residuals of compression, is not listed: the others continue
+without it. State that modules of users define is not listed either.
 """
 
 from bisect import bisect_right
@@ -40,21 +40,21 @@ def state_arrays_of(config: Config) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> tuple[str, ...]:
-    """Cached by the function that makes the optimizer, since a user may replace it under the same
-    name."""
+    """Returns the names of the state arrays of an optimizer; cached by `rule`, the function that
+    makes it, since a user may replace it under the same name."""
     config = Config(optimizer=name, momentum=momentum)
     return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
 
 
 Axes: TypeAlias = Mapping[str, Sequence[int]]
-"""The axes of parameters in memory order, by path; those of others are in order."""
+"""By path of a parameter: the order of its axes in memory; others are in C order."""
 
 IN_ORDER: Axes = {}
 
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields the arrays that a rank has between two steps, with the names, ranges and types that
-    those of a model have."""
+    """Yields the arrays, without data, that a rank keeps from one step to the next, with the same
+    names, ranges and dtypes as in training."""
     held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
     slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
     for variable, x in _clipped(a, rank, slices, axes):
@@ -74,12 +74,13 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
 
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields a rank's part of each buffer and frozen parameter."""
+    """Yields a rank's part of each buffer and frozen parameter, without data."""
     return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
 
 
 def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields a rank's whole part of each tensor: what it needs before it trains."""
+    """Yields a rank's whole part of each parameter and buffer, without data: the arrays that it
+    needs before training starts."""
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)
@@ -98,7 +99,8 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
-    """The part of a tensor on a rank, of the type that it has if it is not trained."""
+    """Returns a rank's part of a parameter or buffer, without data, with the dtype that it has if
+    it is not trained."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -109,8 +111,8 @@ def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArr
 def _clipped(
     a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
 ) -> Iterator[tuple[int, StateArray]]:
-    """Yields (number of the variable, array) for what lies within these slices of the flat buffer
-    of a rank."""
+    """Yields (variable number, array without data) for each overlap of a trained variable with
+    these slices of a rank's flat buffer."""
     held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
@@ -125,7 +127,8 @@ def _clipped(
 
 
 class Holders:
-    """Which ranks have which ranges of which arrays, from the list of each rank."""
+    """An index of which ranks have which ranges of each array; `lists[r]` are the arrays of rank
+    r."""
 
     def __init__(self, lists: Sequence[Sequence[StateArray]]) -> None:
         self._lists = lists
@@ -135,8 +138,8 @@ class Holders:
                 self._ranks[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
 
     def only_on(self, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
-        """Returns the arrays of a rank that other ranks do not have, or not completely; ranks in
-        `lost` do not count."""
+        """Returns the arrays of a rank that would be lost with it: the other ranks do not have
+        them, or not completely. Ranks in `lost` do not count."""
         gone = {rank, *lost}
         return [x for x in self._lists[rank] if not self._is_elsewhere(x, gone)]
 
@@ -152,10 +155,11 @@ class Holders:
 
 @cached
 def holders_on_paper(a: Arrangement) -> Holders:
-    """Returns what the ranks of an arrangement have, on paper."""
+    """Returns which ranks of an arrangement have which ranges of the state, without building
+    models."""
     return Holders([[*state_on_paper(a, rank)] for rank in range(a.ranks)])
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
-    """Returns the bytes that would be lost with a rank."""
+    """Returns the bytes of state that would be lost with a rank."""
     return sum(x.nbytes for x in holders_on_paper(a).only_on(rank))

@@ -1,8 +1,8 @@
-"""STORE_KINDS: what makes each kind of store, and its properties; its memory and traffic come from
-a step on paper.
+"""STORE_KINDS: the kinds of stores, with the function that makes each and its properties.
 
-Add-ons add kinds for their options, and strategies may have stores of their own
-(`StrategyKind.store`).
+Add-ons add kinds for their options, and a strategy may have a kind of its own
+(`StrategyKind.store`). Memory and traffic are not listed here: they are computed by a simulated
+step.
 """
 
 from functools import partial
@@ -14,8 +14,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 
 
 def asked_kind(config: Config) -> StoreKind:
-    """Returns the kind of store that the options ask for, where several ranks have the same
-    parameters."""
+    """Returns the kind of store that the options select, for the case that several ranks have the
+    same parameters."""
     if kind := addons.chosen("store_kinds", config):
         return cast(StoreKind, kind)
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
@@ -48,4 +48,4 @@ STORE_KINDS: dict[str, StoreKind] = {
         _zero("zero 3", f"{_STORES}.zero:ZERO_3", zero=3, scatters=True),
     )
 }
-"""The kinds of stores by name."""
+"""All kinds of stores of this package, by name."""
