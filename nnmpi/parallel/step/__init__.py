@@ -1,4 +1,4 @@
-"""A training step on one rank: the executor, its ports, the update, and what is counted of a step.
+"""A training step on one rank: the executor, its ports, the update, and the traffic of a step.
 
 Rules of `executor.py`:
 

@@ -1,7 +1,7 @@
-"""Passes that run by the tape, and as a replay beside it, to see that both give the same bits.
+"""Runs a pass by autograd (the tape) and also as a replay, to check that both give the same bits.
 
-The replay exchanges nothing with other ranks: it gets what the tape has got from them, and what it
-would have sent is compared with what the tape has sent.
+The replay exchanges nothing with other ranks. It gets copies of the arrays that the tape received,
+and the arrays that it would send are compared with those that the tape sent.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -22,10 +22,10 @@ from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
 class ForwardBeside:
-    """The forward pass of a replay beside that of the tape, with buffers of its own.
+    """Runs the forward pass of a replay beside that of the tape, with its own copies of buffers.
 
     forward   the pass of the replay, which stops between units
-    is_alike  False if the labels are none that were recorded
+    is_alike  False if the replay does not fit these labels; then only the tape runs
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ForwardBeside:
         self._buffers, self._own = buffers, [array.copy() for array in buffers]
 
     def follow(self) -> bool:
-        """Replays one unit, which the tape has run; returns False if none is left."""
+        """Replays the unit that the tape has just run; returns False if no unit is left."""
         of_tape = [array.copy() for array in self._buffers]
         _write(self._buffers, self._own)
         try:
@@ -64,8 +64,8 @@ def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
 
 
 class Compared:
-    """A micro-batch that runs by the tape, and as a replay beside it; `ended` is called with True
-    if both give the same bits."""
+    """A micro-batch whose backward pass runs by the tape and as a replay; `ended` is called with
+    True if both gave the same bits, forward and backward."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class Compared:
         self._ended(self._same and self._notes.is_same)
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, in both ways."""
+        """Computes the gradients of the inputs that come from another stage, by the tape and as a
+        replay."""
         replayed = self._replay.first_half(seeds_of(self.root, seed))
 
         def follow() -> bool:
@@ -104,7 +105,7 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes what is left, in both ways; stops between units."""
+        """Computes the remaining gradients, by the tape and as a replay; stops between units."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -117,10 +118,11 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Runs a backward pass, or its second half, twice: each unit by the tape, then as a replay.
+        """Runs a backward pass, or its second half, twice: each unit by the tape, then by the
+        replay.
 
-        Both add to the gradients of the same parameters. So before each unit, the gradients are set
-        to what the tape, or the replay, has computed so far, and in the end both are compared.
+        Both add to the same memory of gradients. So before each unit, this memory is set to the
+        gradients that the tape, or the replay, has computed so far; in the end they are compared.
         """
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]
@@ -146,7 +148,8 @@ class Compared:
 
 
 class _Gradient(NamedTuple):
-    """The gradient of a parameter so far; `array` is None where nothing was added to it."""
+    """A copy of the gradient of a parameter so far; `array` is None if nothing was added to it
+    yet."""
 
     p: Parameter
     has_grad: bool
@@ -173,19 +176,19 @@ def _put_back(gradients: Iterable[_Gradient]) -> None:
 
 
 def received(state: PassState) -> list[Received]:
-    """The inputs of a pass that need a gradient."""
+    """Returns the inputs of a pass that come from another stage and need a gradient."""
     return [t for _, t in parts(state.input) if isinstance(t, Received)]
 
 
 class NotedStats:
-    """BatchStats whose arguments and results are noted, so that a second run of the pass can get
-    the results again."""
+    """BatchStats that keep their arguments and results, so that a replay of the pass gets the same
+    results."""
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns and notes the moments of the whole batch."""
+        """Returns the moments of the whole batch, and keeps them for the replay."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with plain_exchanges():
@@ -193,7 +196,7 @@ class NotedStats:
         return self.moments_of[-1]
 
     def sum(self, sums: Array) -> Array:
-        """Returns and notes the sum over all ranks."""
+        """Returns the sum over all ranks, and keeps it for the replay."""
         sent = sums.copy()
         with plain_exchanges():
             total = self._inner.sum(sums)
@@ -204,18 +207,20 @@ class NotedStats:
 
 
 class RecalledStats:
-    """BatchStats that return what was noted, in order, also what is noted later."""
+    """BatchStats for a replay: return the results that a NotedStats has kept, in order."""
 
     def __init__(self, noted: NotedStats, notes: Notes) -> None:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the next moments."""
+        """Returns the next kept moments; checks that the replay passes the same arguments as the
+        tape."""
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
-        """Returns the next sum."""
+        """Returns the next kept sum; checks that the replay passes the same argument as the
+        tape."""
         self._notes.check_sent(sums)
         total = sums.copy()
         self._notes.write_next(total)

@@ -1,4 +1,4 @@
-"""Buffers of the tensors that cross a boundary between two stages, and the activations in them."""
+"""Buffers for the tensors that one stage sends to the next, and for their gradients."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from nnmpi.nn.parameter import inverse
 
 
 class Pool:
-    """Reusable buffers for the arrays of one tensor that crosses a boundary."""
+    """Reusable buffers for one tensor that one stage sends to the next; `edge` describes the
+    tensor."""
 
     def __init__(self, edge: Edge, on: Backend = CPU) -> None:
         self.edge, self._xp, self.free = edge, on.xp, list[Array]()
@@ -21,7 +22,7 @@ class Pool:
         self._inverse = inverse(edge.order)
 
     def acquire(self, samples: int) -> "Buffer":
-        """Takes a free buffer, or allocates one, for this number of samples."""
+        """Returns a free buffer for this number of samples, or a new one."""
         shape = self.shape(samples)
         n = math.prod(shape)
         memory = self.free.pop() if self.free else self._xp.empty(0, self.edge.dtype)
@@ -32,7 +33,7 @@ class Pool:
 
 
 class Buffer(NamedTuple):
-    """Memory of a pool, and the array in it, with the axes in the order of the model."""
+    """Memory of a pool, and the array in it: a view with the axes in the model's order."""
 
     pool: Pool
     memory: Array
@@ -44,8 +45,8 @@ class Buffer(NamedTuple):
 
 
 class Received(Tensor):
-    """An activation from another stage; its gradient accumulates in a buffer from `acquire`, to be
-    sent back."""
+    """An activation from another stage. Its gradient accumulates in a buffer that `take` returns,
+    and is sent back."""
 
     __slots__ = ("_buffer", "_take")
 
@@ -65,12 +66,12 @@ class Received(Tensor):
             slot[...] = new
 
     def set_gradient(self, gradient: Array) -> None:
-        """Copies the gradient, which was computed elsewhere, into a buffer."""
+        """Copies a gradient that a replay has computed into a new buffer."""
         self._buffer = self._take()
         self._buffer.array[...] = gradient
 
     def gradient(self) -> Buffer:
-        """The buffer with the gradient: zeros if the stage has not used the tensor."""
+        """Returns the buffer with the gradient; zeros if the stage has not used the tensor."""
         if self._buffer is None:
             self._buffer = self._take()
             self._buffer.array[...] = 0

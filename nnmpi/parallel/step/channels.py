@@ -1,4 +1,4 @@
-"""Channels: send activations to the next stage and gradients back, as ports of the two stages.
+"""Channels: send activations to the next stage and gradients back.
 
     stage s     Outlet   SEND_F ── activation ──► RECV_F   Inlet   stage s + 1
                          RECV_B ◄── gradient ──── SEND_B
@@ -44,25 +44,26 @@ from nnmpi.parallel.step_list.runs import StageUnits
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 POLL_SECONDS = 5e-4
-"""Seconds between two polls: each takes some microseconds, and the kernels that compute ask for one
-several times a millisecond."""
+"""The least number of seconds between two polls. A poll takes some microseconds, and kernels call
+the progress hook several times a millisecond."""
 
 
 class Sends:
-    """The sends of a rank that are under way."""
+    """The sends of a rank that are not complete yet."""
 
     def __init__(self) -> None:
         self._works: deque[tuple[Transfer, Buffer | None]] = deque()
 
     def add(self, work: Transfer, buffer: Buffer | None = None) -> None:
-        """Adds a send that was started; returns its buffer to the pool once it is complete."""
+        """Adds a send that was started; `buffer` goes back to its pool when the send is
+        complete."""
         while self._works and self._works[0][0].done:
             self._end()
         self._works.append((work, buffer))
 
     def poll(self) -> bool:
-        """Polls the oldest send, which moves all messages; returns False if there is none, or it is
-        complete."""
+        """Polls the oldest send, which progresses all messages. Returns True if it is still
+        incomplete; False if it is complete, or there is none."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
@@ -78,11 +79,12 @@ class Sends:
 
 
 Outgoing: TypeAlias = list[tuple[Edge, Array, Buffer | None]]
-"""The tensors that leave a stage at a boundary, with the buffers that they are in, if any."""
+"""The tensors that leave a stage, as (edge, array, buffer); the buffer is None if the array is not
+in one."""
 
 
 class Here:
-    """The transfer of an array that nothing has to move."""
+    """A Transfer for an array that is on this rank already: it is complete."""
 
     done = True
 
@@ -94,11 +96,12 @@ class Here:
 
 
 class BoundaryEnd(Port):
-    """One end of a boundary between two stages: receives from the peer stage, and sends to it.
+    """One side of a boundary between two stages: receives tensors from the neighbouring stage, and
+    sends to it.
 
-    `away` is -1 for the stage behind the boundary, whose peer is the previous stage, and 1 for the
-    stage in front of it. `give` takes what leaves a micro-batch: it waits for `send`, or is given
-    to the other end if that is on this rank.
+    away   -1 if the neighbour is the previous stage, 1 if it is the next
+    give   (micro-batch, tensors): takes the tensors that leave, which wait for `send`; if the
+           neighbour is on this rank, its `accept`
     """
 
     has_memory = True
@@ -119,8 +122,8 @@ class BoundaryEnd(Port):
         self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
-        """Takes what leaves the other end, on this rank; memory that its stage uses again is
-        copied."""
+        """Takes the tensors that leave the neighbouring stage, which is on this rank too. Arrays
+        that the neighbour will overwrite are copied."""
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
@@ -129,7 +132,7 @@ class BoundaryEnd(Port):
             self._arriving[micro].append((Here(), buffer))
 
     def receive(self, micro: int, peer: int) -> None:
-        """Starts to receive the tensors of a micro-batch from a rank."""
+        """Starts to receive the tensors of micro-batch `micro` from rank `peer`."""
         self._arriving[micro] = []
         for pool in self._receives:
             buffer = pool.acquire(self._samples(micro))
@@ -138,14 +141,14 @@ class BoundaryEnd(Port):
             self._arriving[micro].append((work, buffer))
 
     def send(self, micro: int, peer: int) -> None:
-        """Starts to send the outputs or gradients of a micro-batch to a rank, as they are in
-        memory."""
+        """Starts to send the outputs or gradients of micro-batch `micro` to rank `peer`, with their
+        axes in memory order."""
         for edge, array, buffer in self._outgoing.pop(micro):
             work = self._comm.isend(array.transpose(edge.order), peer, self._send_tag)
             self._sends.add(work, buffer)
 
     def under_way(self) -> Transfer | None:
-        """Returns a receive that is not complete yet, or None."""
+        """Returns a receive that is not complete yet; None if there is none."""
         for row in self._arriving.values():
             for work, _ in row:
                 if not work.done:
@@ -153,17 +156,17 @@ class BoundaryEnd(Port):
         return None
 
     def done(self, micro: int) -> None:
-        """Returns the buffers of a micro-batch, which is not needed any more, to their pools."""
+        """Returns the buffers of micro-batch `micro` to their pools; it is not needed any more."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
 
     def _samples(self, micro: int) -> int:
-        """The number of samples of a micro-batch on this rank."""
+        """Returns the number of samples of a micro-batch on this rank."""
         return len(self._load.micro[micro].samples)
 
     def _arrived(self, micro: int, name: str) -> list[Array]:
-        """Waits for the tensors of a micro-batch, and returns them; they stay valid until
-        `done`."""
+        """Waits for the tensors of a micro-batch, and returns them; they stay valid until `done`.
+        `name` is that of the wait in a trace."""
         buffers, arrays = list[Buffer](), list[Array]()
         with waiting(name, micro, self.stage):
             for work, buffer in self._arriving.pop(micro):
@@ -175,7 +178,7 @@ class BoundaryEnd(Port):
 
 
 class Inlet(BoundaryEnd, Source):
-    """The source of a stage that is not the first: receives activations, sends their gradients
+    """The source of every stage except the first: receives activations, sends their gradients
     back."""
 
     def next_input(self, micro: int) -> Tensors:
@@ -194,7 +197,7 @@ class Inlet(BoundaryEnd, Source):
 
 
 class Outlet(BoundaryEnd, Sink):
-    """The sink of a stage that is not the last: sends activations, receives their gradients."""
+    """The sink of every stage except the last: sends activations, receives their gradients."""
 
     def root(self, micro: int, y: Any) -> JoinedOutputs:
         return joined(y)
@@ -220,7 +223,8 @@ class Outlet(BoundaryEnd, Sink):
         return root.seed(back)
 
     def _check(self, dtype: Any, wanted: tuple[int, ...], array: Array) -> None:
-        """Raises ValueError for an array that does not fit the buffer at the other end."""
+        """Raises ValueError for an array whose shape or dtype is not that of the buffer at the
+        receiver."""
         if array.shape != wanted or array.dtype != dtype:
             raise ValueError(
                 f"stage {self.stage} returns {array.dtype} of shape {array.shape} in training, but "
@@ -230,9 +234,9 @@ class Outlet(BoundaryEnd, Sink):
 
 
 class Channels:
-    """Sends and receives the activations and gradients of a rank at the boundaries of its stages.
+    """Sends and receives the activations and gradients of a rank's stages.
 
-    ops   by kind of operation, the function that carries it out
+    ops   the function that carries out each kind of operation
     """
 
     def __init__(
@@ -253,7 +257,8 @@ class Channels:
         self.ops: Mapping[Kind, Do] = dict.fromkeys(MESSAGES, self.start)
 
     def poll(self) -> None:
-        """Polls one message under way, which moves all of them; at most once in POLL_SECONDS."""
+        """Polls one message that is not complete, which progresses all of them; at most once in
+        POLL_SECONDS."""
         now = self._clock()
         if now < self._next_poll:
             return
@@ -267,7 +272,7 @@ class Channels:
                 return
 
     def start(self, op: Op) -> None:
-        """Starts the send or the receive of an operation."""
+        """Starts the send or the receive that an operation names."""
         is_inlet = op.kind in (Kind.RECV_F, Kind.SEND_B)
         end = self.inlets[op.at] if is_inlet else self.outlets[op.at - 1]
         if op.kind in (Kind.RECV_F, Kind.RECV_B):
@@ -277,8 +282,8 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The stages of a rank with their sources and sinks, and the batch statistics over all ranks
-    that have samples of the same batch."""
+    """The stages of a rank with their sources and sinks, the loss, and the BatchNorm statistics
+    over all ranks that share a batch."""
 
     stages: dict[int, Stage]
     channels: Channels

@@ -1,12 +1,12 @@
-"""StepControl: the callbacks by which the steps of a strategy read settings of the run and report
-to it."""
+"""StepControl: the functions through which steps read settings of the run and report to it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
 class StepControl(NamedTuple):
-    """Callbacks by which steps ask the run for settings and requests, and report events to it."""
+    """Functions through which steps read settings and requests of the run, and report events to
+    it."""
 
     lr_factor: Callable[[int], float]  # the factor of all learning rates in a step
     request: Callable[[], float]  # this rank's request after this step: STOPS, SAVES or 0

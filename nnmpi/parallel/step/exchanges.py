@@ -1,10 +1,10 @@
-"""Exchanges within passes, between ranks that share layers or sequences: logged where a pass is
-recorded, made by its replays, and noted where a replay is compared with the tape.
+"""Exchanges within a pass, between ranks that share layers or sequences: how they are recorded,
+replayed, and compared with the exchanges of the tape.
 
-record    a wire that logs calls                      nothing is sent
-tape      a wire that also notes what has arrived     is sent
-replay    beside the tape: gets what was noted        nothing is sent, so that no rank waits for one
-          alone                                       is sent    whose pass could not be recorded
+record    the calls are logged                        nothing is sent
+tape      copies of the arrays are kept (noted)       sent
+replay    beside the tape: gets these copies          nothing is sent, so that no rank waits for one
+          alone                                       sent       whose pass could not be recorded
 """
 
 from collections import deque
@@ -31,65 +31,65 @@ def _with_wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
 
 
 def logged_exchanges() -> AbstractContextManager[None]:
-    """A context in which exchanges of arrays without data are logged as calls."""
+    """Returns a context in which exchanges are only logged as calls, for arrays without data."""
     return _with_wires(_LoggedWire)
 
 
 def plain_exchanges() -> AbstractContextManager[None]:
-    """A context in which exchanges are neither logged nor noted."""
+    """Returns a context in which exchanges happen as usual, without being logged or kept."""
     return _with_wires(None)
 
 
 class Notes:
-    """The arrays that were sent and that have arrived in the exchanges of a pass, in order."""
+    """Copies of the arrays that the tape sent and received in the exchanges of a pass, in order."""
 
     def __init__(self) -> None:
         self._arrived, self._sent, self._is_same = deque[Array](), deque[Array](), True
 
     @property
     def is_same(self) -> bool:
-        """True if a replay, which has ended, would have exchanged what the tape has, in the same
-        bits."""
+        """True if the replay, which has ended, would have sent the same bits and received as many
+        arrays as the tape."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
-        """Notes what this rank sends."""
+        """Keeps a copy of an array that the tape sends."""
         self._sent.append(array.copy())
 
     def add(self, array: Array) -> None:
-        """Notes an array that has arrived."""
+        """Keeps a copy of an array that the tape has received."""
         self._arrived.append(array.copy())
 
     def check_sent(self, array: Array) -> None:
-        """Compares what a replay would send with the next array that was sent."""
+        """Compares an array that the replay would send with the next array that the tape sent."""
         self._is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
-        """Writes the next array that has arrived."""
+        """Writes the next array that the tape received into `array`."""
         if self._arrived:
             array[...] = self._arrived.popleft()
         else:
             self._is_same = False
 
     def noting(self) -> AbstractContextManager[None]:
-        """A context in which copies of the arrays that are sent and that arrive are kept."""
+        """Returns a context in which copies of sent and received arrays are kept here."""
         return _with_wires(lambda comm, array: _NotingWire(comm, self))
 
     def recalling(self) -> AbstractContextManager[None]:
-        """A context in which exchanges send and receive nothing: the arrays that would receive get
+        """Returns a context for a replay: nothing is sent, and arrays that would be received get
         the copies that `noting` has kept, in order."""
         return _with_wires(lambda comm, array: _RecallingWire(comm, self))
 
 
 def same_bits(a: Array | None, b: Array | None) -> bool:
-    """True if two arrays have the same bits, or both are None."""
+    """Returns True if two arrays have the same bits, or both are None."""
     if a is None or b is None:
         return a is b
     return to_host(a).tobytes() == to_host(b).tobytes()
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """Returns what a rank brings to an all-gather."""
+    """Returns the part of an all-gather's buffer that this rank contributes."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])
@@ -114,13 +114,13 @@ def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments:
 
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
-    """Waits for a work; until then its array keeps its place in the memory plan."""
+    """Waits for a work. The array is an argument so that its memory is not reused before."""
     with waiting("tensor"):
         work.started.wait()
 
 
 class _LoggedWork:
-    """A work that is started by a call of a list, and waited for by a later one."""
+    """A work that one call of a recorded pass starts, and a later call waits for."""
 
     started: Any
 
@@ -139,7 +139,7 @@ class _LoggedWork:
 
 
 class _LoggedWire:
-    """Logs exchanges as calls."""
+    """Logs exchanges as calls of a recorded pass."""
 
     def __init__(self, comm: Comm, array: Any) -> None:
         if not isinstance(array, MetaArray):
@@ -173,7 +173,7 @@ class _LoggedWire:
 
 
 class _NotingWork:
-    """A work whose array is noted when it is complete."""
+    """A work that keeps a copy of its array when it is complete."""
 
     def __init__(self, work: Any, array: Array, notes: Notes) -> None:
         self._work, self._array, self._notes = work, array, notes
@@ -184,7 +184,7 @@ class _NotingWork:
 
 
 class _NotingWire:
-    """Exchanges as usual, and notes what arrives."""
+    """Exchanges arrays as usual, and keeps copies of sent and received arrays."""
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes
@@ -224,7 +224,7 @@ class _RecallingWork:
 
 
 class _RecallingWire:
-    """Exchanges nothing: arrays get what was noted."""
+    """Sends nothing; arrays that would be received get the copies that were kept."""
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes

@@ -3,20 +3,19 @@
     F          forward pass of a unit, on a batch or on an activation that was received
     B          its backward pass, from the loss or from a gradient that was received
     I, W       the two halves of B: first the gradient of the input, later those of parameters
-    RECOMPUTE  the F before it ran without recording: it runs again, from the same input
+    RECOMPUTE  the forward pass again with a tape, because F ran without one
     NOTE       all losses of this rank are known
     AGREE      ranks agree on the sums of the step
     APPLY      parameters are updated
     RECV SEND  a message between stages starts
 
-What lists have besides, on buckets of parameters, is carried out by the sync; what they have on
-disk, by the swapper. A pass of a stage is a generator that stops between its units, or ends before
-the last of them. Everything in which strategies differ is an argument (rules: `__init__.py` of this
-folder):
+The sync carries out further operations on buckets of parameters, and the swapper those on disk. A
+pass of a stage is a generator that stops between its units, or ends before the last of them.
+Everything in which strategies differ is an argument (rules: `__init__.py` of this folder):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
-    sync       what is done with buckets               (replicas/gradient_sync.py and others)
-    ends       AGREE and APPLY: what is done with the sums             (update.py)
+    sync       operations on buckets                   (replicas/gradient_sync.py and others)
+    ends       AGREE and APPLY: the update of the parameters           (update.py)
     lists      the operations of a step and of an evaluation           (step_list/runs.py)
 """
 
@@ -54,9 +53,10 @@ from nnmpi.parallel.step_list.op import ADDS, FORWARD, PASSES, Kind, Op
 
 
 class GradientSync:
-    """Carries out operations on buckets, such as sums of gradients; this base class has none.
+    """Carries out operations on buckets, such as sums of gradients; this base class carries out
+    none.
 
-    ops   by kind of operation, the function that carries it out
+    ops   the function that carries out each kind of operation
     """
 
     ops: Mapping[Kind, Do] = {}
@@ -65,18 +65,18 @@ class GradientSync:
         """Starts a step: no parameter has a gradient."""
 
     def note(self, loss: Any, request: float) -> None:
-        """Takes this rank's loss and request, which are summed over the ranks; all its losses are
-        known."""
+        """Takes this rank's loss of the step and its request (to stop or save), to be summed over
+        ranks."""
 
     def poll(self) -> None:
-        """Moves messages; called often during a step."""
+        """Progresses messages; called often during a step."""
 
 
 NO_SYNC = GradientSync()
 
 
 class StepState(NamedTuple):
-    """The position of training before a step: the one counter that steps depend on.
+    """The position of training before a step; steps depend on no other counter.
 
     A checkpoint contains it beside values and optimizer state.
     """
@@ -86,15 +86,15 @@ class StepState(NamedTuple):
     batch: int = 0  # within the epoch
 
     def next(self, batches: int) -> "StepState":
-        """The state after this step, in an epoch of `batches` batches."""
+        """Returns the state after this step, in an epoch of `batches` batches."""
         if self.batch + 1 < batches:
             return StepState(self.step + 1, self.epoch, self.batch + 1)
         return StepState(self.step + 1, self.epoch + 1, 0)
 
 
 class StepResult(NamedTuple):
-    """The result of a step over `samples` samples: the sum of their losses, and what all ranks
-    agreed on."""
+    """The result of a step over `samples` samples. `loss` is the sum of their losses; all ranks
+    have agreed on the values."""
 
     state: StepState  # after the step
     samples: int
@@ -111,10 +111,11 @@ ListOf: TypeAlias = Callable[[int], Sequence[Op]]
 
 
 class Lists(NamedTuple):
-    """The lists of a rank for a step and for an evaluation.
+    """The operations of a rank in a step and in an evaluation, as functions of the number of
+    micro-batches.
 
-    checked_steps   the number of steps at the start of an epoch in which recomputed outputs are
-                    compared with the first ones
+    checked_steps   in how many steps at the start of an epoch the recomputed outputs are compared
+                    with those of the first forward pass
     """
 
     step: ListOf
@@ -123,8 +124,8 @@ class Lists(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """The operations of a step, each with the function that carries it out, and facts derived from
-    them."""
+    """The operations of a step with the functions that carry them out, and facts about its
+    passes."""
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
@@ -156,7 +157,8 @@ class StepPlan(NamedTuple):
         )
 
     def kind_of(self, op: Op) -> BackwardKind | None:
-        """Returns what is known of the backward pass of a micro-batch; None where steps overlap."""
+        """Returns facts about the backward pass of a micro-batch that are known in advance; None
+        where steps overlap."""
         first = self.first_backward.get(op.stage)
         if first is None:
             return None
@@ -166,19 +168,20 @@ class StepPlan(NamedTuple):
 
 
 BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
-"""Begins a pass of a stage, which stops between units."""
+"""A function that starts a pass of a stage: a generator that stops between units."""
 
 OVER: Iterator[None] = iter(())
-"""A pass that has ended before the last of its units."""
+"""Stands for a pass that has ended before its last unit."""
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
-"""Wrappers of operations, as (kind, hook) pairs: hook(do, op) calls do(op), and may act before and
-after it."""
+"""(kind, hook) pairs: hook(do, op) is called in place of do(op), calls it, and may act before and
+after."""
 
 
 class Executor:
-    """Carries out the steps of one rank; it keeps no counter and knows no other rank."""
+    """Carries out the steps of one rank. It keeps no counter, and leaves communication to its
+    arguments."""
 
     _calls: Iterator[tuple[Do, Op]]  # what is left of the list that is carried out
 
@@ -228,8 +231,8 @@ class Executor:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields a result for each load, of an epoch of `batches` batches, from the state `start`
-        on."""
+        """Yields the result of a step for each batch in `loads`, in an epoch of `batches` batches;
+        `start` is the state before the first one."""
         state, self._checked_until = start, start.step + self._checked_steps
         for load in loads:
             result = self.run(load, state, batches)
@@ -238,7 +241,8 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: StepBatch, state: StepState, batches: int) -> StepResult:
-        """Makes one step, of an epoch of `batches` batches."""
+        """Makes one step on the batch `load`, in an epoch of `batches` batches, and returns its
+        result."""
         self._step = state.step
         self._plan, self._states, self._running = self._plan_of(len(load.micro)), {}, {}
         self.begin(load)
@@ -258,8 +262,8 @@ class Executor:
         """Carries out operations up to and including the next APPLY, for strategies whose steps
         overlap.
 
-        The APPLY of micro-batch i is that of step `first` + i. The load of a step is begun by a
-        hook of F.
+        The APPLY of micro-batch i belongs to step `first` + i. The caller must give each step its
+        batch by `begin`, in a hook of F.
         """
 
         def calls() -> Iterator[tuple[Do, Op]]:
@@ -278,7 +282,7 @@ class Executor:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over batches; `outputs` accumulates what the last stage returns."""
+        """Runs forward passes over batches; `outputs` accumulates the outputs of the last stage."""
         self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
         self._passes.free()  # they need none now, and what is computed here does
         with closing(loads):
@@ -305,8 +309,8 @@ class Executor:
         self._sync.poll()
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
-        """Carries out the part of a pass of a stage that belongs to one unit, and those of further
-        units if the pass cannot stop between them."""
+        """Carries out a unit of a pass of a stage; if the pass cannot stop between units, the
+        following units too."""
         if self._inside is not None:  # the list has gone on within the pass
             self._inside = op
             return
@@ -325,11 +329,12 @@ class Executor:
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _go_on(self, path: str) -> bool:
-        """Carries out the list up to the next unit of the pass under way, which reads a parameter
-        that is not there yet; returns False if no pass is under way.
+        """Carries out operations up to the next unit of the running pass, which reads a parameter
+        that is not in memory yet; returns False if no pass is running.
 
-        Between the units of a pass a list has no other pass. The gradients of a unit have to be
-        final before the next unit of a B or W, so these do not go on.
+        Between the units of a pass, the list has no other pass. Backward passes that compute
+        parameter gradients cannot do this, since the gradients of a unit have to be final before
+        the next unit.
         """
         op = self._inside
         if op is None:
@@ -429,6 +434,6 @@ class Executor:
         self._sync.note(self.loss.loss(), self._request())
 
     def _end(self, end: Callable[[int], Outcome | None], op: Op) -> None:
-        """Carries out AGREE or APPLY, which has the outcome of the step."""
+        """Carries out AGREE or APPLY, and keeps the outcome of the step if it returns one."""
         if (outcome := end(self._step)) is not None:
             self._outcome = outcome

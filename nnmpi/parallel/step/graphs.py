@@ -1,11 +1,11 @@
 """Passes of a stage on a GPU as two CUDA graphs, one of F and one of B.
 
-capture   a pass runs by the tape on a stream that takes down its kernels instead of running them
-replay    inputs, words of keys and gradients of outputs are written into the memory that the
-          kernels read; the device launches a graph; then all gradients are ready at once
+capture   a pass runs by autograd on a stream that records its kernels instead of running them
+replay    inputs, keys of random numbers and gradients of outputs are written into the memory that
+          the kernels read; then one launch runs all kernels, and all gradients are ready at once
 
-The arrays of a captured pass lie in a pool of their own, so that they stay where they are. Whatever
-reads numbers on the host, copies them from there or waits, cannot be captured.
+The arrays of a captured pass lie in a pool of their own, so that they stay where they are. A pass
+in which the host reads values, copies them to the device or waits cannot be captured.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -32,7 +32,8 @@ from nnmpi.parallel.step.replay import Memory
 
 
 class _CapturedPass(KeyedPass):
-    """A pass of no certain step, whose keys are words in memory that `new` makes."""
+    """A Pass whose random keys are in device memory (allocated by `new`), so that each replay can
+    use those of its step."""
 
     new: Callable[..., Array]
 
@@ -43,7 +44,7 @@ class _CapturedPass(KeyedPass):
 
 
 class _NoStats:
-    """BatchStats where ranks would have to exchange them."""
+    """BatchStats for a capture where ranks would have to exchange them: raises an error."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> NoReturn:
         raise NumbersReadError("a CUDA graph cannot contain BatchNorm over ranks")
@@ -53,7 +54,7 @@ class _NoStats:
 
 
 class Graphs:
-    """A forward and a backward pass as graphs, in place of a `Replay`.
+    """A forward and a backward pass as two CUDA graphs; the GPU's counterpart of `Replay`.
 
     trained   the parameters whose gradients the backward pass computes
     calls     the number of graphs
@@ -109,8 +110,8 @@ class Graphs:
     def _forward_pass(
         self, run: Callable[[], Tensor], captured: Pass, checks: bool
     ) -> tuple[Tensor, Any]:
-        """Returns the result of a captured forward pass, and its graph; with `checks`, those of
-        labels are made on the host before each launch."""
+        """Captures a forward pass; returns its result and its graph. With `checks`, calls that
+        check labels are left out of the graph, and made on the host before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._captured() as graphs, _as_current(captured), log as calls:
             root = run()
@@ -118,13 +119,14 @@ class Graphs:
         return root, graphs[0]
 
     def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array that is written before a graph is launched."""
+        """Returns memory that is written before a graph is launched."""
         with self._on.xp.cuda.using_allocator(self._written.malloc):
             return self._on.xp.empty(shape, dtype)
 
     @contextmanager
     def _captured(self) -> Iterator[list[Any]]:
-        """A context whose kernels go into a graph, which is then in the list that it yields."""
+        """A context whose kernels are recorded into a graph; yields a list, to which the graph is
+        added at the end."""
         graphs, runtime = list[Any](), self._on.xp.cuda.runtime
         with self._stream:
             # relaxed: the pool may ask for memory meanwhile
@@ -138,14 +140,14 @@ class Graphs:
             graphs.append(self._stream.end_capture())
 
     def replay(self, memory: Memory) -> "Graphs":
-        """The graphs themselves, which have memory of their own."""
+        """Returns the graphs themselves, which have their own memory."""
         return self
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, as in this step, with its last unit: by then all
-        values are there."""
+        """Runs the forward pass on these inputs, with the random numbers of this step. It stops
+        between units, and launches the graph with the last one, when all values are in memory."""
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
@@ -170,11 +172,11 @@ class Graphs:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Stops between units, with nothing to do: a graph is not cut."""
+        """Stops between units without doing anything: `first_half` has launched the whole graph."""
         return pauses(self._units)
 
     def free(self) -> None:
-        """The memory serves this pass alone."""
+        """Does nothing: the memory belongs to this pass only."""
 
 
 def _write(memory: Array, array: Array) -> None:
@@ -200,8 +202,8 @@ def _as_current(current: Pass) -> Iterator[None]:
 
 @contextmanager
 def _restored(parts: Sequence[Module], adds: bool) -> Iterator[None]:
-    """A context in which parameters have gradients already if `adds`, and after which attributes
-    of modules and parameters are as before; raises NumbersReadError if one was set."""
+    """A context that sets `has_grad` of the parameters to `adds`, and afterwards restores the
+    attributes of modules; raises NumbersReadError if an attribute was set."""
     modules = [m for part in parts for m in part.modules()]
     attributes = [dict(vars(m)) for m in modules]
     parameters = {p: p.has_grad for part in parts for p in part.parameters()}

@@ -1,4 +1,4 @@
-"""Objective: the loss that is trained, as a sum over samples, and the metrics of an evaluation."""
+"""Objective: the training loss, as a sum over samples, and the metrics of an evaluation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,27 +19,30 @@ Row: TypeAlias = list[np.ndarray]
 """A list of arrays, each summed over samples (see `Objective.evaluate`)."""
 
 ZERO = np.zeros(())
-"""A zero, to which an array of any shape can be added."""
+"""A zero, the sum of no arrays: an array of any shape can be added to it."""
 
 
 class Criterion(Protocol):
-    """A loss that returns the sum over samples, and knows what the mean divides it by."""
+    """A loss that returns the sum over samples, and the number by which to divide it to get the
+    mean."""
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """The sum of the losses of these samples."""
+        """Returns the sum of the losses of these samples."""
 
     def divisor(self, target: Any, /) -> float:
-        """The number by which the mean over samples with these targets divides the sum."""
+        """Returns the number by which the sum over samples with these targets is divided to get the
+        mean."""
 
 
 class SumOfMean:
-    """A loss function that returns a mean over samples, turned into one that returns the sum."""
+    """Turns a loss function that returns the mean over samples into one that returns the sum."""
 
     def __init__(self, function: Callable[[Tensor, Any], Tensor]) -> None:
         self.function = function
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """The sum of the losses; floating-point labels are cast to the dtype of the scores."""
+        """Returns the sum of the losses; floating-point labels are cast to the dtype of the
+        scores."""
         if not len(labels):  # the mean of no samples may be NaN
             return scores.sum()
         dtype = scores.dtype if labels.dtype.kind == "f" else None
@@ -61,10 +64,11 @@ class SumOfMean:
 
 
 class Objective:
-    """A loss and metrics, summed over samples, on whichever ranks they are.
+    """A loss and metrics, as sums over the samples of all ranks.
 
-    whole            gathers all scores of samples on this rank; metrics get them as NumPy arrays
-    counts_samples   False on all but one of the ranks that have parts of the same samples
+    whole            (scores): returns all scores as a NumPy array for metrics, gathered from other
+                     ranks
+    counts_samples   True on only one of the ranks that have parts of the same samples
     """
 
     def __init__(
@@ -80,11 +84,11 @@ class Objective:
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
     def empty_row(self) -> Row:
-        """The row of no samples, in which the shapes of metrics are not known yet."""
+        """Returns the row of no samples, to which rows can be added."""
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
-        """The row of these samples, which adds up over samples and ranks.
+        """Returns sums over these samples; rows of further samples and ranks can be added.
 
         [loss, divisor, samples] | (sum, count) of each metric, stacked
         """
@@ -104,7 +108,7 @@ class Objective:
         return row
 
     def sums(self, row: Row, comm: Comm, all_reduce: SumRow) -> Sums:
-        """The sums of the rows of all ranks; every rank calls it.
+        """Returns the sum of the rows of all ranks; every rank calls it.
 
         Ranks that have evaluated no samples do not know the shapes of metrics, so these are
         gathered first.
@@ -122,12 +126,14 @@ class Objective:
         return Sums(float(loss), float(divisor), int(samples), named)
 
     def add(self, a: Row, b: Row) -> Row:
-        """The sum of two rows; raises ValueError if a metric has changed its shape."""
+        """Returns the sum of two rows; raises ValueError if a metric has different shapes in
+        them."""
         self._shapes([[sums.shape for sums in row] for row in (a, b)])
         return [x + y for x, y in zip(a, b, strict=True)]
 
     def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
-        """The shapes that all rows have in common; raises ValueError if a metric has several."""
+        """Returns the shape of each entry, equal in all rows; raises ValueError if a metric has
+        different shapes."""
         shapes = [{*of_metric} - {()} or {(2,)} for of_metric in zip(*rows, strict=True)]
         for name, of_metric in zip(("loss", *self._names), shapes, strict=True):
             if len(of_metric) > 1:
@@ -140,8 +146,8 @@ class Objective:
 
 
 def _share(name: str, returned: Any) -> np.ndarray:
-    """The (sum, count) that a metric returned, stacked; raises ValueError if it returned anything
-    else."""
+    """Returns the (sum, count) that a metric returned, stacked; raises ValueError if it returned
+    anything else."""
     try:
         total, count = (np.asarray(x, float) for x in returned)
         return np.stack([total, np.broadcast_to(count, total.shape)])

@@ -1,4 +1,4 @@
-"""Outputs: accumulate what a model returns in an evaluation, and add it up over ranks."""
+"""Outputs: accumulate the outputs of a model in an evaluation, and sum them over ranks."""
 
 from typing import Any, Protocol
 
@@ -13,21 +13,22 @@ from nnmpi.parallel.step.objective import Objective, SumRow
 
 
 class Outputs(Protocol):
-    """An accumulator of the outputs of an evaluation, whose content adds up over ranks."""
+    """Accumulates the outputs of an evaluation on a rank; the results of ranks can be added."""
 
     def add(self, scores: Tensor, batch: Batch) -> None:
-        """Adds the scores of a batch."""
+        """Adds the scores of a batch, the output of the model."""
 
     def clear(self) -> None:
-        """Clears the content, because another rank has the same."""
+        """Sets the content to zero; called on ranks that have computed the same as another rank."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
-        """Sums what was accumulated over all ranks of `comm`, by `all_reduce`; collective."""
+        """Sums the content over all ranks of `comm`, by the function `all_reduce`; every rank calls
+        it."""
 
 
 class LossAndMetrics:
-    """The loss and metrics of an evaluation: `row` accumulates them, and `add_up` makes `sums` of
-    it."""
+    """Accumulates the loss and metrics of an evaluation in `row`; `add_up` sums it over ranks into
+    `sums`."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective, self.row, self.sums = objective, objective.empty_row(), Sums()
@@ -44,7 +45,8 @@ class LossAndMetrics:
 
 
 class AllScores:
-    """The scores of every sample; zeros where another rank has them, until `add_up`."""
+    """Accumulates the scores of every sample; scores computed on other ranks are zeros until
+    `add_up`."""
 
     def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective

@@ -40,7 +40,8 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """A model and its objective; with a loss scale if parameters have masters."""
+    """The model, the objective and the backend of a training; with a loss scaler in mixed
+    precision."""
 
     model: Module
     objective: Objective
@@ -49,8 +50,8 @@ class Task(NamedTuple):
 
 
 def forward(module: Module, x: Tensors, current: Pass) -> Any:
-    """Calls a module with an input, with randomness keyed by the step and the samples of the given
-    pass."""
+    """Returns the output of a module for an input. Random numbers within it depend on the step and
+    the samples of the pass `current`."""
     token = current_pass.set(current)
     try:
         return call(module, x)
@@ -59,22 +60,23 @@ def forward(module: Module, x: Tensors, current: Pass) -> Any:
 
 
 def call(module: Module, x: Tensors) -> Any:
-    """Calls a module with an input of one or several tensors."""
+    """Returns the output of a module for one tensor, a tuple of arguments, or a dict of keyword
+    arguments."""
     if isinstance(x, dict):
         return module(**x)
     return module(*x) if isinstance(x, tuple) else module(x)
 
 
 def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
-    """The tensors of an input that require a gradient."""
+    """Returns the tensors of an input that require a gradient."""
     return tuple(t for _, t in parts(x) if t.requires_grad)
 
 
 class JoinedOutputs(Tensor):
-    """The outputs of a stage as one scalar, which nobody reads: the root of one backward pass over
-    all of them.
+    """A scalar that depends on all outputs of a stage, so that one backward pass from it covers all
+    of them. Its value is not used.
 
-    The backward pass gives each part the gradient that `seed` has set.
+    The backward pass gives each output (`parts`) the gradient that was set by `seed`.
     """
 
     __slots__ = ("gradients", "parts")
@@ -90,13 +92,13 @@ class JoinedOutputs(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """Sets the gradients that the backward pass gives the parts (None where a part requires
-        none); returns a zero that the backward pass starts with and ignores."""
+        """Sets the gradient of each part (None for a part that requires none); returns a zero to
+        start the backward pass with."""
         self.gradients = gradients
         return np.zeros(())
 
     def begun(self, seed: Array) -> UnfinishedBackward:
-        """A backward pass from here, of which nothing has been computed yet."""
+        """Returns a backward pass from here, of which nothing has been computed yet."""
         return begun(self, seed)
 
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
@@ -104,16 +106,18 @@ class JoinedOutputs(Tensor):
 
 
 def joined(y: Any) -> JoinedOutputs:
-    """The root over the outputs of a stage: a tensor, several, or a root already."""
+    """Returns the JoinedOutputs of a stage's output: a tensor, a tuple of tensors, or JoinedOutputs
+    already."""
     if isinstance(y, JoinedOutputs):
         return y
     return JoinedOutputs(y if isinstance(y, tuple) else (y,))
 
 
 class Port:
-    """One side of a stage: its input or its output.
+    """The input side or the output side of a stage.
 
-    has_memory   True if the port has memory for a micro-batch: `give_back` and `done` are called
+    has_memory   True if the port has memory for each micro-batch: only then are `give_back` and
+                 `done` called
     """
 
     has_memory = False
@@ -123,7 +127,7 @@ class Port:
         self._load = load
 
     def done(self, micro: int) -> None:
-        """Called when a micro-batch is not needed any more: its memory may be reused."""
+        """Frees the memory of a micro-batch, which is not needed any more."""
         raise NotImplementedError
 
 
@@ -135,7 +139,7 @@ class Source(Port):
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
-        """Takes x, which `next_input` had returned, back with its gradients, if it requires any."""
+        """Takes back x, which `next_input` has returned, now with the gradients of its tensors."""
         raise NotImplementedError
 
 
@@ -143,15 +147,15 @@ class Sink(Port):
     """The port to which the output of a stage goes."""
 
     def root(self, micro: int, y: Any) -> Tensor:
-        """The tensor from which a backward pass starts: y itself, or the loss of y."""
+        """Returns the tensor at which the backward pass starts: the output y, or its loss."""
         raise NotImplementedError
 
     def put(self, micro: int, root: Tensor) -> None:
-        """Takes the root of a micro-batch after its forward pass."""
+        """Takes the root (see `root`) of a micro-batch after its forward pass."""
         raise NotImplementedError
 
     def seed(self, micro: int, root: Tensor) -> Array:
-        """The gradient of the root, with which a backward pass starts."""
+        """Returns the gradient of the root, with which the backward pass starts."""
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -173,7 +177,8 @@ class Samples(Source):
 
 
 class LossSink(Sink):
-    """The sink of the last stage: computes the loss, as a mean over the whole batch.
+    """The sink of the last stage: computes the loss. Its gradient is that of the mean over the
+    batch.
 
     `outputs` accumulates the scores of an evaluation.
     """
@@ -192,11 +197,11 @@ class LossSink(Sink):
         return self.loss_of(y, self.labels(micro))
 
     def labels(self, micro: int) -> Any:
-        """The labels of a micro-batch."""
+        """Returns the labels of a micro-batch."""
         return self._load.micro[micro].y
 
     def loss_of(self, y: Tensor, labels: Any) -> Tensor:
-        """The loss of the output of the model."""
+        """Returns the sum of the losses for the model's output y."""
         return self.criterion(y, labels)
 
     def put(self, micro: int, root: Tensor) -> None:
@@ -214,7 +219,7 @@ class LossSink(Sink):
         return self._seed[1]
 
     def loss(self) -> Any:
-        """Returns and clears the sum of the losses since the last call; 0 on a rank without the
+        """Returns the sum of the losses since the last call, and clears it; 0 on a rank without the
         last stage."""
         total, self._sum = self._sum, None
         return 0.0 if total is None else total
@@ -227,11 +232,11 @@ class Stage(NamedTuple):
     """A part of the model, between its source and its sink.
 
     A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
-    are final, a forward pass before it reads parameters of the next unit. It may end before the
-    last unit: `forward` of a module cannot stop, so by the tape all of it runs with the first one,
-    and the list goes on within it where values of a further unit are needed.
+    are final, a forward pass before it reads parameters of the next unit. But `forward` of a module
+    cannot stop, so the whole forward pass by the tape runs with the first unit. Where it needs
+    values of a further unit, operations of the list are carried out within it.
 
-    parameters   of the module
+    parameters   the parameters of the module
     units        the numbers of its units in lists
     of_units, absent, unrepeated   sets of parameters for each unit: see `StageUnits` in
                                    step_list/runs.py
@@ -248,24 +253,24 @@ class Stage(NamedTuple):
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
-    """Runs the forward pass of a stage on a micro-batch; returns what its backward pass starts
-    from."""
+    """Runs the forward pass of a stage on a micro-batch; returns the tensor at which its backward
+    pass starts."""
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
 ENDED = object()
-"""Stands for the end of a pass, in place of its next stop."""
+"""Stands for the end of a pass where another stop is expected."""
 
 
 class StagePass(Protocol):
-    """A pass of a micro-batch through a stage, after its forward pass.
+    """A micro-batch in a stage after its forward pass: runs the backward pass.
 
-    root   the loss, or the outputs, from which its backward pass starts
+    root   the tensor at which the backward pass starts: the loss, or the joined outputs
     """
 
     @property
     def root(self) -> Tensor:
-        """The loss, or the outputs."""
+        """The tensor at which the backward pass starts: the loss, or the joined outputs."""
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass; stops between units."""
@@ -275,23 +280,25 @@ class StagePass(Protocol):
         units."""
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes what is left; stops between units."""
+        """Computes the remaining gradients, those of parameters; stops between units."""
 
 
 class StagePasses(Protocol):
-    """Runs the passes of stages."""
+    """Runs the forward passes of stages, each of which returns a StagePass for the backward
+    pass."""
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of a micro-batch; stops between units."""
+        """Runs the forward pass of a micro-batch; stops between units. The generator returns a
+        StagePass."""
 
     def free(self) -> None:
-        """Frees memory that passes keep between steps."""
+        """Frees memory that is kept between steps."""
 
 
 class TapePass:
-    """A pass by module and tape."""
+    """A StagePass by autograd: module calls are recorded on a tape."""
 
     def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
         self._stage, self._state, self.root = stage, state, root
@@ -303,7 +310,8 @@ class TapePass:
         return self.second_half()
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, without a stop."""
+        """Computes the gradients of the inputs that come from another stage, without stopping
+        between units."""
         leaves = needing_gradients(self._state.input)
         if leaves and self.root.requires_grad:
             self._rest = self.root.backward(seed, until=leaves)
@@ -312,7 +320,7 @@ class TapePass:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes what is left; stops between units."""
+        """Computes the remaining gradients, those of parameters; stops between units."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
             return pauses(self._stage.units)
@@ -328,8 +336,8 @@ class TapePass:
             self._rest = root.begun(seed) if isinstance(root, JoinedOutputs) else begun(root, seed)
 
     def _check(self, leaves: Iterable[Any]) -> None:
-        """Refuses a leaf that is no parameter of the stage, once for the micro-batches of a step,
-        or in each step of strategies whose steps overlap."""
+        """Raises ValueError for a leaf that requires a gradient but is no parameter of the stage.
+        It is checked once a step; where steps overlap, for each micro-batch."""
         known, inputs = self._stage.parameters, {*needing_gradients(self._state.input)}
         for leaf in leaves:
             if leaf not in known and leaf not in inputs:
@@ -343,19 +351,19 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch by module and tape, without a stop."""
+    """Runs the forward pass of a micro-batch by autograd, without stopping between units."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Stops between units, with nothing to do in between."""
+    """Yields once between every two units, without doing anything."""
     for _ in units[1:]:
         yield
 
 
 class TapePasses:
-    """Runs stages by module and tape."""
+    """Runs all passes of stages by autograd."""
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
@@ -367,11 +375,11 @@ class TapePasses:
 
 
 class BackwardKind(NamedTuple):
-    """Facts on a backward pass that are known before it begins.
+    """Facts about a backward pass that are known before it begins.
 
     adds       True if it adds to gradients that another micro-batch has computed in this step
-    halves     True if it has two halves, I and W
-    in_flight  how many micro-batches of its stage are kept for a backward pass at once
+    halves     True if it runs in two halves: gradients of inputs (I), then of parameters (W)
+    in_flight  how many micro-batches of its stage wait for their backward pass at the same time
     """
 
     adds: bool
@@ -386,8 +394,8 @@ def nothing() -> object:
 class PassState:
     """The state of a micro-batch in a stage, between its forward and its backward pass.
 
-    at_next_unit   called where a pass by the tape goes on with its next unit, while the values of
-                   the unit in front are there
+    at_next_unit   called when a forward pass by the tape begins its next unit, while the values of
+                   the previous unit are still in memory
     """
 
     __slots__ = ("_digest", "at_next_unit", "input", "kind", "run", "stats")
@@ -398,20 +406,22 @@ class PassState:
         self.run: StagePass  # after the forward pass
 
     def release(self) -> None:
-        """Forgets outputs that are sent, of which the backward pass needs only what vjps read."""
+        """Drops references to outputs that were sent, so that memory which the backward pass does
+        not need is freed."""
         if isinstance(root := self.run.root, JoinedOutputs):
             root.parts = ()
 
     def note(self, root: Tensor) -> None:
-        """Notes a checksum of the output of a forward pass that will be recomputed."""
+        """Keeps a checksum of the output of a forward pass that will be recomputed."""
         self._digest = _digest(root)
 
     def compare(self, root: Tensor, stage: int) -> None:
-        """Raises ValueError if the recomputed output differs from the one that was noted."""
+        """Raises ValueError if the recomputed output differs from the first one, by the checksum
+        that `note` kept."""
         if self._digest and self._digest != _digest(root):
             raise ValueError(f"stage {stage}: {DIFFERS}")
 
 
 def _digest(root: Tensor) -> list[int]:
-    """Checksums of the output of a stage, or of its loss."""
+    """Returns checksums of the outputs of a stage, or of its loss."""
     return [digest(t) for t in (root.parts if isinstance(root, JoinedOutputs) else (root,))]

@@ -1,4 +1,4 @@
-"""Replay: a recorded pass on memory, in place of module and tape."""
+"""Replay: runs a recorded pass in planned memory, in place of modules and autograd."""
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
@@ -28,14 +28,16 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 
 
 class PlannedPass:
-    """A recorded pass with a plan of its memory, in the forward pass and both halves of backward.
+    """A recorded pass with a memory plan for its three parts: forward, and both halves of backward.
 
-    kept     of arrays that live longer than one part, each micro-batch in flight with its own
-    scratch  of arrays within one part
+    kept        the plan for arrays that live longer than one part; each micro-batch in flight has
+                such memory of its own
+    scratch     the plan for arrays that live within one part
 
-    in_flight   how many micro-batches are between their forward and backward pass at once
-    units       the parameters of each unit, and
-    absent      those that are not in memory then: see `StageUnits`
+    in_flight   how many micro-batches are between their forward and backward passes at the same
+                time
+    units       the parameters of each unit
+    absent      the parameters that may not be in memory while each unit runs (see `StageUnits`)
     """
 
     def __init__(
@@ -60,20 +62,20 @@ class PlannedPass:
         self.slices = _slices(passes, units, absent)
 
     def replay(self, memory: "Memory") -> "Replay":
-        """A replay of the pass in memory that is free."""
+        """Returns a replay of the pass, bound to free memory."""
         return memory.acquire(self)
 
 
 class Memory:
-    """The memory of the replays of a stage: a scratch arena, and an arena for each micro-batch in
-    flight, in which any recorded pass may run."""
+    """The memory of the replays of a stage: one scratch arena, and an arena for each micro-batch in
+    flight. Any recorded pass can use it."""
 
     def __init__(self) -> None:
         self._scratch, self._size = arena_of(0), 0
         self._free = list[Slot]()
 
     def acquire(self, planned: PlannedPass) -> "Replay":
-        """A replay of the pass in memory that is free."""
+        """Returns a replay of the pass, bound to free memory."""
         if planned.kept.size > self._size or planned.scratch.size > len(self._scratch):
             self._size = max(self._size, planned.kept.size)
             self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))
@@ -91,7 +93,7 @@ class Memory:
         return len(self._scratch) + sum(len(slot.arena) for slot in self._free)
 
     def clear(self) -> None:
-        """Frees all memory that is not in use; the next passes allocate it again."""
+        """Frees all memory that is not in use; it is allocated again when needed."""
         self._scratch, self._size = arena_of(0), 0
         self._drop_free()
 
@@ -108,21 +110,21 @@ class Memory:
 
 
 class Slot(NamedTuple):
-    """The arena of a micro-batch in flight, and the replays that are bound to it."""
+    """The arena of one micro-batch in flight, and the replays that use it."""
 
     arena: np.ndarray
     scratch: np.ndarray
     replays: dict[PlannedPass, "Replay"]
 
     def drop(self) -> None:
-        """Ends the replays, so that the arena is freed as soon as nobody reads it."""
+        """Ends the replays, so that the arena is freed when the last array in it is."""
         for replay in self.replays.values():
             replay.end()
         self.replays.clear()
 
 
 class RunnablePass(Protocol):
-    """A pass that runs in place of module and tape: a `Replay`, or graphs on a GPU."""
+    """A recorded pass that can run in place of modules and autograd: a `Replay`, or CUDA graphs."""
 
     @property
     def outputs(self) -> Sequence[Array]:
@@ -133,25 +135,26 @@ class RunnablePass(Protocol):
         """The gradients of inputs that come from another stage."""
 
     def free(self) -> object:
-        """Lets another micro-batch use the memory."""
+        """Allows another micro-batch to use the memory."""
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, as in this step; stops between units."""
+        """Runs the forward pass on these inputs, with the random numbers of this step; stops
+        between units."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Begins the backward pass from the gradients of the outputs; if it has two halves, runs
-        the first one, and stops between units."""
+        """Starts the backward pass from the gradients of the outputs. If it was recorded in two
+        halves, runs the first one; stops between units."""
 
     def second_half(self) -> Generator[None, None, None]:
-        """Runs the rest of the backward pass, and stops between units; the memory may then serve
-        another micro-batch."""
+        """Runs the rest of the backward pass; stops between units. Then another micro-batch may use
+        the memory."""
 
 
 class Replay:
-    """A recorded pass on memory, for one micro-batch at a time; `free` lets another one use the
-    memory."""
+    """Runs a recorded pass in a part of the memory, for one micro-batch at a time; `free` allows
+    another one to use the memory."""
 
     def __init__(self, planned: PlannedPass, binding: Binding, free: Callable[[], object]) -> None:
         passes, self.free = planned.passes, free
@@ -195,7 +198,8 @@ class Replay:
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, as in this step; stops between units."""
+        """Runs the forward pass on these inputs, with the random numbers of this step; stops
+        between units."""
         self._stats = stats
         for k, memory in self._inputs:
             np.copyto(memory, arrays[k])
@@ -204,16 +208,16 @@ class Replay:
         yield from _in_turn(self._forward)
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Begins the backward pass from the gradients of the outputs; if it has two halves, runs
-        the first one, and stops between units."""
+        """Starts the backward pass from the gradients of the outputs. If it was recorded in two
+        halves, runs the first one; stops between units."""
         for memory, seed in zip(self._seeds, seeds, strict=True):
             if memory is not None and seed is not None:
                 np.copyto(memory, seed)
         yield from _in_turn(self._first)
 
     def second_half(self) -> Generator[None, None, None]:
-        """Runs the rest of the backward pass, and stops between units; the memory may then serve
-        another micro-batch."""
+        """Runs the rest of the backward pass; stops between units. Then another micro-batch may use
+        the memory."""
         if any(p.has_grad is not self._adds for p in self._trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         yield from _in_turn(self._second)
@@ -221,7 +225,7 @@ class Replay:
 
 
 def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
-    """Runs calls slice by slice, and stops between two."""
+    """Runs the calls of each slice; yields once between every two slices."""
     for k, calls in enumerate(slices):
         if k:
             yield
@@ -230,8 +234,8 @@ def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
 
 
 class Slices(NamedTuple):
-    """The calls of the forward pass unit by unit, and from the last unit on those of the first half
-    of the backward pass, and of the rest of it; if it is not divided, the first half has none."""
+    """The calls of each unit, as slices of a recorded pass: in the forward pass, and from the last
+    unit to the first in both halves of the backward pass. Without halves, `first` is empty."""
 
     forward: Sequence[slice]
     first: Sequence[slice]
@@ -243,9 +247,12 @@ def _slices(
     of_units: Sequence[Collection[Parameter]],
     absent: Sequence[Collection[Parameter]],
 ) -> Slices:
-    """Returns the calls of each unit: a forward pass is cut where a parameter of a later unit is
-    used, a backward pass where all gradients of a unit are final; where units share memory, both
-    before parameters are used that are absent."""
+    """Returns the calls of each unit.
+
+    A forward pass is cut where a parameter of a later unit is used, a backward pass where all
+    gradients of a unit are final. Where units share memory for values, both are cut before a
+    parameter is used that is absent in the unit.
+    """
     begin = passes.second if passes.halves else passes.backward
     forward, second = range(passes.backward), range(begin, len(passes.calls))
     first, downwards = range(passes.backward, begin), absent[::-1]
@@ -264,8 +271,9 @@ def _slices(
 def _before(
     passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns where the units behind the first one begin: where one of the `others` of the unit in
-    front is used. If a unit has no others, nothing is cut any more: all parameters are there."""
+    """Returns the index of the call at which each unit except the first begins: the first call that
+    uses a parameter in `others` of the unit before. If a unit's `others` are empty, the following
+    units have no calls."""
     begins, left = list[int](), [*others[:-1]]
     for k in calls:
         call = passes.calls[k]
@@ -278,8 +286,8 @@ def _before(
 def _behind(
     passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns where the units in front of the last one begin: where all gradients of those behind
-    are final."""
+    """Returns the index of the call at which each unit except the first begins, in a backward pass:
+    when all gradients of the unit before are final."""
     final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]
@@ -290,9 +298,9 @@ def _cut(calls: range, places: Sequence[int]) -> list[slice]:
 
 
 class ReplayedPass:
-    """A pass of a micro-batch that is replayed.
+    """A StagePass of a micro-batch whose forward pass was a replay.
 
-    received   its inputs that need a gradient
+    received   the inputs that come from another stage and need a gradient
     """
 
     def __init__(self, root: Tensor, replay: RunnablePass, received: Sequence[Received]) -> None:
@@ -311,7 +319,7 @@ class ReplayedPass:
         self._pass_on()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes what is left; stops between units."""
+        """Computes the remaining gradients, those of parameters; stops between units."""
         return self._replay.second_half()
 
     def _pass_on(self) -> None:
@@ -320,6 +328,6 @@ class ReplayedPass:
 
 
 def seeds_of(root: Tensor, seed: Array) -> Sequence[Any]:
-    """The gradients of the outputs of a pass: that of a loss, or those which `seed` of
-    JoinedOutputs has set."""
+    """Returns the gradients of the outputs of a pass: that of the loss or, of JoinedOutputs, those
+    that were set by `seed`."""
     return root.gradients if isinstance(root, JoinedOutputs) else [seed]

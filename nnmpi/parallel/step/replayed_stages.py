@@ -1,4 +1,4 @@
-"""Runs the stages of a rank from recorded passes, or by the tape, and tells which."""
+"""Runs the stages of a rank as replays of recorded passes, or by autograd, and reports which."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -11,12 +11,13 @@ from nnmpi.parallel.step.ports import PassState, Stage, StagePass
 from nnmpi.parallel.step.stage_lists import StageLists
 
 LITTLE = 1 << 24
-"""Bytes that are kept between steps: to bind lists to new memory takes longer than small steps."""
+"""Up to this many bytes, the memory of replays is kept between steps: binding replays to new memory
+would take longer than a small step."""
 
 
 class ReplayedStages:
-    """Runs the stages of a rank from recorded passes where it can, and else by module and tape;
-    reports which of both, in an event of each stage, and again where that changes.
+    """Runs the stages of a rank as replays of recorded passes where possible, else by autograd.
+    Reports which of both in an event for each stage, and again when this changes.
 
     reason   why no stage is replayed; None if they may be
     """
@@ -53,7 +54,7 @@ class ReplayedStages:
         return run
 
     def free(self) -> None:
-        """Frees the memory of replays, between steps, for others to use."""
+        """Frees the memory of replays that is not in use, unless it is little."""
         for lists in self.lists.values():
             if lists.memory.size > LITTLE:
                 lists.memory.clear()

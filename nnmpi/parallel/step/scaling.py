@@ -12,14 +12,15 @@ from nnmpi.parallel.step.ports import LossSink
 
 
 def widened(scores: Tensor) -> Tensor:
-    """The scores in the dtype of sums (float32 for 16 bits), as a loss takes them."""
+    """Returns the scores in the dtype of sums (float32 for 16-bit scores), in which the loss is
+    computed."""
     types = types_of(scores.dtype)
     return scores.astype(types.sums) if types.is_mixed else scores
 
 
 class ScaledLossSink(LossSink):
-    """A LossSink that computes the loss in the dtype of sums, and multiplies its seed by the loss
-    scale."""
+    """A LossSink that computes the loss in the dtype of sums, and multiplies the gradient of the
+    loss by the loss scale."""
 
     def __init__(self, objective: Objective, scaler: Scaler) -> None:
         super().__init__(objective)

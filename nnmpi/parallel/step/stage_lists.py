@@ -1,8 +1,9 @@
-"""Recorded passes of the stages of a rank: recorded once, compared with the tape, then replayed.
+"""Records the passes of a stage once, compares a replay with autograd (the tape), then replays
+them.
 
-key        shapes of the inputs, attributes of modules, which gradients are there already
+key        shapes of the inputs, attributes of modules, which parameters have a gradient already
 PassList   recorded for each key after its first pass, twice: both recordings must agree
-compared   the second pass runs by the tape, and beside it as a replay: both must have the same bits
+compared   the second pass runs by the tape and as a replay: both must have the same bits
 Replay     one for each micro-batch in flight, used again and again
 """
 
@@ -55,14 +56,16 @@ from nnmpi.parallel.step.ports import (
 from nnmpi.parallel.step.replay import Memory, PlannedPass, ReplayedPass
 
 MOST_LISTS = 16
-"""The number of lists of a stage at which it is given up: each pass seems to be another one."""
+"""The largest number of recorded passes of a stage. If more are needed, each pass seems to be
+different, and the stage runs by autograd."""
 
 _OF_PARAMETER = attrgetter("requires_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
 
 
 class MicroBatch(NamedTuple):
-    """The micro-batch of a pass; `arrays` are inputs, labels and the numbers of samples."""
+    """A micro-batch in a pass; `arrays` are the inputs, the labels (in the last stage) and the
+    sample numbers."""
 
     state: PassState
     number: int
@@ -71,7 +74,7 @@ class MicroBatch(NamedTuple):
 
 
 class _StagePass:
-    """The pass of a stage on arrays without data (`RecordedPass`)."""
+    """Runs a stage on arrays without data, to record its pass; implements `RecordedPass`."""
 
     def __init__(self, stage: Stage, given: Tensors) -> None:
         self._sink, self._given = stage.sink, given
@@ -97,21 +100,22 @@ class _StagePass:
 
 
 def _input_like(t: Tensor, array: Any) -> Tensor:
-    """A tensor without data in place of an input; its gradient gets memory if one is sent back."""
+    """Returns a tensor without data in place of an input; it has memory for a gradient if one is
+    sent back."""
     if not isinstance(t, Received):
         return Tensor(array)
     return Received(array, lambda: Buffer(cast(Any, None), array, meta.like(array)))
 
 
 class StageLists:
-    """The lists of a stage.
+    """The recorded passes of a stage, by key (all that decides which calls a pass makes).
 
-    always_compared   every pass runs by the tape too
-    of_users          code of users may be recorded
+    always_compared   True: every pass also runs by the tape
+    of_users          True: code outside of this library may be recorded too
     on_node           the number of ranks that share the memory of the node
-    compared          the keys of lists that gave the bits of the tape
-    replays           the number of passes that were replayed alone
-    reason            why passes run by the tape; None if they are replayed
+    compared          the keys of recorded passes that gave the same bits as the tape
+    replays           the number of passes that ran as a replay only
+    reason            why all passes run by the tape; None if they are replayed
     """
 
     def __init__(
@@ -142,7 +146,8 @@ class StageLists:
             self.reason = "a parameter has memory of its own, as frozen ones have"
 
     def _look_again(self) -> None:
-        """Finds the modules of the stage and of the loss, which may have changed."""
+        """Finds the modules of the stage and of the loss, and checks whether their code may be
+        recorded."""
         module, sink = self._stage.module, self._stage.sink
         self._modules, self._parameters = [*module.modules()], [*module.parameters()]
         criterion: Any = sink.criterion if isinstance(sink, LossSink) else None
@@ -162,11 +167,12 @@ class StageLists:
 
     @property
     def calls(self) -> int:
-        """The number of calls of the longest list."""
+        """The number of calls of the longest recorded pass."""
         return max(planned.calls for planned in self._lists.values() if planned)
 
     def _read_states(self) -> list[Any]:
-        """The values that the code of modules reads, besides parameters and buffers."""
+        """Returns the values that the code of the modules reads, other than parameters and
+        buffers."""
         return [*map(_OF_MODULE, self._modules), *self._users_code.state()]
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
@@ -206,13 +212,13 @@ class StageLists:
         return ReplayedPass(self._root_of(replay.outputs), replay, received(state))
 
     def _root_of(self, outputs: Sequence[Array]) -> Tensor:
-        """The result of a replay, as a pass by the tape returns it."""
+        """Returns the result of a replay as a tensor like that of a pass by the tape."""
         if isinstance(self._stage.sink, LossSink):
             return Tensor(outputs[0].copy())  # its memory serves other micro-batches
         return JoinedOutputs([*map(Tensor, outputs)])
 
     def _key(self, micro: MicroBatch) -> Any:
-        """All that decides which calls a pass makes."""
+        """Returns all that decides which calls a pass makes."""
         # how many samples of a micro-batch other ranks have depends on its number
         is_alone = _of_first_run(micro.state.stats) is LOCAL
         return (
@@ -231,8 +237,9 @@ class StageLists:
         return [array for array in arrays if array is not None]
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
-        """A pass that runs by the tape. The first one tells how many numbers other ranks have for
-        BatchNorm, and is recorded; beside the second one its replay runs, to be compared."""
+        """Runs a pass by the tape. The first pass with a key is recorded, because it shows how many
+        numbers other ranks have for BatchNorm; the second one also runs as a replay, to be
+        compared."""
         notes, beside = Notes(), None
         noted = NotedStats(micro.state.stats, notes)
         if (planned := self._lists.get(key)) is not None:
@@ -263,7 +270,7 @@ class StageLists:
         return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
 
     def _captured(self, micro: MicroBatch) -> Graphs | None:
-        """The graphs of a pass on a GPU; None if it cannot be captured."""
+        """Returns the CUDA graphs of a pass on a GPU; None if it cannot be captured."""
         kind, of = micro.state.kind, (self._stage.source, self._stage.sink)
         assert kind is not None
         is_whole = isinstance(of[0], Samples) and isinstance(of[1], LossSink)
@@ -292,8 +299,8 @@ class StageLists:
         return None if self.reason else graphs
 
     def _check_memory(self, planned: PlannedPass) -> None:
-        """Sets a reason if memory is too short for a pass that is compared with the tape: it has
-        its activations twice, and its gradients up to three times."""
+        """Sets a reason if memory is too short to compare this pass with the tape, which needs its
+        activations twice and its gradients up to three times."""
         gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
         size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
         if free is not None and 2 * size * self._on_node > free:
@@ -303,8 +310,8 @@ class StageLists:
             )
 
     def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | Graphs | None:
-        """The list of a pass, in which BatchNorm layers see so many numbers; None if it cannot be
-        recorded."""
+        """Records a pass; returns it with its memory plan, or None if it cannot be recorded.
+        `counts` has the number of values in each BatchNorm, over all ranks."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None

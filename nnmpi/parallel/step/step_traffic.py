@@ -1,4 +1,5 @@
-"""StepTraffic: the bytes and messages that a rank sends in a step, as its Comms count them."""
+"""StepTraffic: measures the bytes and messages that a rank sends in a step, by the counters of its
+Comms."""
 
 from collections.abc import Callable, Generator, Iterable
 
@@ -15,9 +16,9 @@ class StepTraffic:
     where replicas are averaged, in a whole round, divided by its steps. Rounds also end with an
     epoch: where none is whole, all of a later epoch are counted.
 
-    Messages that a step has started belong to it even if they go on during the next step: until a
-    step has been counted, each step ends with `complete`, which waits for them. What is sent
-    between two steps, as by --verify and callbacks, is not counted.
+    Messages belong to the step that starts them: until a step has been counted, each step ends
+    with `complete`, which waits for its messages. Messages between two steps, such as those of
+    --verify and callbacks, are not counted.
     """
 
     sent: AxisTraffic | None = None
@@ -64,8 +65,8 @@ class StepTraffic:
 
 
 def sent_along(layout: Layout, comms: Iterable[Comm]) -> AxisTraffic:
-    """The traffic that these Comms of a rank have sent so far, by the axis of the mesh that each
-    Comm runs along."""
+    """Returns the traffic that these Comms of a rank have sent so far, summed by axis of the
+    mesh."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
     sent = dict.fromkeys(TRAFFIC_AXES, Traffic())

@@ -39,9 +39,9 @@ from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore
 
 DECIDED = 4
-"""The length of the fixed part of a decision: loss, request, count of ranks with a sum that is not
-finite, sum of squares. After it comes, for each tied parameter, on how many ranks it has a
-gradient; then two sums of squares for each variable of the model, if the optimizer needs them."""
+"""The length of the fixed part of a decision: loss, request, number of ranks with a sum that is not
+finite, sum of squares of the gradient. Then come, for each tied parameter, the number of ranks on
+which it has a gradient; and, if the optimizer needs them, two sums of squares for each variable."""
 
 
 class Outcome(NamedTuple):
@@ -54,16 +54,17 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """Makes the outcome of a step from the decision of the ranks (see `DECIDED`); that of a
-        round of several steps has no sum of squares."""
+        """Returns the outcome for a decision of the ranks (see `DECIDED`); that of a round of local
+        steps has no sum of squares."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
 
 
 class Norms(NamedTuple):
-    """How sums of squares of parameters are summed over ranks.
+    """Describes how sums of squares of parameters are summed over ranks.
 
-    Copies of a parameter are counted several times, its update too: optimizers take quotients.
+    Copies of a parameter are counted several times, and those of its update as often: optimizers
+    only use the quotient of both.
 
     variables   the number of each parameter in the graph
     number      how many variables the graph has
@@ -79,11 +80,13 @@ class Update:
     """Ends a step: agrees on the sums with other ranks, clips the gradient, and updates the
     parameters.
 
-    counts     True for each parameter that this rank counts in the norm: one of several copies
-    tied       the parameters that other ranks of the model have too, the same on all ranks
+    counts     for each parameter, whether this rank counts it in the norm: only one of its copies
+               is counted
+    tied       the parameters that several stages use; the same sequence on all ranks
     summed     the number of steps whose sums this rank knows
-    decision   what all ranks have agreed on in the last step, once this rank knows
-    version    the number of steps after which this rank's values are as they are; 0 at first
+    decision   the values that all ranks agreed on in the last step (see `DECIDED`); None before
+               that
+    version    the number of steps that this rank's values contain; 0 at first
     """
 
     def __init__(
@@ -108,12 +111,12 @@ class Update:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """The functions for AGREE and APPLY, the ends of a list."""
+        """The functions for AGREE and APPLY, the two operations that end a step, by kind."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
-        """Agrees with the other ranks on the sums of a step, which are complete; nothing else waits
-        for a device."""
+        """Sums the loss, request and squared norm over all ranks of the model; the sums over dp are
+        complete. Only here the host waits for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False
@@ -124,14 +127,14 @@ class Update:
         self.decision = sums
 
     def apply(self, step: int) -> Outcome:
-        """Makes one optimizer step, if all sums are finite."""
+        """Makes one optimizer step if all sums are finite, else skips it; returns the outcome."""
         assert self.decision is not None
         outcome = self.carry_out(self.decision)
         self._store.wait_for_updates()
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
-        """Carries out the decision on the last step, without messages: clips and updates."""
+        """Clips and updates as `decision` says, without messages; returns the outcome."""
         self.decision = decision
         outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
@@ -148,7 +151,7 @@ class Update:
         return outcome
 
     def _prepare(self, decision: Sequence[float]) -> Outcome:
-        """Marks the tied parameters that have a gradient, and clips, once for each step."""
+        """Sets `has_grad` of tied parameters, and clips the gradient, once for each step."""
         outcome = Outcome.of(decision[:DECIDED])
         if self._is_prepared:
             return outcome
@@ -162,8 +165,8 @@ class Update:
         return outcome
 
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
-        """The sums of squares of all variables of the model, over all ranks that have parts of
-        them."""
+        """Returns two sums of squares for each variable of the model, over all ranks that have
+        parts of it."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)
@@ -176,15 +179,15 @@ class Update:
         return totals
 
     def _variables(self) -> list[int]:
-        """The number in the graph of each parameter, in the order of the optimizer."""
+        """Returns the number in the graph of each parameter, in the order of the optimizer."""
         return [self._norms.variables[p.index] for p in self._optimizer.parameters]
 
     def _sums(self) -> list[float]:
-        """The sums over dp from which the step is decided; marks parameters that have a gradient on
-        any rank.
+        """Returns the sums over dp that decide the step; sets `has_grad` of parameters that have a
+        gradient on any rank.
 
-        loss | request | 1 if a sum is not finite | squares of the gradient | uses of each tied
-        parameter
+        loss | request | 1 if a sum is not finite | squares of the gradient | for each tied
+        parameter 1 if it has a gradient
         """
         store = self._store
         *scalars, squares = backend.to_list(store.totals(self._counted))
@@ -197,8 +200,8 @@ class Update:
         return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
-        """The sums over all ranks that hold one model, by one all-reduce in float64 along the axes
-        other than dp."""
+        """Returns the sums over all ranks that hold one model, in float64; one all-reduce along the
+        axes other than dp."""
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")
