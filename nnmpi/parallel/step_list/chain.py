@@ -1,12 +1,12 @@
-"""Chain: the part of a model on a rank as units, with the buckets of its parameters.
+"""Chain: the part of a model on a rank, cut into units, and the buckets of its parameters.
 
     stage 0   [ embedding | block | block ]      stage 2   [ block | head ]       on rank 0 of 2
     buckets     0           1       2                        3       0
     units       0           1       2                        4       3            (0 is tied)
 
-A unit is what a pass of a stage does between two operations on buckets. Whoever runs a pass finds
-where it ends: a backward pass where all gradients of its buckets are final, a forward pass before
-it reads a bucket of a later unit. So each bucket of a stage is a unit. Only where buckets share
+A unit is the part of a stage's pass between two operations on buckets. It ends, in a backward pass,
+where all gradients of its buckets are final; in a forward pass, before a bucket of a later unit is
+read. So each bucket of a stage is a unit. Only where buckets share
 memory, for gradients (ZeRO 2) or values (ZeRO 3), a unit has to use no others than its own: there
 it is a segment of the graph, with all buckets of that.
 """
@@ -28,13 +28,11 @@ from nnmpi.parallel.step_list.op import FORWARD, NONE, Op
 
 
 class Unit(NamedTuple):
-    """A part of a stage.
+    """A part of a pipeline stage.
 
-    buckets          those of its parameters, in the order of memory
-    repeated         others that its backward pass reads, since their units run again in it. They
-                     are there together: to run units again one by one, each bucket but the last
-                     would be gathered once more (in a GPT of 12 blocks 40% more gathers)
-    takes_gradient   whether the backward pass of its stage computes a gradient of its input
+    buckets          the buckets of its parameters, in the order of memory
+    repeated         further buckets that its backward pass reads, because it recomputes other units
+    takes_gradient   whether the backward pass of its stage computes the gradient of the input
     """
 
     stage: int
@@ -49,7 +47,7 @@ class Chain:
     """The units of a rank, stage by stage, and its buckets in the order of memory.
 
     place   the rank along pp of each stage of the pipeline
-    tied    the variable of each bucket whose parameter stages of other ranks have too
+    tied    by bucket whose parameter stages of other ranks use too: the variable's number
     """
 
     units: tuple[Unit, ...]
@@ -59,27 +57,28 @@ class Chain:
 
     @cached_property
     def of_stage(self) -> Mapping[int, range]:
-        """The units of each stage on this rank."""
+        """The range of units of each stage on this rank."""
         ends = [u for u, (a, b) in enumerate(pairwise(self.units), 1) if a.stage != b.stage]
         bounds = pairwise([0, *ends, len(self.units)])
         return {self.units[a].stage: range(a, b) for a, b in bounds}
 
     @cached_property
     def users(self) -> Sequence[Sequence[int]]:
-        """The units that use each bucket."""
+        """The units that use each bucket, by bucket."""
         numbered = [*enumerate(self.units)]
         return [[u for u, unit in numbered if b in unit.buckets] for b in range(len(self.buckets))]
 
     def read_by(self, op: Op) -> Sequence[int]:
-        """Returns the buckets that a pass of a unit reads."""
+        """Returns the buckets that a pass of a unit (an operation) reads."""
         unit = self.units[op.at]
         return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
 
     def neighbours(self, u: int, away: int) -> tuple[int, int]:
-        """Returns the unit in front of u (`away` is -1) or behind it (+1), and the boundary that
-        lies between on the way to another rank; NONE for what does not exist.
+        """Returns (unit, boundary) next to unit u: the previous one if `away` is -1, the next one
+        if it is +1.
 
-        A boundary has the number of the stage behind it.
+        If that unit is on this rank, boundary is NONE. If it is on another rank, unit is NONE, and
+        boundary is the number of the stage that begins there. At an end of the model both are NONE.
         """
         stage = self.units[u].stage
         inside = self.of_stage[stage]
@@ -95,7 +94,7 @@ class Chain:
 
 @cached
 def chain_of(a: Arrangement, rank: int) -> Chain:
-    """Returns the chain of a rank."""
+    """Returns the units and buckets of a rank."""
     held = a.model_on(rank)
     buckets, entering = held.inside(), a.graph.crossings()
     of = {v.variable: b for b, inside in enumerate(buckets.values()) for v in inside}
@@ -120,7 +119,7 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns the variables of each unit of a stage."""
+    """Returns the variables (numbers of parameters and buffers) of each unit of a stage."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
@@ -133,14 +132,16 @@ def _parts(
 
 
 def gathers_for_use(a: Arrangement) -> bool:
-    """Returns True if buckets share memory for values, which are gathered for their use."""
+    """Returns True if buckets share memory for their values, which are gathered before each use
+    (ZeRO 3)."""
     return a.store.zero > 0 and not a.store.has_all_values and not a.graph.may_differ
 
 
 def _segments(
     a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
 ) -> Iterable[partition.Unit]:
-    """Returns the segments of a stage that use other buckets than those in front of them."""
+    """Returns consecutive parts of a stage's graph; each uses a bucket that the part before does
+    not use."""
     graph = a.graph
     inside = [
         unit
@@ -164,8 +165,8 @@ def _segments(
 def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
-    """Returns the units, which are these segments, each with the buckets of what runs again in its
-    backward pass: of a module or a function that ends in it."""
+    """Returns the units, each with `repeated`: the buckets of other units that its backward pass
+    recomputes."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]

@@ -17,8 +17,8 @@ from nnmpi.parallel.step_list.op import ADDS, NONE, SENDS, Kind, Op
 
 
 def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields a list in which each bucket is summed once, after the last pass that adds to it, or
-    without overlap after all passes."""
+    """Yields the operations, with a SUM and a FINISH of each bucket added. A sum starts after the
+    last pass that adds to the bucket; without `overlap`, after all passes."""
     passes = [*ops]
     last = {op.at: _behind(passes, k) for k, op in enumerate(passes) if op.kind in ADDS}
     sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
@@ -41,9 +41,10 @@ def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator
 
 
 def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields a list in which each backward pass of a stage scatters the sums of its buckets.
+    """Yields the operations, with OPEN, SUM and FINISH of each bucket added for each backward pass
+    of a stage (ZeRO 2 and 3).
 
-    A slot is free again after FINISH, which comes when the slot is opened again.
+    FINISH frees the slot of a bucket; it comes just before another bucket is opened in this slot.
     """
     passes, slots = [*ops], gradient_slots(chain)
     opened, summed = _spans(passes, chain)
@@ -63,11 +64,11 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
 
 
 def gradient_slots(chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket whose gradients are scattered, which is always the same,
-    since recorded passes write to it.
+    """Returns the slot of each bucket whose gradients are scattered. A bucket always has the same
+    slot, since recorded passes write to it.
 
-    Buckets that are open at a time have different slots. There is one more than that takes, so that
-    one sum goes on beside a pass.
+    Buckets that are open at the same time have different slots. There is one slot more than that
+    needs, so that one sum can overlap with a pass.
     """
     passes = [Op(Kind.B, u, 0, stage=s) for s, us in chain.of_stage.items() for u in reversed(us)]
     opened, summed = _spans(passes, chain)
@@ -88,12 +89,12 @@ def gradient_slots(chain: Chain) -> dict[int, int]:
 
 
 Keys = defaultdict[int, list[tuple[int, int]]]
-"""Buckets and micro-batches, by the place in a list."""
+"""By index in a list of operations: (bucket, micro-batch) pairs."""
 
 
 def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
-    """Returns before which pass the gradients of a bucket are opened, and after which they are
-    summed, for each micro-batch and stage."""
+    """Returns (opened, summed): before which operation the gradients of each (bucket, micro-batch)
+    are first written, and after which operation they are final."""
     opened, summed = Keys(list), Keys(list)
     places = defaultdict[tuple[int, int], list[int]](list)
     for k, op in enumerate(passes):
@@ -112,5 +113,6 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
 
 
 def _behind(passes: Sequence[Op], k: int) -> int:
-    """Returns the place of a pass, or of the message behind it, for which another rank waits."""
+    """Returns the index of a pass or, if a send follows it, of this send: another rank waits for
+    it, so sums start after it."""
     return k + (k + 1 < len(passes) and passes[k + 1].kind in SENDS)

@@ -41,7 +41,7 @@ COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGRE
 
 
 class Op(NamedTuple):
-    """One operation. As text: kind, `at`, `.micro`, `@slot`, such as SUM3.0@1."""
+    """One operation. Its text is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1."""
 
     kind: Kind
     at: int = NONE
@@ -57,5 +57,5 @@ class Op(NamedTuple):
 
 
 def as_text(ops: Iterable[Op]) -> str:
-    """Returns a list as one line of text."""
+    """Returns operations as one line of text."""
     return " ".join(map(str, ops))

@@ -1,4 +1,4 @@
-"""The passes of a rank and their messages: the first part of the list of what it does in a step.
+"""The passes of a rank and their messages, from which the list of its operations in a step is made.
 
 A schedule orders the passes of whole stages. Here each is replaced by the passes of its units, the
 layers that no pipeline separates: F3.0 is the forward pass of unit 3 with micro-batch 0, and B3.0
@@ -20,10 +20,10 @@ from nnmpi.schedules import op as schedules
 
 
 def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
-    """Yields the passes of units for those of stages.
+    """Yields, for each pass of a stage, the passes of its units.
 
-    A stage that gets data needs no gradient of its input: its first half I is nothing, and its W
-    is the whole backward pass.
+    The first stage needs no gradient of its input: I (gradient of the input) is left out, and W
+    becomes the whole backward pass B.
     """
     for op in passes:
         units, kind = chain.of_stage[op.stage], op.kind
@@ -36,8 +36,8 @@ def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
 
 
 def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a list in which a stage repeats its forward pass before a backward pass that does not
-    directly follow it."""
+    """Yields the operations, with a repeated forward pass (RECOMPUTE) before each backward pass of
+    a stage, unless that directly follows the forward pass."""
     last = None
     for op in ops:
         units = chain.of_stage.get(op.stage, range(0))
@@ -49,7 +49,7 @@ def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
 
 
 def with_note(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yields a list in which losses are noted after the last forward pass."""
+    """Yields the operations, with NOTE added after the last forward pass: all losses are known."""
     listed = [*ops]
     last = max(k for k, op in enumerate(listed) if op.kind is Kind.F)
     yield from listed[: last + 1]
@@ -58,8 +58,8 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields passes of units with the messages of their stages: a receive is posted before the pass
-    of a stage in front, a send follows its pass."""
+    """Yields the operations, with messages between stages added. A receive is posted before the
+    pass of a stage that precedes the one that needs it; a send follows its pass."""
     stages = [[*run] for _, run in groupby(ops, lambda op: _pass_of_stage(op, chain))]
     receives = [[*_receives(stage, chain)] for stage in stages]
     # nothing comes before the first pass, so it posts its own receives as well

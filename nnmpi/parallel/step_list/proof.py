@@ -5,7 +5,7 @@ passes       those of the schedule, in its order; each has what it needs: the un
 values       each pass finds its buckets in their slots, gathered since the last update
 gradients    each pass adds to open slots; a bucket is summed once, after the last pass that adds to
              it, and its slot is given away after that
-strategy     operations that only its strategy has are where that says
+strategy     operations that the strategy has added are in the places that it checks
 update       all sums are complete; the list ends as it begins
 messages     sends and receives are in one order at both ends of a boundary
 collectives  ranks with the same parameters start the same ones in the same order
@@ -24,7 +24,8 @@ from nnmpi.schedules.proof import ScheduleError
 
 
 def prove(groups: Sequence[Sequence[StepList]]) -> None:
-    """Proves the lists of all ranks along pp and, at each place, of its replicas along dp."""
+    """Checks the lists of all ranks; groups[p] are those of the ranks at place p along pp, one for
+    each along dp. Raises ScheduleError."""
     for place, replicas in enumerate(groups):
         for step in replicas:
             Walk(step, f"pp {place}").run()
@@ -35,7 +36,7 @@ def prove(groups: Sequence[Sequence[StepList]]) -> None:
 
 
 def prove_pipelines(a: Arrangement) -> None:
-    """Proves the lists of the ranks along pp, at each place along tp; those along dp are equal."""
+    """Checks the lists of all ranks of an arrangement; ranks along dp have equal lists."""
     places = [a.mesh.coordinates(rank) for rank in range(a.mesh.size)]
     alike = {(at["tp"], at["pp"]): rank for rank, at in enumerate(places)}
     for tp in range(a.mesh.axes["tp"]):
@@ -44,8 +45,8 @@ def prove_pipelines(a: Arrangement) -> None:
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:
-    """Raises ScheduleError unless all replicas start the same collectives in the same order; sums
-    and gathers have Comms of their own."""
+    """Raises ScheduleError unless all replicas start the same collectives in the same order. The
+    order of gathers is checked apart, since they have a Comm of their own."""
     for kinds in (COLLECTIVES - {Kind.GATHER}, {Kind.GATHER}):
         orders = {tuple(op for op in step.ops if op.kind in kinds) for step in replicas}
         if len(orders) > 1:
@@ -54,7 +55,8 @@ def _same_order(replicas: Sequence[StepList], place: int) -> None:
 
 
 def _same_messages(row: Sequence[StepList]) -> None:
-    """Raises ScheduleError if messages differ in their order at the two ends of a boundary."""
+    """Raises ScheduleError unless messages are sent and received in the same order at each boundary
+    of stages."""
     sent, received = (defaultdict[tuple[str, int], list[int]](list) for _ in range(2))
     for step in row:
         for op in step.ops:

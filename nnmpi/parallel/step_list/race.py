@@ -1,4 +1,4 @@
-"""Race: runs the lists of all ranks side by side, and finds those that wait for each other."""
+"""Race: simulates the lists of all ranks side by side, to find deadlocks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from nnmpi.parallel.step_list.step import StepList
 from nnmpi.schedules.proof import ScheduleError
 
 STARTS = {Kind.WAIT: Kind.GATHER, Kind.FINISH: Kind.SUM}
-"""The operation that starts what another one waits for."""
+"""The operation that starts the work for which another operation waits."""
 
 
 class Race:
-    """Lets all ranks run until they end or wait for each other.
+    """Simulates all ranks until they have ended, or wait for each other.
 
-    A pass waits for its message, WAIT and FINISH until all ranks of the bucket have started its
-    gather or sum. What is started goes on by itself.
+    A pass waits for its message. WAIT and FINISH wait until all ranks of the bucket have started
+    its gather or sum. Started communication needs nothing further from its ranks.
     """
 
     def __init__(self, groups: Sequence[Sequence[StepList]]) -> None:
@@ -42,7 +42,7 @@ class Race:
             raise ScheduleError(f"deadlock: ranks wait at {', '.join(waiting)}")
 
     def _advance(self, place: int, replica: int) -> bool:
-        """Runs a rank until it waits; returns whether it has come further."""
+        """Runs a rank until it has to wait; returns True if it has carried out any operation."""
         step, begin = self._groups[place][replica], self._next[place, replica]
         for op in step.ops[begin:]:
             if self._waits(op, step, place, replica):
@@ -67,7 +67,8 @@ class Race:
         return op.kind is Kind.FINISH and not step.scatters and self._waits_for_tied(op, step)
 
     def _waits_for_tied(self, op: Op, step: StepList) -> bool:
-        """Returns whether a rank of another stage has yet to start the sum of a tied parameter."""
+        """Returns True if a rank of another stage has not yet started the sum of the tied
+        parameter."""
         tied = step.chain.tied.get(op.at)
         for p, d in self._ranks if tied is not None else ():
             for b, variable in self._groups[p][d].chain.tied.items():

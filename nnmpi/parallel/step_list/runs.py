@@ -1,4 +1,4 @@
-"""The lists that the executor of a rank carries out: of a step, and of an evaluation."""
+"""The operations that the executor of a rank carries out in a step and in an evaluation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -20,14 +20,15 @@ a tree, with other moves on each rank."""
 
 
 class StageUnits(NamedTuple):
-    """The units of a stage.
+    """The units of a stage: the parts between which its passes can stop.
 
-    numbers     their numbers in the lists
-    parameters  of each unit, those of the buckets that no unit of the stage in front of it uses: it
-                is the first one to read them, and the last one to add to their gradients
-    absent      where values are gathered for their use, of each unit, those of the stage that it
-                does not use: they may not be in memory while it runs
-    unrepeated  those among them that no function uses which runs again in its backward pass
+    numbers     their numbers in the list of operations
+    parameters  for each unit, those that no earlier unit of the stage uses: it is the first to read
+                them, and the last to add to their gradients
+    absent      for each unit, if values are gathered before each use (ZeRO 3): the parameters of
+                the stage that it does not use, which may not be in memory while it runs
+    unrepeated  for each unit, those in `absent` that its backward pass does not need to recompute
+                other units
     """
 
     numbers: range
@@ -39,7 +40,8 @@ class StageUnits(NamedTuple):
 def stage_units(
     a: Arrangement, rank: int, parameters: Sequence[Parameter]
 ) -> dict[int, StageUnits]:
-    """Returns the units of each stage of a rank, whose trained parameters are these."""
+    """Returns the units of each stage of a rank; `parameters` are the trained parameters of the
+    rank."""
     if a.strategy.name not in LISTED:
         stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
         return {s: StageUnits(range(k, k + 1), [frozenset()]) for k, s in enumerate(stages)}
@@ -61,7 +63,7 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns `absent` and `unrepeated` of the units of a stage."""
+    """Returns (`absent`, `unrepeated`) of StageUnits for the units of a stage."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):
@@ -73,22 +75,23 @@ def _others(
 
 
 def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the list of a step of `micro` micro-batches."""
+    """Returns the operations of a rank in a step of `micro` micro-batches."""
     if a.strategy.name in LISTED:
         return step_list(a, rank, micro).ops
     return [*of_program(a, rank, program.ops(a, rank, micro))]
 
 
 def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the list of an evaluation of a batch in `micro` micro-batches."""
+    """Returns the operations of a rank in the evaluation of a batch in `micro` micro-batches."""
     if a.strategy.name in LISTED:
         return evaluation(a, rank, micro)
     return [*of_program(a, rank, program.forward_ops(a, rank, micro))]
 
 
 def of_program(a: Arrangement, rank: int, ops: Iterable[schedules.Op]) -> Iterator[Op]:
-    """Yields a program as a list, in which each stage is one unit. Where all micro-batches make one
-    step, its sums are complete before the update."""
+    """Yields the operations of a program of whole stages in the form that the executor takes: each
+    stage is one unit. If all micro-batches make one step, FINISH and AGREE come before the
+    update."""
     stages = [*a.division.of_rank(a.mesh.coordinates(rank)["pp"])]
     for op in ops:
         kind, at, stage = op.kind, NONE, NONE

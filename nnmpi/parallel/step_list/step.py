@@ -1,4 +1,5 @@
-"""The list of a rank's step, from the arrangement alone; ranks along dp have equal lists."""
+"""The list of a rank's operations in a step, computed from the arrangement; ranks along dp have
+equal lists."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +26,15 @@ from nnmpi.schedules.placement import stages_of
 
 @dataclass(frozen=True)
 class StepList:
-    """The list of a rank's step, and what it is made for.
+    """The operations of a rank in a step (`ops`), and facts by which they are checked.
 
-    passes    passes of units in the order of the schedule, which the list must keep
-    slots     the slot of each bucket's values; empty if the values stay where they are
-    begins    the buckets that are being gathered when a step begins
+    passes    the passes of units in the order of the schedule, which `ops` must keep
+    slots     the slot of each bucket's values; empty without ZeRO
+    begins    the buckets whose gathers are in progress when a step begins
     scatters  whether each backward pass of a stage sums its buckets
-    room      the number of slots for gradients, where they are scattered
-    totals    the sums over other axes that have to come before the update
-    walk      that of the strategy, if it has operations of its own
+    room      the number of slots for gradients, if they are scattered
+    totals    the sums over other axes that must come before the update
+    walk      the strategy's check of operations that it has added; None: it has added none
     """
 
     chain: Chain
@@ -48,7 +49,7 @@ class StepList:
 
 
 def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
-    """Returns the list of a rank for a step of `micro` micro-batches."""
+    """Returns the list of a rank's operations in a step of `micro` micro-batches."""
     chain, at = chain_of(a, rank), a.mesh.coordinates(rank)
     passes = [*units_of(_schedule(a, micro)[at["pp"]], chain)]
     ops = [*with_messages(passes, chain)]
@@ -70,7 +71,7 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """Returns the list of an evaluation of a batch in `micro` micro-batches."""
+    """Returns the operations of a rank in the evaluation of a batch in `micro` micro-batches."""
     chain, at, place = chain_of(a, rank), a.mesh.coordinates(rank)["pp"], a.division.place
     passes = forward_passes(stages_of(place, at), micro, max(place) + 1)
     ops, slots = [*with_messages(units_of(passes, chain), chain)], value_slots(a, chain)
@@ -79,7 +80,7 @@ def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 @cached
 def _schedule(a: Arrangement, micro: int) -> Sequence[Sequence[schedules.Op]]:
-    """Returns the passes of the stages of all ranks along pp."""
+    """Returns the passes of whole stages for each rank along pp, in the order of the schedule."""
     if a.strategy.program:
         return [[op for op in program.ops(a, 0, micro) if op.kind in COMPUTE]]
     pp = a.mesh.axes["pp"]

@@ -1,9 +1,9 @@
-"""Gathers of values: which bucket is in which slot, and when it is gathered and waited for.
+"""Gathers of values under ZeRO: the slot (memory) of each bucket, and when it is gathered.
 
     ZeRO 1, 2    WAIT0@0 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0 GATHER1@1    each bucket has a slot
     ZeRO 3       WAIT0@0 GATHER1@1 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0    they share slots
 
-A list ends with the gathers with which the next one begins.
+A list ends with the gathers that the next step needs first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +18,10 @@ gathered."""
 
 
 def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
-    """Returns the slot of the values of each bucket; none without ZeRO, where values stay.
+    """Returns the slot of each bucket's values; {} without ZeRO.
 
-    With ZeRO 1 and 2 each bucket has its own; with ZeRO 3 too if ranks may use different buckets,
-    because `forward` may depend on values.
+    With ZeRO 1 and 2 each bucket has its own slot. So it has with ZeRO 3 if `forward` may depend on
+    values, because ranks may then use different buckets.
     """
     if not a.store.zero:
         return {}
@@ -29,11 +29,11 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket where buckets share them. A bucket is always in the same one,
-    since backward passes keep arrays in it.
+    """Returns the slot of each bucket where buckets share slots. A bucket is always in the same
+    slot, since backward passes keep views of it.
 
-    Buckets that one unit reads have different slots, of which there are as many as that takes;
-    those of neighbouring units too, where these allow it.
+    Buckets that one unit reads have different slots. Those of neighbouring units too, if there are
+    enough slots.
     """
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
@@ -57,15 +57,16 @@ def shared_slots(chain: Chain) -> dict[int, int]:
 
 
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
-    """Returns the buckets that are being gathered when a list begins: those of the first unit, or
-    all of them if each has a slot of its own."""
+    """Returns the buckets whose gathers are in progress when a list begins: those of the first unit
+    or, if each bucket has its own slot, all."""
     are_shared = len({*slots.values()}) < len(slots)
     return chain.units[0].buckets if are_shared else (*slots,)
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
-    """Yields a list in which each pass finds its buckets in their slots; a bucket that is not there
-    is gathered before the pass in front, where that does not use the slot."""
+    """Yields the operations, with GATHER and WAIT added so that each pass finds its buckets in
+    their slots. A bucket is gathered one pass ahead of its use, if that pass does not use the
+    slot."""
     listed, first = [*ops], first_buckets(chain, slots)
     passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}

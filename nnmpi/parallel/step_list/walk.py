@@ -1,4 +1,4 @@
-"""Walk: goes through the list of one rank, and checks each operation against what was before."""
+"""Walk: checks the list of one rank, operation by operation."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from nnmpi.schedules.proof import ScheduleError
 
 
 class Walk:
-    """The state of a rank while its list is walked through.
+    """Checks the operations of a rank one after the other, and keeps the state that they lead to.
 
     arrived    buckets whose values are in their slots, of this step
     moving     buckets that are being gathered
     held       the bucket in each slot of values
     opened     the slot of each bucket (and micro-batch) whose gradients are open; NONE where each
                bucket has its own memory
-    added      how many passes have added to it
-    flying     sums that are under way
-    due        how many passes each sum of a bucket is still to have, in order
+    added      how many passes have added to the gradients of each bucket
+    flying     sums that are in progress
+    due        for each sum of a bucket that has not started, in order: how many passes add to it
     state      the last pass of each unit and micro-batch
-    outputs    of units, not yet taken; and the gradients of their inputs
+    outputs    of units that the next unit has not used yet; `gradients` likewise, of their inputs
     """
 
     def __init__(self, step: StepList, where: str) -> None:
@@ -55,7 +55,7 @@ class Walk:
         }
 
     def run(self) -> None:
-        """Walks to the end of the list."""
+        """Checks the whole list; raises ScheduleError for the first operation that is wrong."""
         for k, op in enumerate(self._step.ops):
             if wrong := self._wrong(op):
                 raise ScheduleError(f"{self._where}, operation {k}, {op}: {wrong}")
@@ -70,8 +70,8 @@ class Walk:
             raise ScheduleError(f"{self._where}: {', '.join(map(str, due))} is missing")
 
     def _wrong(self, op: Op) -> str:
-        """Returns what is wrong with an operation, or ""; the strategy may have others than those
-        that are known here."""
+        """Returns what is wrong with an operation, or ""; operations that the strategy has added
+        are checked by the strategy."""
         check = self._check.get(op.kind)
         if self._of_strategy is None:
             return check(op) if check else "is no operation of this list"
@@ -129,7 +129,8 @@ class Walk:
         return self._takes(op, +1, self._gradients, "the gradient from unit")
 
     def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
-        """Takes what the neighbouring unit has made, or a message."""
+        """Uses up the output of the neighbouring unit, or a message from another rank; returns what
+        is missing, or ""."""
         unit, boundary = self._chain.neighbours(op.at, away)
         if unit != NONE and (unit, op.micro) not in made:
             return f"{name} {unit} is not there"
@@ -247,14 +248,15 @@ class Walk:
 
 
 def _messages_of(step: StepList) -> set[Op]:
-    """Returns the messages that the passes need and make."""
+    """Returns all messages that the passes receive and send."""
     both = (message_of(op, step.chain, s) for op in step.passes for s in (True, False))
     return {message for message in both if message}
 
 
 def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
-    """Returns how many passes add to each sum of a bucket: to its only one or, if each backward
-    pass of a stage is summed, to that of each micro-batch and stage, in order."""
+    """Returns how many passes add to each sum, by (bucket, micro-batch). There is one sum for each
+    bucket (micro-batch NONE) or, if gradients are scattered, one for each micro-batch and stage, in
+    order."""
     passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
         passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.buckets))})
