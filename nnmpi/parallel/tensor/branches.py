@@ -1,4 +1,4 @@
-"""Parallel branches divided among ranks: each branch goes to one rank, which computes it alone.
+"""Parallel branches divided among ranks: each branch is computed by one rank.
 
                     rank 0   a ──┐
     x on all ranks               ├──► one message ──► y on all ranks
@@ -10,8 +10,8 @@
 
 Branches are assigned in the order of their size, the largest first: each to the rank with the
 fewest parameters so far, of equal ones to the rank with the fewest branches, then to the lowest
-rank. Branches that share parameters go to one rank. If there are more ranks than branches, the
-others only take part in the join.
+rank. Branches that share parameters go to one rank. Ranks without a
+branch only take part in the join.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class BranchCall(NamedTuple):
     join     "sum", "mean", "concat" or "stack"
     owners   the rank of each branch, in order
     nodes    the graph nodes of each branch
-    inputs   the edges that it is called with
+    inputs   the input edges (activations) of the call
     outputs  the output edge of each branch
     result   the output edge of the join
     """
@@ -83,17 +83,17 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Returns this call with a result of x's dtype, if that is the wider dtype of sums: so it
-        is while parameters do not have their 16-bit dtype yet."""
+        """Returns this call, whose result has x's dtype if that is the wider dtype of sums. It is
+        wider while the parameters have not been converted to 16 bits."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
 def divide_branches(graph: Graph, ranks: int) -> OwnedParts:
-    """Assigns the branches of a model to ranks; every rank gets the same result.
+    """Assigns the branches of a model to ranks; the result is the same on every rank.
 
-    Raises ValueError if a branch shares a parameter with a layer outside.
+    Raises ValueError if a branch shares a parameter with a layer outside of the branches.
     """
     calls: dict[str, list[Call]] = {}
     for call in (call for call in outermost(graph) if call.layer is Branches):
@@ -144,8 +144,8 @@ def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
 
 
 def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
-    """Returns the nodes of each branch, which run one branch after the other; the last node of the
-    call joins them."""
+    """Returns the graph nodes of each branch. Branches run one after the other; the last node of
+    the call joins them."""
     makers = {e: k for k in call.nodes for e in graph.nodes[k].outputs}
     ranges, start = [], call.nodes.start
     for value in graph.nodes[call.nodes[-1]].arguments[0]:
@@ -169,8 +169,8 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
 
 
 def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
-    """Returns the rank of each branch, given the element count of its parameters (`sizes`) and the
-    parameters (`used`)."""
+    """Returns the rank of each branch, given the number of elements (`sizes`) and the set (`used`)
+    of its parameters."""
     groups = overlapping(used)
     load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
     for members in sorted(groups, key=lambda group: (-sum(sizes[i] for i in group), group)):
@@ -227,7 +227,7 @@ class BranchesOnRanks(Branches):
 
 
 class BranchOnAnotherRank(Module):
-    """The placeholder of a branch that another rank has."""
+    """Stands for a branch that another rank has."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -239,10 +239,11 @@ class BranchOnAnotherRank(Module):
 def joined_on_ranks(
     *inputs: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
-    """The join of the branches of all ranks, given the outputs of this rank's branches.
+    """Returns the join of all branches (sum, mean, concat or stack), given the outputs of this
+    rank's branches, followed by inputs of branches.
 
-    The arrays behind these are inputs of the branches, whose gradients must be summed over ranks
-    even on a rank that runs no branch; the join adds zeros to their gradients.
+    The gradients of these inputs must be summed over ranks even on a rank that runs no branch, so
+    the join contributes zeros to them.
     """
     local_branches = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
     parts, ends = inputs[: len(local_branches)], inputs[len(local_branches) :]
@@ -269,7 +270,8 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 def _all_gathered(
     outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
-    """Returns the outputs of all branches, in order; each rank sends its own concatenated."""
+    """Returns the outputs of all branches, in order; each rank contributes those of its own
+    branches."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
     row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])

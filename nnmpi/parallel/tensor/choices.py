@@ -1,4 +1,4 @@
-"""Choices: the ways in which a node of a graph can be divided, given how its inputs are cut."""
+"""Choices: how a node of a graph can be divided among ranks, given how its inputs are divided."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -27,8 +27,8 @@ from nnmpi.parallel.tensor.ways import (
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=BySamples)
 FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
-"""The way of a layer that needs no change on a part of the samples, and may be fused with the layer
-before it."""
+"""The way of a layer that works unchanged on some samples; it may be fused with the layer before
+it."""
 
 
 class PlanCost(NamedTuple):
@@ -53,12 +53,12 @@ class PlanCost(NamedTuple):
 
 
 class NodeChoice(NamedTuple):
-    """One way of a node, with its consequences.
+    """One way to divide a node, with its cost and the resulting cuts of tensors.
 
-    bounds     the bounds of the channels of each rank
+    bounds     rank r has channels bounds[r] to bounds[r + 1] - 1
     gathers    whether the output is all-gathered
-    output     where the output is cut; None if it is whole
-    variables  where each parameter and buffer of the node is cut; None if it is whole
+    output     the cut of the output; None if it is whole
+    variables  (number, cut) of each parameter and buffer of the node; None if it is whole
     """
 
     way: Way
@@ -70,16 +70,17 @@ class NodeChoice(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The name of the choice, for messages."""
+        """The name of the choice in messages."""
         return "gathered " * self.gathers + self.way.name
 
 
 class NodeChoices:
-    """The generator of choices for the nodes of a graph.
+    """Finds the choices for each node of a graph.
 
-    cuts      what may be cut besides channels
-    per_step  the samples of a step over which sums of gradients are spread, if their traffic counts
-              like that of activations; else 0
+    cuts      markers of what may be cut besides channels, such as positions
+    per_step  the samples of a step, by which the traffic of a sum of gradients is divided to
+              compare it with activations of a sample; 0: such a sum costs as much as a copied
+              parameter
     """
 
     def __init__(
@@ -90,17 +91,17 @@ class NodeChoices:
 
     @cached_property
     def ways(self) -> list[list[Way]]:
-        """The ways of each node, however its inputs are cut."""
+        """The ways of each node that its layer allows, whatever its inputs are."""
         return [possible(self.graph, node, self.cuts) for node in self.graph.nodes]
 
     def of(
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
-        """Yields the choices for node k, the preferred one first, if its inputs are cut as `states`
-        say.
+        """Yields the choices for node k, the preferred one first; `states` are the cuts of its
+        inputs.
 
-        With `may_be_copy`, every rank may have all of a layer that could be divided, for example
-        because another node uses its parameters too.
+        With `may_be_copy`, a layer that could be divided may also be whole on every rank, for
+        example because another node uses its parameters too.
         """
         graph, node = self.graph, self.graph.nodes[k]
         uncut = tuple((v, None) for v in node.variables)
@@ -129,8 +130,8 @@ class NodeChoices:
     def _by_samples(
         self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
     ) -> Iterator[NodeChoice]:
-        """Yields the choices of a layer by samples: one leaves the output cut along samples, one
-        gathers it."""
+        """Yields the choices that divide a layer by samples: one leaves the output cut, one gathers
+        it."""
         edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):
@@ -147,7 +148,8 @@ class NodeChoices:
         yield from (choice, self.gathered(node, choice))
 
     def _cut_by(self, node: Node, way: Way, state: AxisCut | None) -> Iterator[NodeChoice]:
-        """Yields the choices of one way of a layer, with the output left cut, and gathered."""
+        """Yields the choices of one way of a layer: with the output left cut, and with the output
+        gathered."""
         graph, ranks = self.graph, self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
         sides = (way.input, x), (way.output, y)
@@ -182,8 +184,8 @@ class NodeChoices:
         yield from self._with_bounds(node, way, state, behind)
 
     def _blocks(self, node: Node, size: int) -> Iterator[int]:
-        """Yields the block sizes in which channels may be divided: 1, and sizes that a following
-        layer needs."""
+        """Yields how many consecutive channels must stay on one rank: 1, and the numbers that
+        following layers need."""
         yield 1
         seen, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
@@ -213,15 +215,15 @@ class NodeChoices:
             yield self.gathered(node, choice)
 
     def terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
-        """Returns the variables of a layer that stays whole on each rank; each rank has a term of
-        the gradients of its parameters."""
+        """Returns the cuts of the variables of a layer that every rank has whole and computes for a
+        part of the data: each rank has one term of the gradients."""
         variables = self.graph.variables
         return tuple(
             (v, PARTIAL_GRADIENT if variables[v].is_parameter else None) for v in node.variables
         )
 
     def gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
-        """Returns the choice with an output that is all-gathered."""
+        """Returns the choice, changed so that the output is all-gathered."""
         cost = choice.cost.plus(self.cost(node, GATHER_OUTPUT))
         return choice._replace(cost=cost, gathers=True, output=None)
 
@@ -231,7 +233,8 @@ class NodeChoices:
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
-    """Returns the number of channels to divide: those of the output, or the rows of a table."""
+    """Returns the number of channels that a way divides: those of the output, or the rows of a
+    table."""
     y = graph.edges[node.outputs[0]]
     if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]
@@ -242,7 +245,8 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
-    """Returns an axis of a sample, counted from 0; `...` stands for axis `same`."""
+    """Returns an axis of a sample, counted from 0. `...` stands for the axis `same`, and a marker
+    for axis 0."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None
@@ -252,9 +256,9 @@ def _axis(axis: Along, edge: Edge, same: int) -> int:
 def _cuts(
     graph: Graph, node: Node, way: Way, bounds: Bounds
 ) -> tuple[tuple[int, AxisCut | None], ...]:
-    """Returns where each parameter and buffer of a node is cut.
+    """Returns (number, cut) of each parameter and buffer of a node.
 
-    A table of positions may be longer than any sample: the last rank has the rows that are left.
+    A table of positions may be longer than any sample; the last rank then has the remaining rows.
     """
     cuts: list[tuple[int, AxisCut | None]] = []
     for name, v in variables_of(graph, node).items():

@@ -1,5 +1,5 @@
-"""Constraints: the requests of --layout to the search for a plan, by names of axes and of
-layers."""
+"""Constraints: the requests of --layout (names of axes, ways of layers) to the search for a
+plan."""
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
@@ -25,7 +25,7 @@ class Constraints(NamedTuple):
     """Constraints on cuts along tp: the axes and ways that are allowed, and the price of a choice.
 
     names    axes of activations that may be cut; if empty, those that --tp cuts by itself
-    ways     names of ways, by layer paths or patterns of them
+    ways     the name of a way for each layer path, or pattern of paths
     samples  the samples of a step, of all ranks along tp together: the traffic that a layer by
              samples has once a step counts that much less beside activations; with 0 it counts most
     price    the price of a choice, instead of the elements it sends
@@ -99,8 +99,8 @@ UNCONSTRAINED = Constraints()
 
 
 def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
-    """Returns the name of the axis along which a way cuts what was whole; "" if it cuts nothing
-    new."""
+    """Returns the name of the axis along which a choice cuts a tensor that was whole; "" if there
+    is none."""
     way, y = choice.way, graph.edges[node.outputs[0]]
     if not way.pattern.divides:
         return ""
@@ -140,7 +140,8 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
 
 
 def refuse_positions(graph: Graph, ranks: int) -> None:
-    """Raises ValueError for a model in which nothing can be cut along positions."""
+    """Raises ValueError, with the reason, for a model in which nothing can be divided along
+    positions."""
     ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
     samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)

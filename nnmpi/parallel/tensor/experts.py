@@ -1,4 +1,4 @@
-"""Mixture of experts on ranks: each rank has some experts.
+"""Mixture of experts divided among ranks: each rank has some of the experts.
 
     whole on all ranks     x, gates ──► experts of this rank, for all tokens ──► all-reduce ──► y
 
@@ -50,13 +50,13 @@ from nnmpi.parallel.tensor.ways import (
 
 
 def lengths(bounds: Sequence[int]) -> list[int]:
-    """Returns the length of each rank's part."""
+    """Returns the lengths of the parts between these bounds."""
     return [stop - start for start, stop in pairwise(bounds)]
 
 
 class ShardedExperts(Sharded, Experts):
-    """Experts divided among the ranks: rank r has experts bounds[r] to bounds[r + 1] - 1; input and
-    output are whole."""
+    """Experts divided among the ranks: rank r has experts bounds[r] to bounds[r + 1] - 1. Input and
+    output are whole on all ranks."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -65,16 +65,16 @@ class ShardedExperts(Sharded, Experts):
 
 
 def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **options: Any) -> Result:
-    """The outputs of the experts of all ranks, given those of this rank and an input that is whole
-    on all ranks."""
+    """Returns the summed outputs of all ranks' experts. x and gates are whole on all ranks;
+    `weights` are those of this rank's experts."""
     y, vjps, plain, _ = experts.experts(x, gates, *weights, **options)
     xp = xp_of(x)
     assert plain is not None
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
-        """Returns the summed gradients of x and of the gates, and what the gradients of the weights
-        share."""
+        """Returns the gradients of x and gates, summed over ranks, and intermediate results for the
+        gradients of the weights."""
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
@@ -89,8 +89,8 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """Returns the Result of an op whose `prepare` gives the gradients of both inputs, and what
-    those of the weights share."""
+    """Returns a Result whose `prepare` computes the gradients of x and gates, and intermediate
+    results for those of the weights."""
     input_vjps: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     weight_vjps: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*input_vjps, *weight_vjps), prepare)
@@ -100,27 +100,27 @@ def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) ->
 
 
 class CountingRouter(Sharded, Router):
-    """A Router for tokens that are cut along positions: each rank has some positions of a sample,
-    with `bounds`.
+    """A Router for tokens that are divided along positions: rank r has positions bounds[r] to
+    bounds[r + 1] - 1 of each sample.
 
-    The capacity of an expert holds for a whole sample, and the first tokens get it, so ranks
-    exchange how many of their tokens chose each expert. Each rank has a term of the gradient of the
-    weight.
+    An expert takes only its first tokens of a whole sample, up to its capacity. So ranks exchange
+    how many of their tokens chose each expert. Each rank has one term of the weight's gradient.
     """
 
     def options(self, x: Tensor) -> dict[str, object]:
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, counts: Array) -> tuple[Array, Array]:
-        """Returns how many tokens of lower ranks chose each expert, and how many of all ranks; both
-        have the shape of `counts` (N, 1, E), the counts of this rank."""
+        """Returns how many tokens of lower ranks, and how many of all ranks, chose each expert.
+        `counts` (N, 1, E) has those of this rank, and both results have its shape."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
 class ExchangingExperts(Sharded, Experts):
-    """Experts divided among the ranks, with `bounds`; tokens of other ranks are sent to them."""
+    """Experts divided among the ranks: rank r has experts bounds[r] to bounds[r + 1] - 1. Tokens
+    are divided along positions, and are sent to the ranks of their experts."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -133,10 +133,10 @@ class ExchangingExperts(Sharded, Experts):
 
 
 class Routing(NamedTuple):
-    """The largest possible token counts, for a sample, that ranks send to each other.
+    """Computes the largest numbers of tokens that ranks may send to each other, for a sample.
 
-    tokens, experts   how many each rank has
-    top_k, slots      the most experts of a token, and the most tokens of an expert
+    tokens, experts   how many tokens and experts each rank has
+    top_k, slots      the largest number of experts of a token, and of tokens of an expert
     """
 
     tokens: Sequence[int]
@@ -145,8 +145,8 @@ class Routing(NamedTuple):
     slots: int
 
     def sends(self, me: int) -> list[int]:
-        """Returns how many tokens rank `me` may send to each rank: most to ranks with most experts;
-        for its own experts, as many as they take."""
+        """Returns how many tokens rank `me` may send to each rank. As many as possible go to the
+        rank with most experts, then to the next; its own experts get as many as they can take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
         sends, remaining = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
@@ -157,8 +157,8 @@ class Routing(NamedTuple):
         return sends
 
     def receives(self, me: int) -> list[int]:
-        """Returns how many tokens may come from each rank, in proportion to the tokens that it
-        has."""
+        """Returns how many tokens rank `me` may receive from each rank, in proportion to the tokens
+        of the rank."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
@@ -168,13 +168,12 @@ class Routing(NamedTuple):
 
 
 class TokenExchange(NamedTuple):
-    """The tokens of this rank that are sent to the experts of each rank, and the number that come
-    from each.
+    """The tokens that this rank sends to the experts of each rank, and the numbers it receives.
 
     sends     for each rank, the indices of the tokens that have at least one gate there
     receives  the number of tokens that come from each rank
-    slots     on paper, the slots on which an expert computes; then a message to each rank is
-              assumed
+    slots     on paper (without values), the number of tokens for which an expert computes; empty
+              messages are then counted too
     """
 
     comm: Comm
@@ -183,14 +182,14 @@ class TokenExchange(NamedTuple):
     slots: int | None = None
 
     def dispatch(self, parts: Sequence[Array], width: int) -> Array:
-        """Sends parts[r] to rank r, and returns the rows, `width` elements each, that arrive for
-        the experts of this rank."""
+        """Sends parts[r] to rank r; returns the received rows, of `width` elements each, for this
+        rank's experts."""
         arrived = self._all_to_all(parts, [(n, width) for n in self.receives])
         return xp_of(arrived[0]).concatenate(arrived)
 
     def combine(self, rows: Array, widths: Sequence[int]) -> list[Array]:
-        """Sends `rows`, outputs of this rank's experts, back to the ranks of their tokens, and
-        returns the outputs of each rank's experts for tokens of this rank."""
+        """Sends `rows`, the outputs of this rank's experts, back to the ranks of the tokens;
+        returns, for each rank, its experts' outputs for this rank's tokens."""
         ends = pairwise(accumulate(self.receives, initial=0))
         shapes = [(len(i), width) for i, width in zip(self.sends, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
@@ -202,8 +201,8 @@ class TokenExchange(NamedTuple):
 def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
-    """Returns the exchange of the tokens of `samples` samples with these gates (tokens, E); on
-    paper, the largest one."""
+    """Returns the TokenExchange for gates (tokens, E) of `samples` samples: a token is sent where
+    it has a gate that is not 0. On paper (gates without values), `most` decides."""
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:
@@ -228,12 +227,12 @@ def experts_by_exchange(
     activation: str,
     most: Routing | None = None,
 ) -> Result:
-    """The outputs of the experts of all ranks for x (N, t, C), this rank's t positions; tokens
-    travel to their experts.
+    """Returns the summed outputs of all experts for x (N, t, C), this rank's t positions. Tokens
+    are sent to the ranks of their experts, and results back.
 
-    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of its experts compute on as many slots
-    as the one with the most tokens needs. `most` gives the numbers of tokens on paper, where gates
-    have no values.
+    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of its experts compute for as many
+    tokens as the one with most tokens has. `most` has the numbers of tokens where gates have no
+    values.
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
@@ -253,8 +252,8 @@ def experts_by_exchange(
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
-        """Returns the gradients of x and of the gates, and what the gradients of the weights
-        share."""
+        """Returns the gradients of x and gates, and intermediate results for the gradients of the
+        weights."""
         flat = g.reshape(-1, C)
         shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:

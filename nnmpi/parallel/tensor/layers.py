@@ -41,8 +41,8 @@ from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
-    """The base of layers whose channels are divided among ranks: this rank has channels
-    bounds[rank] to bounds[rank + 1] - 1.
+    """The base class of layers whose channels are divided among ranks: rank r has channels
+    bounds[r] to bounds[r + 1] - 1.
 
     spec   how ranks hold the activations that are not cut along channels: whole on every rank, or
            cut along positions or samples
@@ -54,8 +54,8 @@ class Sharded(Module):
     weight: Parameter
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
-        """Keeps this rank's part of the weight along an axis; `names` is the word for its elements
-        in errors."""
+        """Replaces the weight by this rank's part along an axis; `names` is the word for its
+        elements in error messages."""
         n, label = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
         self.comm, self.spec = comm, Replicated(comm)
         self.bounds = bounds or even_bounds(n, comm.size, f"{label} with {n} {names}")
@@ -71,8 +71,8 @@ class Sharded(Module):
 
 
 class Product(Sharded):
-    """The base of sharded matrix products and convolutions, whose weight is (outputs, inputs,
-    ...)."""
+    """The base class of matrix products and convolutions that are divided among ranks; their weight
+    is (outputs, inputs, ...)."""
 
     bias: Parameter | None
     keep_part: Callable[..., None]  # of weight and bias
@@ -100,7 +100,7 @@ class ColumnSharded(Product):
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns this rank's outputs; with `relu` and, for images, `pool`, after a fused ReLU and
+        """Returns this rank's outputs. `relu` and (for images) `pool` apply a fused ReLU and
         pooling."""
         y = self._applied(column, x, relu=relu, pool=pool)
         return gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
@@ -116,7 +116,7 @@ class RowSharded(Product):
         self._take(comm, 1, "inputs", bounds)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns the sum over ranks; with `relu`, after a fused ReLU."""
+        """Returns the sum over ranks; `relu` applies a fused ReLU to it."""
         if pool:
             raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
@@ -181,7 +181,8 @@ class ShardedEmbedding(Sharded, Embedding):
         self._take(comm, 0, "rows")
 
     def forward(self, index: Any) -> Tensor:
-        """Returns the rows at `index`, integers of any shape, as an array or a tensor."""
+        """Returns the rows of the whole table at `index`, integers of any shape (array or
+        tensor)."""
         return apply(
             sharded_lookup,
             self.weight,
@@ -201,8 +202,8 @@ OpFunction = Callable[..., Result]
 def column(
     x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
-    """This rank's outputs of the op `of`, with the rows of w and b for these outputs; x is whole on
-    all ranks."""
+    """Returns this rank's outputs of the op `of`, given x, whole on all ranks, and this rank's rows
+    of w and b."""
     result = of(x, w, b, **options)
     of_x, *other_vjps = result.vjps
 
@@ -216,8 +217,8 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
-    """This rank's outputs of `linear` for the positions or samples of all ranks; x has those of
-    this rank."""
+    """Returns this rank's outputs of `linear` for all positions or samples, where x has only those
+    of this rank."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
@@ -250,7 +251,7 @@ def row(
     relu: bool = False,
     **options: Any,
 ) -> Result:
-    """The op `of` on this rank's inputs, summed over the ranks, + b, then ReLU if `relu`."""
+    """Returns the sum over ranks of the op `of` on each rank's inputs, + b, with ReLU if `relu`."""
     result, xp = of(x, w, None, **options), xp_of(x)
     plain = result.prepare
     of_x, of_w, _ = result.vjps
@@ -264,7 +265,8 @@ def row(
     passed, outputs = y if relu else None, len(w)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
-        """Returns the gradient before ReLU, and what the vjps of x and w share."""
+        """Returns the gradient before ReLU, and intermediate results for the gradients of x and
+        w."""
         if passed is not None:
             g = g * (passed > 0)
         # if g is cut, it is gathered here once, for the vjps of both x and w
@@ -288,16 +290,17 @@ def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
 def sharded_lookup(
     w: Array, *, index: Array, start: int, padding: int | None, spec: Spec
 ) -> Result:
-    """Row i of the whole weight for each i of the index, where w has the rows from `start` on.
+    """Returns rows index[...] of a table that is divided among ranks; w has this rank's rows, from
+    row `start` on.
 
-    Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept. The
-    shapes of all arrays are independent of the values of the index, so that passes can be recorded.
+    Row `padding` of the whole table gets no gradient. Only a copy of the index is kept for the
+    backward pass. No shape depends on the values of the index, so that passes can be recorded.
     """
     xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
     def local_rows() -> tuple[Array, Array]:
-        """Returns where the index points to a row of this rank, with an axis for its elements, and
-        the local number of that row; 0 elsewhere."""
+        """Returns where the index points to a row of this rank (a mask with one more axis), and the
+        local number of that row, or 0."""
         is_local = (index_copy >= start) & (index_copy < start + len(w))
         return is_local[..., None], (index_copy - start) * is_local
 

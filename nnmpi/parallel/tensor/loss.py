@@ -89,8 +89,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """The loss of logits whose classes are divided among ranks: z has this rank's columns; the
-    backward pass sends nothing."""
+    """Returns the loss of logits whose classes are divided among ranks; z has this rank's classes.
+    The backward pass sends no message."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:
@@ -103,7 +103,8 @@ def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "me
 
 
 class _Softmax(NamedTuple):
-    """This rank's part of the softmax, and the table of values of each rank and sample."""
+    """This rank's part of the softmax, and a table of values that all ranks have exchanged, for
+    each rank and sample."""
 
     labels: Labels
     smoothing: Smoothing | None
@@ -117,8 +118,8 @@ class _Softmax(NamedTuple):
     def of(
         cls, z: Array, labels: Labels, smoothing: Smoothing | None, classes: range, comm: Comm
     ) -> "_Softmax":
-        """Returns the softmax of z, computed on its transpose as in `cross_entropy`; all ranks call
-        it."""
+        """Returns the softmax of z, computed on the transpose of z as in `cross_entropy`; all ranks
+        call it."""
         xp, n = xp_of(z), len(labels.classes)
         held = (labels.classes >= classes.start) & (labels.classes < classes.stop)
         rows = (labels.classes - classes.start) * held
@@ -157,7 +158,8 @@ class _Softmax(NamedTuple):
         return losses.astype(self.exponentials.dtype)
 
     def gradient(self, g: Array) -> Array:
-        """Returns the gradient of this rank's logits, (classes, N), given that of each loss."""
+        """Returns the gradient of this rank's logits, (classes, N), given the gradients g of the
+        losses."""
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)

@@ -1,4 +1,5 @@
-"""Parts of tensors along an axis of channels, and the four ops that communicate between ranks.
+"""Parts of tensors along an axis, the collectives on them, and four differentiable ops made of
+these.
 
             forward                     backward
 copy        x                           all-reduce        x goes into a sharded layer
@@ -60,9 +61,9 @@ P = TypeVar("P", Parameter, Parameter | None)
 
 
 def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
-    """Returns a parameter that is this rank's part of a whole one along an axis; None for None.
+    """Returns this rank's part of a parameter along an axis, as a new parameter; None for None.
 
-    Values that are not drawn yet will be drawn for this part only; other values are copied.
+    If the values are not initialised yet, they will be for this part only; else they are copied.
     """
     if p is None:
         return p
@@ -83,8 +84,8 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
 
 
 def copy_of(p: P) -> P:
-    """Returns a copy of a parameter, which draws the same values if none are drawn yet; None for
-    None."""
+    """Returns a copy of a parameter; if its values are not initialised yet, the copy will get the
+    same ones. None for None."""
     return p if p is None else part_of(p, 0, (0, p.place.shape[0]), comm_self())
 
 
@@ -176,17 +177,17 @@ def memory_order(ndim: int) -> tuple[int, ...]:
 
 
 def copy(x: Tensor, comm: Comm) -> Tensor:
-    """Returns x; its gradient is the sum of the gradients of all ranks, because each rank computes
-    with x.
+    """Returns x, which is the same on all ranks; in the backward pass, sums its gradient over all
+    ranks, each of which uses x.
 
-    x has the same values on all ranks.
+    This op is used before a layer that is divided among ranks.
     """
     order = x.memory_axes if isinstance(x, Parameter) else memory_order(x.ndim)
     return apply(_copy, x, comm=comm, order=order)
 
 
 def reduce(x: Tensor, comm: Comm) -> Tensor:
-    """Returns the sum of x over the ranks; the gradient of the sum is that of each x."""
+    """Returns the sum of x over the ranks; the gradient of x is that of the sum."""
     return apply(_reduce, x, comm=comm)
 
 

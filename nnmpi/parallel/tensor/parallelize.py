@@ -32,10 +32,9 @@ from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCu
 
 
 def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> None:
-    """Changes the class of a layer in place, and sets these attributes.
+    """Changes the class of a layer in place to `kind`, and sets attributes.
 
-    Its class changes, instead of a new layer being made, so that its parameters, hooks and buffers
-    stay, and all references to it remain valid.
+    So its parameters, hooks and buffers are kept, and all references to the layer stay valid.
     """
     layer.__class__ = kind
     for name, value in attributes.items():
@@ -43,7 +42,7 @@ def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> 
 
 
 def replace(model: Module, new: Mapping[Module, Module]) -> None:
-    """Replaces the given layers by others wherever the model has them."""
+    """Replaces layers wherever they occur in a model; `new` maps each layer to its replacement."""
     for module in [*dict.fromkeys(model.modules())]:
         for name, child in [*module._modules.items()]:
             if child in new:
@@ -153,8 +152,8 @@ def _part(
     cuts: Mapping[str, AxisCut | None],
     comm: Comm,
 ) -> Any:
-    """Returns this rank's part of a layer: its input is cut by `cut`, its parameters and buffers by
-    `cuts`."""
+    """Returns this rank's part of a layer. `cut` is the cut of its input, and `cuts` are those of
+    its parameters and buffers by name."""
     new: Any = copy(layer)
     new._way = at.way
     start, stop = span_of(at.bounds, comm)
@@ -185,8 +184,8 @@ def _part(
 
 
 class _Exchanging(Sharded):
-    """The base of the sharded form of a layer that has no sharded class: its own `forward` between
-    two sums over ranks."""
+    """The base class for parts of layers that have no class of their own for it: calls the layer's
+    `forward` between two sums over ranks."""
 
     _way: Way
     gather_output: bool
@@ -205,7 +204,8 @@ class _Exchanging(Sharded):
 
 
 def _tie(model: Module, graph: Graph) -> None:
-    """Makes all names of a tied parameter refer to one parameter again."""
+    """Makes all names of a tied parameter refer to the same parameter again, after layers were
+    replaced."""
     modules = dict(model.named_modules())
     for variable in graph.variables:
         places = [path.rpartition(".") for path in variable.names if variable.is_parameter]

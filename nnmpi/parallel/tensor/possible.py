@@ -1,5 +1,5 @@
-"""The ways that a layer has, given its settings and how it is called, however its inputs are
-cut."""
+"""Returns which ways a layer allows, given its settings and arguments, whatever the cuts of its
+inputs."""
 
 from collections.abc import Collection
 from typing import Any
@@ -30,7 +30,8 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
 
 
 def is_plain(node: Node) -> bool:
-    """Returns True if a layer is called with tensors of samples only, and returns one."""
+    """Returns True if all arguments of a layer are activations (tensors with an axis of samples),
+    and it returns one."""
     args, named = node.arguments
     return not named and all(type(part) is TensorRef for part in (*args, node.result))
 
@@ -70,7 +71,7 @@ def follows(node: Node) -> bool:
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """Returns the parameters and buffers of a layer, by attribute name."""
+    """Returns the numbers of the parameters and buffers of a layer, by attribute name."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:
@@ -81,7 +82,8 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Raises ValueError if a way that a user gives for a layer cannot be right."""
+    """Raises ValueError if a way in the `sharding` attribute of a user's layer cannot be
+    correct."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(

@@ -61,7 +61,7 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds; None if a sample is a vector of features, as in (N, C)."""
+    """Returns the bounds unchanged; None if a sample is a vector of features, as in (N, C)."""
     return bounds if len(sample) > 1 else None
 
 
@@ -75,8 +75,8 @@ def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bo
 
 
 def _has_many_slopes(settings: Options) -> bool:
-    """Returns True if each channel has its own slope; a single slope would get a term of its
-    gradient on each rank."""
+    """Returns True if each channel has its own slope. A single slope cannot be divided: each rank
+    would have one term of its gradient."""
     return bool(settings["num_parameters"] > 1)
 
 
@@ -121,7 +121,8 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     ),
     **dict.fromkeys(ELEMENTWISE, LayerRule((ELEMENTWISE_WAY,))),
 }
-"""The rule of each layer class itself; a subclass may have another `forward`."""
+"""The rule of each layer class; subclasses are not included, since they may have another
+`forward`."""
 
 _OF_ADD_ONS = addons.table("layer_rules")
 
@@ -147,14 +148,13 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
         *(logic.invert, shape.copy),
     }
 )
-"""The ops that treat each element alone: if their inputs are cut alike, so is their output."""
+"""The ops that treat each element separately: if all inputs are cut alike, the output is too."""
 
 
 def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
-    """Returns the ways of a layer class: from the table, or from the `sharding` attribute of its
-    class.
+    """Returns the ways to divide a layer class: from `RULES`, or from its attribute `sharding`.
 
-    A subclass that overrides `forward` has none, unless it has the attribute too.
+    A subclass that overrides `forward` has none, unless it defines the attribute itself.
     """
     if rule := rule_of(layer):
         return rule.ways

@@ -53,17 +53,18 @@ MOST_STATES = 200
 edges."""
 
 Subject = tuple[str, Any]
-"""A subject of a state: an edge, or a variable or module that a later node uses again."""
+"""("edge", number), ("variable", number) or ("module", name): something whose cut a later node
+depends on."""
 
 State = frozenset[tuple[Subject, Any]]
-"""The cut of each subject; an edge that is not listed is whole."""
+"""The cut of each subject that later nodes depend on; an edge that is not listed is whole."""
 
 START: State = frozenset()
 
 
 class Transition(NamedTuple):
-    """A choice for a node, from one state to another; `total` is the cost of the best plan that
-    contains it."""
+    """A choice for a node, with the states before and after it; `total` is the cost of the best
+    plan with this choice."""
 
     before: State
     choice: NodeChoice
@@ -140,8 +141,7 @@ class _Search:
         self.needed = self._needed()
 
     def _needed(self) -> list[str]:
-        """Returns the reason why each edge has to be whole; "" if all its readers can take it
-        cut."""
+        """Returns, for each edge, the reason why it has to be whole; "" if it may be cut."""
         graph = self.graph
         reasons = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
@@ -205,8 +205,8 @@ class _Search:
             tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
         ],
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """Yields the choices for node k in a state, with the states that follow; `known_choices`
-        caches choices and their facts by the cuts of the inputs."""
+        """Yields (choice, next state) for node k in a state. `known_choices` caches choices by the
+        cuts of the inputs."""
         node = self.graph.nodes[k]
         cuts = tuple(state.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
@@ -232,7 +232,7 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns the facts that a choice fixes for parameters and modules: all uses of one must
+        """Returns the cuts of parameters and modules that a choice fixes; other uses of them must
         agree."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)

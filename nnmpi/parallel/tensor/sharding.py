@@ -1,4 +1,5 @@
-"""Sharding: how a graph is divided among ranks, as a value; `shard` finds it."""
+"""Sharding: how the layers, activations and parameters of a graph are divided among ranks; `shard`
+computes it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
@@ -36,8 +37,7 @@ class ShardedLayer(NamedTuple):
     gathers          whether a column gathers its output
     position_bounds  the positions of each rank where its input or output is cut along them
     sends            the messages that ranks send for it
-    why              what the model sends in all, and what it would send with another way of this
-                     layer
+    why              a text: how much the model sends, and how much with another way of this layer
     """
 
     node: int
@@ -53,11 +53,11 @@ class ShardedLayer(NamedTuple):
 
     @property
     def how(self) -> str:
-        """The name of its way."""
+        """The name of the way in which the layer is divided."""
         return self.way.pattern.how
 
     def part(self, rank: int) -> float:
-        """Returns the share of its channels that a rank has."""
+        """Returns the share of the layer's channels that a rank has, from 0 to 1."""
         bounds = self.bounds
         return (bounds[rank + 1] - bounds[rank]) / bounds[-1] if bounds else 1.0
 
@@ -74,19 +74,20 @@ class PositionCut(Protocol):
         """Returns the positions of a rank, in increasing order."""
 
     def localise(self, e: int, rank: int, shape: list[int], /) -> None:
-        """Turns the shape of edge `e` into its shape on a rank, in place."""
+        """Replaces the number of positions in `shape`, the shape of edge `e`, by the number on a
+        rank; in place."""
 
 
 class DividedCall(NamedTuple):
     """A call of a module whose parts are computed by single ranks along tp.
 
     path        of the module
-    word        for its parts, in messages
-    nodes       the graph nodes of its parts; the next one joins their outputs
-    layers      what is listed for that one
+    word        the word for its parts in messages, such as "branches"
+    nodes       the graph nodes of its parts; the next node joins their outputs
+    layers      the entries for the joining node in `Sharding.layers`
     part        the class that the module becomes on each rank; its `drop_others` frees the
                 parameters of other ranks
-    attributes  what it gets besides the Comm of the ranks
+    attributes  the attributes that the module gets, besides `comm`
     """
 
     path: str
@@ -98,11 +99,11 @@ class DividedCall(NamedTuple):
 
 
 class OwnedParts(NamedTuple):
-    """The nodes and variables of a graph that one rank along tp computes and has alone.
+    """The nodes and variables of a graph that are on only one of the ranks along tp.
 
-    calls      the calls of the modules, by the index of the node that joins the parts
-    nodes      the rank of each node within a part
-    variables  the rank of each parameter and buffer of these nodes
+    calls      the calls of divided modules, by the index of the node that joins their parts
+    nodes      the rank along tp that computes each of these nodes
+    variables  the rank along tp that has each parameter and buffer of these nodes
     """
 
     calls: Mapping[int, DividedCall] = {}
@@ -110,11 +111,11 @@ class OwnedParts(NamedTuple):
     variables: Mapping[int, int] = {}
 
     def runs(self, node: int, rank: int) -> bool:
-        """Returns True if a rank computes a node."""
+        """Returns True if a rank along tp computes a node."""
         return self.nodes.get(node, rank) == rank
 
     def has(self, variable: int, rank: int) -> bool:
-        """Returns True if a rank has a parameter or a buffer, or a part of it."""
+        """Returns True if a rank along tp has a parameter or buffer, or a part of it."""
         return self.variables.get(variable, rank) == rank
 
 
@@ -155,14 +156,14 @@ class Sharding(NamedTuple):
 
 
 UNSHARDED = Sharding(1, (), {}, {}, None)
-"""Every rank has the whole model."""
+"""The Sharding without tensor parallelism: every rank has the whole model."""
 
 
 # ---- modules whose parts go to single ranks along tp
 
 
 _MODULE_RULES = addons.table("module_rules")
-"""Where add-ons say how the parts of a module are divided, by the class of the module."""
+"""By class of module ("module:name"): the function of an add-on that assigns its parts to ranks."""
 
 
 def _key(layer: type[Module] | None) -> str:
@@ -170,7 +171,8 @@ def _key(layer: type[Module] | None) -> str:
 
 
 def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
-    """Assigns parts of modules to ranks; every rank gets the same result.
+    """Assigns parts of modules, such as parallel branches, to ranks; the result is the same on all
+    ranks.
 
     Raises ValueError if a module cannot be divided.
     """
@@ -184,7 +186,8 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
-    """Yields the calls of such modules that are not within a part of another one."""
+    """Yields the calls of modules whose parts are assigned to ranks, without those inside another
+    such module."""
     calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
@@ -222,13 +225,14 @@ def made_by(graph: Graph, k: int) -> Edge:
 
 
 def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
-    """Returns True if a layer belongs in the list of layers: it has parameters, or is divided."""
+    """Returns True if a layer gets an entry in `Sharding.layers`: it has parameters, or is
+    divided."""
     has_parameters = any(graph.variables[v].is_parameter for v in node.variables)
     return choice.way.rebuilds or (node.layer is not None and has_parameters)
 
 
 def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
-    """Returns the description of a layer that is divided by `choice`."""
+    """Returns the entry in `Sharding.layers` for a layer that is divided as `choice` says."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
@@ -243,8 +247,7 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
 
 
 def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessage]:
-    """Yields the messages of a layer, without those that no rank sends, and without gradients that
-    are not needed."""
+    """Yields the messages that ranks send for a layer; messages that no rank needs are left out."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
     way, bounds = layer.way, layer.bounds if layer.way.of_layout else layer.position_bounds

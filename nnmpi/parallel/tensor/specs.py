@@ -1,4 +1,4 @@
-"""Specs: how ranks hold an activation that is not cut along channels; and layers by samples.
+"""Specs: how ranks hold an activation that is not divided along channels; and layers by samples.
 
                     a rank has      sum(terms)          whole(part)
     Replicated      all of it       all-reduce          the part itself
@@ -42,8 +42,8 @@ from nnmpi.parallel.tensor import ops
 
 
 def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
-    """Returns the bounds of the samples of a micro-batch on each rank, where x has those of this
-    rank.
+    """Returns which samples of a micro-batch each rank has: rank r has bounds[r] to bounds[r + 1] -
+    1. x has those of this rank.
 
     In a run the pass knows the number of samples; elsewhere ranks exchange their counts.
     """
@@ -57,7 +57,7 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 
 class BySamples(Module):
-    """The base of layers that compute some samples of a micro-batch on each rank.
+    """The base class of layers of which each rank computes some samples of a micro-batch.
 
     takes          for each input, whether it is whole; else it has the samples of this rank
     gather_output  whether the output is all-gathered
@@ -83,7 +83,8 @@ class BySamples(Module):
 
 @contextmanager
 def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
-    """A context in which the current pass is that of this rank's samples."""
+    """A context in which the current pass has only this rank's samples, so that random numbers and
+    BatchNorm are those of the whole micro-batch."""
     current = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if current.samples is None else current.samples
     stats = (
@@ -105,7 +106,7 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
 
 
 class NestedStats:
-    """A `BatchStats` that joins moments over these ranks first, then over those of `others`."""
+    """A `BatchStats` that merges moments over the ranks of `comm` first, then by `others`."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
         self._ranks, self._others = Synced(comm), others
@@ -128,8 +129,8 @@ class Replicated(NamedTuple):
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """Returns the spec for a call with x, which has all samples, or this rank's if
-        `is_part`."""
+        """Returns the spec for a call with x. With `is_part`, x has only this rank's part of the
+        samples."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:

@@ -1,4 +1,5 @@
-"""The rules by which ranks along tp divide layers of transformers: attention by its heads."""
+"""The rules for dividing layers of transformers among ranks along tp; attention is divided by its
+heads."""
 
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.rules import LayerRule
@@ -6,7 +7,8 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Options, Way
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns the channels of a key head: its queries, its key and its value."""
+    """Returns the number of channels that belong to one key head: its queries, its key and its
+    value."""
     return int(sample[-1] // settings["num_kv_heads"])
 
 

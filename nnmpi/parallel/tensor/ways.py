@@ -1,4 +1,4 @@
-"""Ways: how a layer may be cut among the ranks along tp, and what they send for it.
+"""Ways: how a layer may be divided among the ranks along tp, and which messages they send for it.
 
     input   output   a rank has                       then ranks sum
     whole   cut      some outputs         column      the gradient of the input
@@ -48,23 +48,23 @@ from nnmpi.schedules.op import Kind
 
 
 def of_input(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of the input, for a sample."""
+    """Returns the number of elements of the input, for one sample."""
     return graph.edges[node.inputs[0]].elements
 
 
 def of_output(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of the output, for a sample."""
+    """Returns the number of elements of the output, for one sample."""
     return graph.edges[node.outputs[0]].elements
 
 
 def of_gradients(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of the gradients of a node's inputs, for a sample."""
+    """Returns the number of elements of the inputs that require a gradient, for one sample."""
     edges = (graph.edges[e] for e in node.inputs)
     return sum(edge.elements for edge in edges if edge.requires_grad)
 
 
 class Message(NamedTuple):
-    """A collective or message among ranks for a layer that is cut in some way, in some passes.
+    """A collective, or messages between ranks, that a way of dividing a layer needs in some passes.
 
     by       the collective, or a message
     carries  the number of elements of a sample, of all ranks together; of messages, that of which
@@ -88,7 +88,7 @@ class Message(NamedTuple):
 class LayerMessage(NamedTuple):
     """A message of one layer, with the number of elements of a sample that it carries.
 
-    passes  those of its row, except those for a gradient that nobody needs
+    passes  the passes of `message`, without those for a gradient that is not needed
     bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] of bounds[-1]
     """
 
@@ -103,7 +103,7 @@ class Pattern(NamedTuple):
 
     how      its name
     sends    the messages, in the order in which they are described
-    divides  whether it cuts what is not cut in its input: channels, or rows of a table
+    divides  whether it cuts channels, or rows of a table, that were not cut in its input
     """
 
     how: str
@@ -135,7 +135,8 @@ class AxisCut(NamedTuple):
 
 
 PARTIAL_GRADIENT = AxisCut((), 0)
-"""Marks a parameter that is not cut: every rank has it whole, and has a term of its gradient."""
+"""Marks a parameter that every rank has whole, while each rank computes one term of its
+gradient."""
 
 SAMPLE_CUT = AxisCut((), -1)
 """Marks an activation of which each rank has some samples, nearly equally many; which ones depends
@@ -143,18 +144,19 @@ on the size of the micro-batch."""
 
 
 def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """Cuts the positions of a tensor with samples (positions, features)."""
+    """Returns the cut along positions of a tensor with samples (positions, features); None if it
+    has others."""
     fits = len(edge.sample) == 2 and edge.sample[0] >= ranks
     return AxisCut(parts_of(edge.sample[0], ranks), 0) if fits else None
 
 
 def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
-    """Cuts a tensor with a row for each sample."""
+    """Returns the cut along samples of a tensor with one row for each sample; None for others."""
     return SAMPLE_CUT if edge.of_samples and edge.axes[0].size == 1 else None
 
 
 class LayoutCut(NamedTuple):
-    """A cut that only layouts ask for, of an add-on: a way whose marker has one is none of core's.
+    """A cut that an add-on defines, and that is used only if --layout asks for it.
 
     ways     a function of (layer class, ways of its rule): these, with those for this cut
     choices  a function of (choices, number of the node, way, cuts of the inputs): yields the
@@ -171,9 +173,9 @@ class LayoutCut(NamedTuple):
 class Marker(NamedTuple):
     """A marker that a way may have in place of an axis of channels, as its input or output.
 
-    cut        a function: where a tensor of the graph is cut so; None if it cannot be
-    words      behind the name of a way that has one side cut so
-    of_layout  what is different if layouts alone ask for it
+    cut        (edge, ranks): the cut of a tensor of the graph; None if it cannot be cut so
+    words      added to the name of a way whose input or output alone is cut so
+    of_layout  further functions, for a cut that is used only if --layout asks for it
     """
 
     cut: Callable[[Edge, int], AxisCut | None]
@@ -185,7 +187,7 @@ POSITIONS = Marker(_of_positions, " of positions")
 """Along positions, the first axis of a sample (T, C); only for sequence parallelism."""
 
 SAMPLES = Marker(_of_samples, " of samples")
-"""Along samples; only for layouts by layers."""
+"""Along samples; only if --layout asks for it."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """The axis along which a way has its input or output cut; None: it is whole."""
@@ -213,7 +215,7 @@ REPLICATED = Pattern("copy")
 
 
 Options = Mapping[str, Any]
-"""The plain attributes of a layer."""
+"""The attributes of a layer that are plain values, by name."""
 
 NONE: Mapping[str, int] = {}
 
@@ -292,7 +294,7 @@ class Way(NamedTuple):
 
     @property
     def of_layout(self) -> LayoutCut | None:
-        """The LayoutCut of its markers; None if layouts need not ask for what they cut."""
+        """The LayoutCut of this way's markers; None if the way may be used without --layout."""
         return next((marker.of_layout for marker in self.markers if marker.of_layout), None)
 
     @property
@@ -306,7 +308,8 @@ class Way(NamedTuple):
 
     @property
     def rebuilds(self) -> bool:
-        """True if the layer is replaced by another one; else it works on a part unchanged."""
+        """True if the layer is replaced on each rank; False if it works unchanged on a part of its
+        input."""
         return bool(self.part or self.pattern.sends or self.parameters or self.sizes)
 
 
@@ -314,10 +317,11 @@ WHOLE = Way()
 """Every rank computes the whole layer."""
 
 ON_ONE_RANK = Way(named=Pattern("branch"))
-"""One rank computes the whole layer: see `sharding.py`."""
+"""The way of a node that only one rank computes; see `OwnedParts`."""
 
 ELEMENTWISE_WAY = Way(..., ...)
-"""Each element is treated alone."""
+"""The way of a layer that treats each element separately."""
 
 BY_CHANNEL = Way(0, 0)
-"""Each channel of a sample (C, ...) is treated alone, without parameters."""
+"""The way of a layer without parameters that treats each channel of a sample (C, ...)
+separately."""

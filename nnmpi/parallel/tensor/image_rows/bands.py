@@ -29,7 +29,8 @@ cheap."""
 
 
 class Bands(NamedTuple):
-    """How n samples are given to the kernel: as `number` images with `rows` rows of output each.
+    """Divides n samples for a convolution kernel: into `number` images with `rows` rows of output
+    each.
 
     conv      the window of the convolution alone, without padding
     outputs   rows of output of a sample before pooling
@@ -68,22 +69,23 @@ class Bands(NamedTuple):
 
     @property
     def band(self) -> int:
-        """The rows of input of a band."""
+        """The number of input rows of a band."""
         return (self.rows - 1) * self.conv.stride + self.conv.span
 
     @property
     def step(self) -> int:
-        """The rows of input from one band to the next; all of a sample's rows if samples are not
-        cut."""
+        """The number of input rows from the start of one band to the start of the next; all rows of
+        a sample if samples are not cut."""
         return self.band if self.are_samples else self.rows * self.conv.stride
 
     @property
     def sample(self) -> int:
-        """The rows of input from one sample to the next."""
+        """The number of input rows from the start of one sample to the start of the next."""
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:
-        """Makes zeros for the input rows of all samples, one under another: (rows, W, C)."""
+        """Returns zeros for the input rows of all samples, one sample after the other: (rows, W,
+        C)."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
         return xp_of(like).zeros((rows, width, channels), like.dtype)
 
@@ -93,11 +95,11 @@ class Bands(NamedTuple):
         return _stacked(tall, self.n, self.sample, rows)
 
     def images(self, tall: Array) -> Array:
-        """Returns the images that the kernel is given: a view (number, rows, W, C) of a buffer."""
+        """Returns a buffer as the images that the kernel takes: a view (number, rows, W, C)."""
         return _stacked(tall, self.number, self.step, self.band)
 
     def result(self, y: Array) -> Array:
-        """Returns the samples' results in the kernel's results (number, h, w, O): a view."""
+        """Returns the samples' results as a view of the kernel's results y (number, h, w, O)."""
         if self.are_samples:
             return y
         tall = y.reshape(-1, *y.shape[2:])

@@ -1,4 +1,5 @@
-"""IMAGE_ROWS: the marker of ways that cut images along rows, and how the search chooses them."""
+"""IMAGE_ROWS: the marker of ways that divide images along rows, and the choices of the search for
+such ways."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,12 +31,12 @@ from nnmpi.parallel.tensor.ways import (
 
 
 def _of_row(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of a row of the input images, for a sample."""
+    """Returns the number of elements in one row of the input image, for one sample."""
     return of_input(graph, node) // graph.edges[node.inputs[0]].sample[1]
 
 
 def _halo(graph: Graph, k: int, ranks: int, rank: int) -> Halo:
-    """Returns the halo of a rank for a layer, including a pooling that is fused with it."""
+    """Returns the halo of a rank for layer k, together with a pooling that is fused with it."""
     node = graph.nodes[k]
     rows, _ = windows_of(node.settings)
     window: Window = rows if pooling_behind(graph, k) is None else rows.pooled()
@@ -48,7 +49,7 @@ def _sent(graph: Graph, k: int, ranks: int, rank: int) -> list[int]:
 
 
 def _sent_back(graph: Graph, k: int, ranks: int, rank: int) -> list[int]:
-    """Returns of how many rows a rank sends the gradients to each other rank."""
+    """Returns the number of rows whose gradients a rank sends to each other rank."""
     return _halo(graph, k, ranks, rank).received()
 
 
@@ -62,7 +63,7 @@ HALO_GRADIENT = Message(
 
 
 def _cut(edge: Edge, ranks: int) -> AxisCut | None:
-    """Cuts the rows of images."""
+    """Returns the cut of an activation along image rows; None if it cannot be cut."""
     fits = len(edge.sample) == 3 and edge.of_samples and edge.sample[1] >= ranks
     return AxisCut(bounds(edge.sample[1], ranks), 1) if fits else None
 
@@ -70,7 +71,7 @@ def _cut(edge: Edge, ranks: int) -> AxisCut | None:
 def _choices(
     choices: NodeChoices, k: int, way: Way, states: Sequence[AxisCut | None]
 ) -> Iterator[NodeChoice]:
-    """Yields the choices of a layer that is cut along image rows: one leaves the output cut, one
+    """Yields the choices that divide a layer along image rows: one leaves the output cut, one
     gathers it."""
     graph, node, ranks = choices.graph, choices.graph.nodes[k], choices.ranks
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
@@ -126,8 +127,8 @@ def _refuse(graph: Graph, k: int, ranks: int) -> None:
 
 
 def _has_equal_windows(settings: Options) -> bool:
-    """Returns True if a window at the border of an image equals one inside, with padding around the
-    image."""
+    """Returns True if windows at the border of an image are computed like those inside, from the
+    image and zero padding."""
     excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
     unusual = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
     return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(unusual))
@@ -138,8 +139,8 @@ def _is_mean(settings: Options) -> bool:
 
 
 def _ways(layer: type[nn.Module], of_rule: tuple[Way, ...]) -> tuple[Way, ...]:
-    """Returns the ways of a layer with those by rows; a way for any axis comes last, so that one
-    for the axis that is cut is preferred."""
+    """Returns the ways of a layer, with those along image rows added. A way for any axis is moved
+    to the end, so that more specific ways are preferred."""
     if layer not in WAYS:
         return of_rule
     return tuple(sorted((*of_rule, *WAYS[layer]), key=lambda way: way.input is ...))

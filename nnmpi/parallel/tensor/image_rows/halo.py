@@ -1,5 +1,5 @@
-"""The halo of images that are cut along rows: rows of other ranks that the outputs of a rank depend
-on.
+"""The halo of images that are divided along rows: rows of other ranks on which a rank's outputs
+depend.
 
 Each rank has some rows of each image (N, C, H, W), (N, C, h, W), nearly as many as any other rank,
 both of the input and of the output of a layer. Gradients of halo rows are sent back.
@@ -37,18 +37,18 @@ WINDOW_SIZES = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
 
 
 def windows_of(settings: Mapping[str, Any]) -> Windows:
-    """Returns the windows of an image layer with these attributes; without any, windows of one
-    pixel."""
+    """Returns the windows of an image layer with these attributes; without any such attribute,
+    windows of one pixel."""
     return windows(*(settings.get(name, usual) for name, usual in WINDOW_SIZES.items()))
 
 
 class Halo(NamedTuple):
-    """The rows of an image that a rank needs, and the rows that are sent for that.
+    """The rows of an image that a rank needs, and the rows that ranks send for that purpose.
 
     own       the rows of this rank
-    needed    the rows that its outputs depend on, padding included
-    sends     its own rows that each rank needs
-    receives  the rows of each rank that it needs
+    needed    the rows on which this rank's outputs depend, padding included
+    sends     for each rank: the rows of this rank that it needs
+    receives  for each rank: its rows that this rank needs
     """
 
     rank: int
@@ -59,7 +59,8 @@ class Halo(NamedTuple):
 
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
-        """Returns the halo of a rank, for images with `height` rows on `ranks` ranks."""
+        """Returns the halo of a rank, for images with `height` rows that are divided among `ranks`
+        ranks."""
         owned = [*pairwise(bounds(height, ranks))]
         needed = [window.inputs(*outs) for outs in pairwise(bounds(window.outputs(height), ranks))]
         sends = (_within(rows, owned[rank]) for rows in needed)
@@ -80,8 +81,8 @@ class Halo(NamedTuple):
         return [b - a for r, (a, b) in enumerate(self.receives) if r != self.rank]
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:
-        """Fills `into` (N, rows needed, W, C), except for its padding, from x (N, h, W, C) of all
-        ranks."""
+        """Fills `into` (N, needed rows, W, C) with the rows of all ranks, where x (N, h, W, C) has
+        those of this rank. Padding rows are not written."""
         arrived = _exchanged(x, self.own[0], self.sends, self.receives, comm)
         for (a, b), rows in zip(self.receives, arrived, strict=True):
             into[:, a - self.needed[0] : b - self.needed[0]] = rows
@@ -121,6 +122,6 @@ def _exchanged(
 
 
 def _within(rows: Rows, among: Rows) -> Rows:
-    """Returns the rows that are among others; an empty range if there are none."""
+    """Returns the overlap of two ranges of rows; an empty range if there is none."""
     start, stop = (min(max(row, among[0]), among[1]) for row in rows)
     return start, stop

@@ -35,7 +35,8 @@ from nnmpi.parallel.tensor.ways import Way
 
 
 class SpatialLayer(nn.Module):
-    """The base of spatial layers: each rank has rows bounds[r] to bounds[r + 1] - 1 of the input.
+    """The base class of spatial layers: rank r has rows bounds[r] to bounds[r + 1] - 1 of the
+    input.
 
     bounds         the rows of the input of each rank
     gather_output  whether the output is all-gathered
@@ -60,7 +61,7 @@ class SpatialLayer(nn.Module):
         return y
 
     def window(self, pool: bool = False) -> Window:
-        """Returns the window along rows that an output row depends on."""
+        """Returns the window along rows: which input rows an output row depends on."""
         rows, _ = windows_of(vars(self))
         return rows.pooled() if pool else rows
 
@@ -117,7 +118,8 @@ class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
 
 
 class SpatialDropout(SpatialLayer, nn.Dropout):
-    """A Dropout that uses the masks of this rank's rows."""
+    """A Dropout on some rows of images: each element is dropped exactly if the same Dropout on one
+    rank drops it."""
 
 
 class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
@@ -129,7 +131,8 @@ class SpatialPReLU(SpatialLayer, nn.PReLU):
 
 
 class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
-    """The mean of each channel, (N, C, 1, 1), on all ranks: they sum N C elements."""
+    """Returns the mean of each channel, (N, C, 1, 1), on all ranks, by an all-reduce of N C
+    elements."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         pixels = self.bounds[-1] * x.shape[3]
@@ -142,8 +145,8 @@ class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
 def conv2d(
     x: Array, w: Array, b: Array | None, *, halo: Halo, comm: Comm, shape: conv.ConvShape
 ) -> Result:
-    """This rank's rows of a convolution with whole w and b, then 2x2 max-pool and ReLU if `shape`
-    asks for them."""
+    """Returns this rank's rows of a convolution; w and b are whole on every rank. ReLU and 2x2 max
+    pooling follow if `shape` asks for them."""
     xl, columns = like_weight(x, w).transpose(0, 2, 3, 1), shape.windows[1]
     (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
     within = slice(columns.before, columns.before + W)
