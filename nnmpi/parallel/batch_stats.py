@@ -33,8 +33,7 @@ class Synced:
         """Returns the moments of the whole batch; all ranks get equal bits.
 
         local   (n, mean, M2) of this rank's samples, for each channel
-        track   is called with the moments of the whole batch, for example to update running
-        statistics
+        track   called with the moments of the whole batch, for example to update running statistics
 
         All ranks' moments are gathered in float64 and merged in the order of ranks. On NCCL, where
         the host does not wait for a collective, they are summed by all-reduces instead.
