@@ -67,7 +67,7 @@ class GatheredValues:
         self.poll()
 
     def poll(self) -> None:
-        """Removes gathers that are complete from the list, and starts queued ones."""
+        """Forgets gathers that are complete, and starts queued ones."""
         while self._works:
             b, work = next(iter(self._works.items()))
             if not work.poll():
