@@ -12,13 +12,15 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Counts the messages of a rank in the first step over a whole batch that follows another step;
-    where replicas are averaged, in a whole round, divided by its steps. Rounds also end with an
-    epoch: where none is whole, all of a later epoch are counted.
+    """Counts the messages of a rank in one step: the first one with a full batch that follows
+    another step.
 
-    Messages belong to the step that starts them: until a step has been counted, each step ends
-    with `complete`, which waits for its messages. Messages between two steps, such as those of
-    --verify and callbacks, are not counted.
+    Where replicas are averaged, it is the mean over the steps of a round or, if no round fits in an
+    epoch, over a later epoch.
+
+    Messages belong to the step that starts them: until steps have been counted, each step ends with
+    `complete`, which waits for its messages. Messages between two steps, such as those of --verify
+    and callbacks, are not counted.
     """
 
     sent: AxisTraffic | None = None
@@ -34,8 +36,8 @@ class StepTraffic:
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """Yields the first steps of an epoch, up to and including the last that is counted; none
-        if they were counted already."""
+        """Yields the first steps of an epoch, up to the last one that is counted; none if steps
+        were counted before."""
         n = len(loader.split.y)
         counted, is_epoch = min(self._samples, n), self._samples > n
         if self.sent is not None or counted < self._batch:
