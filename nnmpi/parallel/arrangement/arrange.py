@@ -108,9 +108,13 @@ def strategy_of(config: Config) -> StrategyKind:
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
-    """Returns a key for each (pp, tp), equal for ranks that share a RankModel: the coordinate
-    along pp, the one along tp if ranks have parts of their own, and the widths of this rank's
-    parts."""
+    """Returns a key for each (pp, tp). Ranks with equal keys have parts of the same shapes, and
+    share a RankModel.
+
+    The key contains the coordinate along pp, that along tp if single ranks have parts of modules
+    (such as parallel branches), and the width of the rank's slice for each way in which a tensor is
+    cut.
+    """
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.owned.variables)
     return {
@@ -145,7 +149,8 @@ def _rank_model(
 
 
 def _check_owned(sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if a stage begins within a module whose parts go to single ranks."""
+    """Raises ValueError if a stage begins within a module whose parts, such as parallel branches,
+    are assigned to single ranks along tp."""
     for node, call in sharding.owned.calls.items():
         inside = range(call.nodes.start + 1, node + 1)
         for s, stage in enumerate(division.stages):
@@ -168,11 +173,12 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
 
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
-    """Returns the region number of each trained parameter; a new region begins wherever parameters
-    that single ranks have begin or end, and odd regions are those of these.
+    """Returns a region number for each trained parameter. Consecutive parameters that all ranks
+    along tp have form a region with an even number; those that single ranks have, such as in
+    parallel branches, form one with an odd number.
 
-    Ranks along tp have different ones of them. Parameters that all ranks have get buckets of their
-    own, of equal length on all ranks, so their gradients are added up in the same order everywhere.
+    A bucket contains one region only. So buckets of parameters that all ranks have are equal on all
+    ranks, and their gradients are added up in the same order everywhere.
     """
     regions, region = dict[int, int](), 0
     for v in trained:

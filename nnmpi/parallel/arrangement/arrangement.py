@@ -247,7 +247,9 @@ class Arrangement:
         return self.rank_models[at["pp"], at["tp"]]
 
     def runs(self, node: int, rank: int) -> bool:
-        """Returns True if a rank computes a node, given that the node is in one of its stages."""
+        """Returns True if a rank computes a node of the graph; False if the node is in a part of a
+        module, such as a parallel branch, that another rank along tp has. The node is in one of the
+        rank's stages."""
         return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def own_positions(self, rank: int) -> np.ndarray | None:
