@@ -27,7 +27,7 @@ def own_stages(
 
 
 def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]) -> ModelPart:
-    """Returns a part of a model that is not all of it."""
+    """Returns the ModelPart of a rank that does not have the whole model."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
     at = arrangement.mesh.coordinates(rank)
     parts_here = division.of_rank(at["pp"])
