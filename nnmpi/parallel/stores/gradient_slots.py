@@ -7,9 +7,8 @@ A slot is memory for the gradients of one bucket until they are summed:
     finish    the sum is complete: this rank's shard is added to `flat`
 
 This happens once for each backward pass of a stage, at the place of these operations in the list
-of the step. A bucket is
-always in the same slot, so that recorded passes can write to it. Shards are added in the order of
-the list, so the same layout always gives the same bits.
+of the step. A bucket is always in the same slot, so that recorded passes can write to it. Shards
+are added in the order of the list, so the same layout always gives the same bits.
 """
 
 from nnmpi.arrays.backend import Array
