@@ -44,6 +44,10 @@ def side(hunk: str, sign: str) -> str:
 @pytest.mark.parametrize("name", DIFFS)
 def test_a_change_applies(name: str) -> None:
     assert changed(name, ROOT)
+    for file in re.split(r"^--- .*\n", DIFFS[name], flags=re.M)[1:]:
+        # git apply takes hunks in their order alone
+        lines = [int(n) for n in re.findall(r"^@@ -(\d+)", file, re.M)]
+        assert lines == sorted(lines)
 
 
 def test_the_page_has_every_diff_with_the_files_that_it_changes() -> None:
