@@ -105,8 +105,8 @@ def verified(options: argparse.Namespace) -> CommandOutput:
 
 
 def exported(options: argparse.Namespace) -> CommandOutput:
-    """The output of `export`: writes a checkpoint's model to a file or folder, and says what was
-    written."""
+    """Carries out the subcommand `export`: writes a checkpoint's model to a file or folder. Returns
+    the output to print: the step, the files, and newer checkpoints that were passed over."""
     newest = None
     if options.step is not None:
         folder = _chosen(options)

@@ -1,9 +1,9 @@
 """The cost of a collective algorithm on a network, by simulation.
 
-A message of m bytes takes alpha + m beta, and adding m bytes takes m gamma. A rank sends one
-message and receives one message at a time, both at once, or one on each port. Messages of a round
-that cross the same link share it. A message starts when sender and receiver have finished their
-previous rounds, as in MPI's rendezvous protocol for large messages.
+A message of m bytes takes alpha + m beta, and adding m bytes takes m gamma. At any time a rank
+sends at most one message and receives at most one; with several ports, one each way on each port.
+Messages of a round that cross the same link share its bandwidth. A message starts when sender and
+receiver have finished their previous rounds, as in MPI's rendezvous protocol for large messages.
 """
 
 from collections.abc import Iterator

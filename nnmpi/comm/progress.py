@@ -117,10 +117,10 @@ class Progress:
                 work.abandon()
 
     def shrink(self) -> Transport:
-        """Abandons the old Comms and returns the first transport of the ranks that are left.
+        """Abandons the old Comms; returns the first transport of a new family, of the ranks left.
 
-        The new family of transports is stored even before a Comm uses it: if another rank is lost
-        meanwhile, other ranks may use the new family already, and all ranks must shrink the same.
+        The new family replaces the old one at once, before a Comm uses it. If another rank is lost
+        then, other ranks may be using the new family already, and all must shrink the same one.
         """
         self.abandon()
         left = self.family.shrink()

@@ -63,8 +63,8 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
 
 def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Iterator[range]:
-    """Yields ranges of these nodes: for each module that runs again in its backward pass and of
-    which the segment has only a part, the nodes of this part."""
+    """Yields the ranges of nodes of modules with activation checkpointing (`Recomputed`) of which
+    `nodes` has only a part."""
     for call in graph.calls:
         if call.path is not None and isinstance(modules[call.path], Recomputed):
             part = range(max(call.nodes.start, nodes.start), min(call.nodes.stop, nodes.stop))

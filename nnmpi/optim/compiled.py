@@ -8,10 +8,11 @@
         optimizer.step()
         return loss
 
-first call    the step is recorded on arrays without data, runs as written, and once more as a list
-              from the same state: both must give the same bits
-later calls   the list runs; the steps of optimizers are calls in it
-otherwise     for other shapes of arguments, modes, attributes or gradients it is recorded again
+first call    the step is recorded on arrays without data. Then it runs as written, and once more,
+              from the same state, as a list; if the bits differ, it is never replayed
+later calls   the list runs: kernels, and a call of `step` for each optimizer.step() in the code
+otherwise     if shapes of arguments, train or eval mode, attributes that the step reads, or which
+              gradients exist have changed, the step is recorded again
 """
 
 import sys
@@ -245,8 +246,7 @@ class _State:
             object.__setattr__(module, "passes", passes)
 
     def is_same(self, other: "_State") -> bool:
-        """True if another state has the same bits; the memory of absent gradients is not
-        compared."""
+        """True if another state has the same bits. If a gradient is None, its memory may differ."""
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False

@@ -302,8 +302,8 @@ def _spans(row: Array) -> Iterator[slice]:
 
 
 def _within(part: slice, span: slice) -> slice:
-    """Returns the overlap of `part` and `span` (slices of a row), counted from the start of
-    `span`."""
+    """Returns the intersection of `part` and `span`, two slices of one row, as indices that count
+    from the start of `span`; an empty slice if they do not overlap."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 

@@ -209,8 +209,8 @@ class Session:
     # ---- between two steps
 
     def steps(self) -> Generator[StepResult, None, None]:
-        """Returns a generator that makes the steps of the epoch, starting at the run's position. It
-        ends with the session."""
+        """Returns a generator of training steps: each `next` makes one and returns its StepResult,
+        from the run's current step to the end of the epoch. `end` closes the generator."""
         steps = self.strategy.steps(self.setup.train, self.run.state)
         self._steps = _following(self.part, steps) if len(self.part.boundaries) else steps
         return self._steps

@@ -107,7 +107,7 @@ def column(g: Gemm, p: int) -> ProductPlan:
 
 
 def row(g: Gemm, p: int) -> ProductPlan:
-    """The plan that shards the columns of w and x: the products of all ranks are summed."""
+    """The plan that shards x (N, K) and w (O, K) along K: the partial y of all ranks are summed."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * O, p), GridCollective(ALL_GATHER, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)

@@ -171,8 +171,13 @@ class Run:
         self._work(end - self.clock)
 
     def fail(self, draw: float = 1.0) -> None:
-        """Loses a node; `draw`, from 0 to 1, decides whether it is the partner of the node that was
-        lost before."""
+        """Loses a node: the job goes back to the last copies in memory, or without a Backup to the
+        last checkpoint.
+
+        If no copies were made since the node lost before, and `draw`, from 0 to 1, is less than
+        1 / nodes, this node is the one with the copies of that node: the job goes back to the last
+        checkpoint.
+        """
         job = self.job
         if job.spares is not None:
             self._returns.append(self.clock + job.spares.repair)

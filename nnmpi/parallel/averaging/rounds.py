@@ -87,9 +87,10 @@ AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averag
 
 
 class Rounds:
-    """The steps of a replica, yielded a round at a time as sums over the round and all replicas.
+    """Makes a replica's steps in rounds; yields one StepResult a round, whose loss is the sum over
+    the steps of the round and over all replicas.
 
-    last   undoes the last round if a rank is lost within it
+    last   undoes the last round if a rank is lost within it; None if no rank may be lost
     """
 
     def __init__(

@@ -190,8 +190,8 @@ class VerifiedStrategy:
             }
 
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
-        """Yields (place, tensor, whole tensor of the single rank) for each tensor that this rank
-        has a part of.
+        """Yields (place, part, whole) for each tensor of which this rank has a part: where the part
+        is in the whole tensor, the part, and the whole tensor of the model trained on one rank.
         """
         whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for place, tensor in held_tensors(self._part):

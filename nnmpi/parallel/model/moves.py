@@ -92,11 +92,11 @@ def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
 
 
 def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
-    """Lists the runs of adjacent elements by which a range of a box is copied from one part to
-    another; both parts contain the box.
+    """Returns the runs of adjacent elements by which `elements`, a range of a box, are copied from
+    the part `source` to the part `target`; both contain the box. `axes` are in memory order.
 
-    A run extends along the last axes that the box and both parts have in full, and along the axis
-    before them.
+    Along the innermost axes in which the box fills both parts, elements are adjacent in both. A run
+    covers these axes and the next one outwards; the range may cut the first and the last run.
     """
     box, outer, length = elements.box, list(axes), 1
     while outer:

@@ -45,7 +45,8 @@ class GatheredValues:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the memory of the values of parameter i, without waiting for an all-gather."""
+        """Returns the array that holds the values of parameter i in all steps, without waiting for
+        a gather that may still be writing to it."""
         return self._values[i]
 
     def current(self, i: int) -> Array:

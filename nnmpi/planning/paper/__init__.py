@@ -1,9 +1,11 @@
-"""Steps on paper: a rank's own store, gradient sums, update and layers, run on arrays without data.
+"""Steps on paper: a rank's step runs on arrays without data and sends no message, to compute its
+memory and communication without a run.
 
     Arrangement ─► built (rank.py) ─► executor of the rank ─┬─► exchanges    bytes and seconds
                    PaperComm, PaperStage                    └─► live arrays  memory
 
-A step on paper sends no message and computes no value. Results that a run would measure, such as
-the cut of the model, are part of the arrangement. `rank.py` and `activations.py` compute bytes from
-the log of exchanges and arrays.
+The code is that of a run: the rank's store of parameters and gradients, its gradient sums,
+optimizer and layers. Its Comms and stages are replaced by ones that log what they are asked to do.
+What a run would measure first, and how it then divides the model into stages, are given in the
+Arrangement. `rank.py` and `activations.py` compute bytes from the logged exchanges and arrays.
 """

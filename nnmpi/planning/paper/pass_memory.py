@@ -29,10 +29,10 @@ PASSES = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
 
 
 class PassArrays(NamedTuple):
-    """The arrays of a stage; a loss is not among the outputs.
+    """The arrays that a stage has before or after its passes.
 
-    lasting   parameters, their gradients and buffers: memory that exists before and after the
-              passes
+    lasting   parameters, their gradients and buffers, which exist before and after the passes
+    outputs   what the stage sends to the next one; empty for the last stage, which has a loss
     """
 
     lasting: Sequence[Any]
