@@ -70,7 +70,7 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
 def guessed(config: Config, dataset: Dataset) -> str:
     """A line on samples that are standardised otherwise than in the training of the model of
     --load, as far as nnmpi can know; empty if they are not."""
-    if not config.load or config.standardise != "auto" or _says_how(config.load):
+    if config.standardise != "auto" or _says_how(config.load):
         return ""
     if all(map(is_index, arrays(dataset.train.x))):
         return ""

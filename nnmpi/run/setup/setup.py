@@ -141,7 +141,7 @@ def set_up(
         }
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(steps, schedules, make, names, guessed(config, dataset)),
+            *(steps, schedules, make, names, guessed(config, dataset) if config.load else ""),
         )
 
     setup = all_or_none(comm, rest)
