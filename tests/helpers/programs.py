@@ -5,8 +5,8 @@ import sys
 
 
 def printed(program: str) -> str:
-    """What a program prints; it fails if the program does."""
+    """What a program prints; it fails if the program does, whose errors are shown with the test."""
     run = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True, timeout=120
     )
     return run.stdout.strip()
