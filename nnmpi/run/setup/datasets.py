@@ -67,15 +67,15 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
         ) from None
 
 
-def guessed(config: Config, dataset: Dataset) -> str:
-    """A line on samples that are standardised otherwise than in the training of the model of
-    --load, as far as nnmpi can know; empty if they are not."""
-    if config.standardise != "auto" or _says_how(config.load):
+def guessed(path: str, config: Config, dataset: Dataset) -> str:
+    """Returns a warning if the samples may be standardised otherwise than in the training of the
+    model in a file; empty if the file or the options say how."""
+    if config.standardise != "auto" or _says_how(path):
         return ""
     if all(map(is_index, arrays(dataset.train.x))):
         return ""
     return (
-        f"{shown(config.load)} does not say how its samples were standardised; here they get the "
+        f"{shown(path)} does not say how its samples were standardised; here they get the "
         f"mean and deviation of {dataset.name}; if its training had others, give "
         "--standardise none (raw values) or --standardise=MEAN,STD"
     )

@@ -141,7 +141,13 @@ def set_up(
         }
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(steps, schedules, make, names, guessed(config, dataset) if config.load else ""),
+            *(
+                steps,
+                schedules,
+                make,
+                names,
+                guessed(config.load, config, dataset) if config.load else "",
+            ),
         )
 
     setup = all_or_none(comm, rest)
