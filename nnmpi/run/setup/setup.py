@@ -139,15 +139,10 @@ def set_up(
         names = {
             name: _name_of(function) for name, function in both.items() if function is not None
         }
+        advice = guessed(config.load, config, dataset) if config.load else ""
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(
-                steps,
-                schedules,
-                make,
-                names,
-                guessed(config.load, config, dataset) if config.load else "",
-            ),
+            *(steps, schedules, make, names, advice),
         )
 
     setup = all_or_none(comm, rest)
