@@ -80,7 +80,6 @@ class TensorBase:
 
     def item(self) -> Any:
         """The only element as a Python number; waits for the device."""
-        self.renew()
         if (value := self.array).size != 1:
             raise ValueError(
                 f"a tensor of shape {tuple(value.shape)} has {value.size:,} elements, and only one "
@@ -90,11 +89,12 @@ class TensorBase:
 
     def __dlpack__(self, **options: Any) -> Any:
         """The memory of the tensor, for `from_dlpack` of another library."""
+        array = self.array
         if self.requires_grad:
             raise BufferError(
                 "another library would not know of the gradient of this tensor: share t.detach()"
             )
-        return self.array.__dlpack__(**options)
+        return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's type and number of the device."""
@@ -104,11 +104,11 @@ class TensorBase:
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, which on the CPU shares the tensor's memory."""
         self.storage.lend()
-        self.renew()
         return backend.to_host(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The values, for np.asarray(tensor); raises TypeError if a gradient would be lost."""
+        self.renew()
         if self.requires_grad and recording.get():
             raise TypeError(replacements.refusal("numpy.asarray"))
         return np.array(self.numpy(), dtype, copy=copy)

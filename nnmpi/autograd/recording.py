@@ -7,9 +7,9 @@ storages of memory.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, Self, TypeAlias
-from weakref import ref
 
 from nnmpi.arrays.kernels import Prepare
 
@@ -86,24 +86,24 @@ HAS_MOVED = -2
 """The value of `Sharing.renewed` for memory that a parameter has left."""
 
 
+@dataclass(slots=True, eq=False)
 class Sharing:
     """Which tensors share the memory of a tensor, and what was last written to it.
 
-    bases    weak references to the tensors whose memory this is; first the one that was viewed
-    block    the memory written at the time `time`, if that was the last write
+    block    a weak reference to the memory written at the time `time`, if that was the last write
     home     where the values are now, if they have left the memory (`nn.joined_memory.follow`)
     is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
+    owners   weak references to the parameters that have this memory
     renewed  the time of the last write that is part of a graph: older nodes of tensors in this
              memory are replaced when the tensors are used (`shared_writes.renew`)
     """
 
-    __slots__ = ("bases", "block", "home", "is_copy", "renewed", "time")
-    home: Any
-
-    def __init__(self, bases: tuple[ref[Any], ...] = (), is_copy: bool = False) -> None:
-        self.bases, self.is_copy = bases, is_copy
-        self.block, self.time, self.renewed = None, 0, 0
-        self.home = None
+    block: Any = None
+    home: Any = None
+    is_copy: bool = False
+    owners: tuple[Any, ...] = ()
+    renewed: int = 0
+    time: int = 0
 
 
 class Storage:
@@ -117,10 +117,10 @@ class Storage:
 
     __slots__ = ("sharing", "written")
     is_refreshed = False
+    sharing: Sharing | None
 
     def __init__(self, is_copy: bool = False) -> None:
-        self.sharing: Sharing | None = Sharing((), True) if is_copy else None
-        self.written = 0
+        self.sharing, self.written = Sharing(is_copy=True) if is_copy else None, 0
 
     @property
     def is_copy(self) -> bool:

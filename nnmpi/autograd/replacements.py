@@ -93,6 +93,7 @@ def values_of(value: Any, function: str, name: str, tensor: Any) -> Any:
         return {key: values_of(v, function, name, tensor) for key, v in value.items()}
     if not isinstance(value, tensor):
         return value
+    value.renew()
     if value.requires_grad and recording.get() and function not in _WITHOUT_GRADIENT:
         raise TypeError(refusal(name))
     return value.numpy()

@@ -1,13 +1,14 @@
 """Writes that are part of a graph, to memory that several tensors share: as in PyTorch, all of them
 have the new values, and gradients flow through the write.
 
-    v = x[1:]           v lies in the memory of x, its base
+    v = x[1:]           v lies in the memory of x, its base, and keeps it
     v *= w              x gets a node too: that of x with the elements of v replaced by v * w
     u = x.view(-1)      a tensor with an older node, here one made before the write, gets a new node
                         as a view of the base, as soon as it is used
 
-Where elements lie is computed from strides and addresses, so no record of views is needed. A node
-that needs an old value raises in the backward pass, as after any write.
+Where elements lie is computed from strides and addresses. A tensor that was detached is a base of
+its own: the other has its new values, but not its history. A node that needs an old value raises in
+the backward pass, as after any write.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,6 @@ from functools import partial
 from gc import get_referents
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -65,12 +65,14 @@ class DetachedStorage(Storage):
 
 
 def may_write(t: AnyTensor) -> bool:
-    """True unless t lies in the memory of a leaf that requires a gradient."""
-    return not any(b.requires_grad and b.node is None for b in _bases(t) if b is not t)
+    """True unless t is a view of a leaf that requires a gradient."""
+    base = _base_of(t)
+    return base is t or base.node is not None or not base.requires_grad
 
 
 def copied(t: AnyTensor) -> AnyTensor:
     """A tensor with the history of t and a copy of its values."""
+    t.renew()
     copy = type(t)(t.operand.copy(order="K"), t.requires_grad)
     copy.node = t.node
     return copy
@@ -79,7 +81,8 @@ def copied(t: AnyTensor) -> AnyTensor:
 def write(t: AnyTensor, y: AnyTensor) -> None:
     """Writes the result y, which has the shape and type of t, into the memory of t, and gives t its
     history, and that of the base of t the write."""
-    base, places = _base_of(t)
+    base = _base_of(t)
+    places = None if base is t else _places_of(base, t)
     node, block = y.node, owner(t.operand)
     if node is not None and _holds([node.prepare, *node.vjps], block, set()):
         raise RuntimeError(
@@ -95,9 +98,7 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
     t.requires_grad, t.node = y.requires_grad, None
     if node is not None:
         t.node = TapeNode(t, node.parents, node.needs, node.vjps, node.prepare)
-    if base is None:
-        sharing.bases = tuple(map(ref, [*_bases(t), t]))
-    elif base is not t and (base.requires_grad or t.requires_grad):
+    if places is not None and (base.requires_grad or t.requires_grad):
         needs = (base.requires_grad, t.requires_grad)
         parents = (base.node or base.storage, t.node or storage)
         vjps = (partial(_others, places), partial(_elements, places))
@@ -117,19 +118,18 @@ def renew(t: AnyTensor) -> None:
         )
     if renewed == HAS_MOVED:
         loaded("nnmpi.nn.joined_memory:follow")(t)
+        t.renew()  # the memory may have moved more than once
         return
-    if isinstance(t.storage, DetachedStorage) or (t.node and t.node.tick > renewed):
+    if t.node and t.node.tick > renewed:
         return
     record = recording.get()
     if not isinstance(record, bool):
         record.note_older(t)
-    base, places = _base_of(t)
-    if base is t or base is None:
+    base = _base_of(t)
+    if base is t or not base.requires_grad:
         return
-    t.requires_grad, t.node = base.requires_grad, None
-    if base.requires_grad:
-        vjp = partial(_spread, places, base.shape)
-        t.node = TapeNode(t, (base.node,), (True,), (vjp,))
+    vjp = partial(_spread, _places_of(base, t), base.shape)
+    t.requires_grad, t.node = True, TapeNode(t, (base.node or base,), (True,), (vjp,))
 
 
 def keeps_written(node: TapeNode, storage: Storage) -> bool:
@@ -138,7 +138,8 @@ def keeps_written(node: TapeNode, storage: Storage) -> bool:
     sharing = storage.sharing
     if sharing is None or sharing.time != storage.written:
         return True
-    return _holds([node.prepare, *(node.vjps or ())], sharing.block, set())
+    block = sharing.block()
+    return block is not None and _holds([node.prepare, *(node.vjps or ())], block, set())
 
 
 def _holds(things: Iterable[Any], block: Any, seen: set[int]) -> bool:
@@ -180,29 +181,26 @@ HOLDERS = (CellType, MethodType, partial, tuple, list, dict, set)
 # ---- bases, and where in them elements lie
 
 
-def _bases(t: AnyTensor) -> list[Any]:
-    """The tensors left in whose memory those of this storage lie."""
-    sharing = t.storage.sharing
-    found = [] if sharing is None else [reference() for reference in sharing.bases]
-    return [base for base in found if base is not None]
+def _base_of(t: AnyTensor) -> AnyTensor:
+    """The tensor of which t is a view, or a view of a view, and so on; else t itself, as for the
+    copy that `reshape` makes of some memory orders."""
+    block = owner(t.operand)
+    while (viewed := t.viewed) is not None and viewed.storage is t.storage:
+        if owner(viewed.operand) is not block:
+            break
+        t = viewed
+    return t
 
 
-def _base_of(t: AnyTensor) -> tuple[AnyTensor, Any]:
-    """The base in whose memory t lies, None if there is none, and the C-order index in it of each
-    element of t; raises RuntimeError if t lies in part of it only."""
-    for base in _bases(t):
-        if base is t:
-            return t, None
-        places = _places(base.operand, t.operand)
-        if places is not None:
-            return base, places
-        if np.intersect1d(_addresses(base.operand), _addresses(t.operand)).size:
-            raise RuntimeError(
-                f"a tensor of shape {t.shape} and one of shape {base.shape} have elements in "
-                "common, and one of them was written in place: keep a name for the tensor of which "
-                "both are views, or write to a clone()"
-            )
-    return None, None
+def _places_of(base: AnyTensor, view: AnyTensor) -> Any:
+    """The C-order index in a base of each element of its view."""
+    places = _places(base.operand, view.operand)
+    if places is None:
+        raise RuntimeError(
+            f"cannot tell where in a tensor of shape {base.shape} lies its view of shape "
+            f"{view.shape}, as its array has elements in common with itself: make it by clone()"
+        )
+    return places
 
 
 def _start(array: Array) -> int:
@@ -220,17 +218,22 @@ def _addresses(array: Array) -> np.ndarray:
 
 
 def _places(base: Array, view: Array) -> Any:
-    """The C-order index in `base` of each element of `view`, or None if not all lie there."""
+    """The C-order index in `base` of each element of `view`, or None if it has no single one."""
     rest, found = _addresses(view) - _start(base), np.zeros(view.shape, np.int64)
     c_order = np.cumprod([1, *base.shape[:0:-1]])[::-1] if base.ndim else ()
     axes = [axis for axis in zip(base.strides, base.shape, c_order, strict=True) if axis[1] > 1]
-    for stride, n, width in sorted(axes, reverse=True):
-        if stride <= 0:
+    axes.sort(key=lambda axis: abs(axis[0]))
+    end = 0  # of the elements along the axes so far
+    for stride, n, _ in axes:
+        if abs(stride) <= end:
             return None
-        along, rest = np.divmod(rest, stride)
+        end += abs(stride) * (n - 1)
+        rest -= min(stride, 0) * (n - 1)  # from the lowest address on
+    for stride, n, width in reversed(axes):
+        along, rest = np.divmod(rest, abs(stride))
         if ((along < 0) | (along >= n)).any():
             return None
-        found += along * width
+        found += (along if stride > 0 else n - 1 - along) * width
     return None if rest.any() else xp_of(base).asarray(found)
 
 
@@ -249,7 +252,7 @@ def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
 
 
 def _others(places: Array, g: Array, out: Array | None) -> Array:
-    d = g.copy()
+    d = xp_of(places).array(g, order="C")
     d.reshape(-1)[places] = 0
     return d
 

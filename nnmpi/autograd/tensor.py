@@ -46,8 +46,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
-            sharing = a.storage.sharing
-            if sharing is not None and sharing.renewed:
+            if a.storage.sharing is not None:
                 a.renew()
             arrays.append(a.operand)
             needed = a.requires_grad
@@ -83,11 +82,15 @@ class Tensor(TorchNames):
 
     A leaf (`node` is None) that requires a gradient accumulates it in `grad`, which is None until
     one arrives. The engine reads arrays: `array` and `grad_array`; `data`, which has no version,
-    and `grad` are tensors in the same memory, made at each use.
+    and `grad` are tensors in the same memory, made at each use. `viewed` is the tensor of which it
+    is a view, from which its history follows if either is written to.
     """
 
     applied = staticmethod(apply)
-    __slots__ = ("__weakref__", "grad_array", "node")
+    __slots__ = ("__weakref__", "grad_array", "node", "viewed")
+    grad_array: Array | None
+    node: TapeNode | None
+    viewed: Tensor | None
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         """Keeps an array of any backend without copying it; `nnmpi.tensor` copies and converts."""
@@ -98,14 +101,14 @@ class Tensor(TorchNames):
         if requires_grad and not is_float(data.dtype):
             raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
         self.operand = data
-        self.grad_array: Array | None = None
-        self.node: TapeNode | None = None
+        self.grad_array = self.node = self.viewed = None
         self.requires_grad = requires_grad
         self.storage = Storage()
 
     @property
     def array(self) -> Array:
         """The array of the tensor; writes to it are not detected by the tape."""
+        self.renew()
         return self.operand
 
     @array.setter
@@ -118,6 +121,7 @@ class Tensor(TorchNames):
         writes to it."""
         t = Tensor(self.array)
         t.storage = Storage(self.storage.is_copy)
+        t.storage.lend()
         self.storage.lend()
         return t
 
@@ -125,7 +129,7 @@ class Tensor(TorchNames):
     def data(self, value: Any) -> None:
         if isinstance(value, Tensor):
             value.lend(self)
-            self.storage = shared_writes().DetachedStorage(self.storage)
+            self.viewed, self.storage = None, shared_writes().DetachedStorage(self.storage)
         self.array = array_of(value)
 
     @property
@@ -158,7 +162,7 @@ class Tensor(TorchNames):
         """A tensor that shares the memory but has no history, so no gradient flows through it."""
         t = Tensor(self.operand)
         self.lend(t)
-        t.storage = shared_writes().DetachedStorage(t.storage)
+        t.viewed, t.storage = None, shared_writes().DetachedStorage(t.storage)
         return t
 
     if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
@@ -191,7 +195,6 @@ class Tensor(TorchNames):
                 "and write the derivative that you need as tensor operations"
             )
         given = gradient.array if isinstance(gradient, Tensor) else gradient
-        self.renew()
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
@@ -204,11 +207,9 @@ class Tensor(TorchNames):
     def lend(self, view: Tensor) -> None:
         """Makes `view`, which shares this tensor's memory, share its storage too, so that writes
         are noticed."""
-        view.storage = storage = self.storage
-        if storage.sharing is None:
-            storage.sharing = Sharing((ref(self),))
-        elif not storage.sharing.bases:
-            storage.sharing.bases = (ref(self),)
+        view.viewed, view.storage = self, self.storage
+        if self.storage.sharing is None:
+            self.storage.sharing = Sharing()
 
     # ---- writing in place
 
@@ -248,12 +249,12 @@ class Tensor(TorchNames):
 
     def __copy__(self) -> Tensor:
         """Another tensor in the same memory, without history."""
+        self.renew()
         return self.detach().requires_grad_(self.requires_grad)
 
     def renew(self) -> None:
         """Takes the history of writes to this memory, before the tensor is used."""
-        sharing = self.storage.sharing
-        if sharing is not None and sharing.renewed:
+        if (sharing := self.storage.sharing) is not None and sharing.renewed:
             shared_writes().renew(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -287,13 +288,12 @@ class Tensor(TorchNames):
 
     def loses_gradient(self, value: Any) -> bool:
         """True if ops are recorded and this tensor or the value requires a gradient."""
-        if not recording.get():
-            return False
         self.renew()
-        if not isinstance(value, Tensor):
-            return self.requires_grad
-        value.renew()
-        return self.requires_grad or value.requires_grad
+        needs = self.requires_grad
+        if isinstance(value, Tensor):
+            value.renew()
+            needs = needs or value.requires_grad
+        return needs and bool(recording.get())
 
     def mark_written(self) -> None:
         """Records an in-place write: a backward pass through ops that keep the old values
@@ -301,7 +301,7 @@ class Tensor(TorchNames):
         storage = self.storage
         storage.mark_written()
         sharing = storage.lend()
-        sharing.block, sharing.time = owner(self.operand), storage.written
+        sharing.block, sharing.time = ref(owner(self.operand)), storage.written
 
     __iadd__ = in_place(elementwise.add)
     __isub__ = in_place(elementwise.subtract)

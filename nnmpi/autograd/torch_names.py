@@ -61,11 +61,13 @@ class TorchNames(TensorBase):
     @property
     def is_leaf(self) -> bool:
         """True unless the tensor is the result of an op that is recorded for a backward pass."""
+        self.renew()
         return self.node is None
 
     @property
     def grad_fn(self) -> TapeNode | None:
         """The node of the op whose result the tensor is, or None."""
+        self.renew()
         return self.node
 
     @property

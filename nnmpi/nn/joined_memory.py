@@ -11,11 +11,23 @@ from typing import Any
 from weakref import ref
 
 from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import HAS_MOVED, Storage
 from nnmpi.autograd.shared_writes import DetachedStorage
 from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData, in_shape
+from nnmpi.nn.place import Place
 from nnmpi.nn.single_store import SingleStore
+
+
+def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
+    """Makes p a parameter in the memory of the tensor z, if that is possible, and returns whether
+    it was."""
+    if not is_float(z.dtype):
+        return False
+    p._declare(Place.of_whole("", z.shape), None, None)
+    p.requires_grad = requires_grad
+    return joins(p, z)
 
 
 def joins(p: Parameter, z: Any) -> bool:
@@ -33,20 +45,22 @@ def joins(p: Parameter, z: Any) -> bool:
     p.move(SingleStore(array), 0)
     p.storage = source.storage.root
     sharing = p.storage.lend()
-    sharing.bases = (ref(p), *(sharing.bases or (ref(source),)))
+    others = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
+    sharing.owners = (ref(p), *others)
     return True
 
 
 def leave(p: Parameter, old: Array) -> None:
     """Has all others that are in the memory `old` of a parameter follow it to its new one when they
-    are used; raises ValueError if another parameter is in it."""
+    are used, unless that has another type or device; raises ValueError if another parameter is in
+    it."""
     new, given = p.operand, None if p.given_grad is None else p.given_grad()
     if given is not None and p.has_grad:
         given.operand = p.grad_memory
     sharing = p.storage.lend()
 
     def others() -> list[Any]:
-        return [q for r in sharing.bases if isinstance(q := r(), Parameter) and q is not p]
+        return [q for r in sharing.owners if (q := r()) is not None and q is not p]
 
     if others() and gc.collect() is not None and others():
         raise ValueError(
@@ -55,7 +69,9 @@ def leave(p: Parameter, old: Array) -> None:
             "in a.weight = b.weight, or give one of them a clone()"
         )
     p.storage = Storage()
-    p.storage.lend().bases = (ref(p),)
+    if (type(old), old.dtype) != (type(new), new.dtype):
+        return
+    p.storage.lend()
     sharing.home, sharing.renewed = (p.memory_axes, p.storage, old, new), HAS_MOVED
 
 
@@ -84,8 +100,12 @@ def follow(t: Tensor) -> None:
         )
     row = new.transpose(memory_axes).reshape(-1)[start // old.itemsize :]
     t.operand = xp_of(new).lib.stride_tricks.as_strided(row, t.operand.shape, t.operand.strides)
-    is_view = t.node is not None and type(t.storage) is Storage
-    t.storage = storage if is_view else DetachedStorage(storage)
+    if (viewed := t.viewed) is not None:
+        viewed.renew()
+        if viewed.storage.root is storage:
+            t.storage = viewed.storage
+            return
+    t.storage = DetachedStorage(storage)
 
 
 def _start(array: Array) -> int:

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -35,6 +35,10 @@ from nnmpi.nn.single_store import SingleStore, Store
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
+
+
+MADE = "nnmpi.nn.joined_memory:made"
+"""The function that makes a parameter in the memory of a tensor."""
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
@@ -106,13 +110,11 @@ class Parameter(Tensor):
     )
 
     is_refreshed = True
+    given_grad: ref[Tensor] | None
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
-        if isinstance(value, Tensor) and is_float(value.dtype):
-            self._declare(Place.of_whole("", value.shape), None, None)
-            self.requires_grad = requires_grad
-            if loaded("nnmpi.nn.joined_memory:joins")(self, value):
-                return
+        if isinstance(value, Tensor) and loaded(MADE)(self, value, requires_grad):
+            return
         data = value.array if isinstance(value, Tensor) else value
         array = data.copy() if backend.is_array(data) else np.array(data)
         if not is_float(array.dtype) or not hasattr(data, "dtype"):
@@ -155,7 +157,8 @@ class Parameter(Tensor):
     def _declare(
         self, place: Place, init: Init | None, memory_axes: tuple[int, ...] | None
     ) -> None:
-        self.node, self.storage, self.requires_grad = None, Storage(), True
+        self.node = self.viewed = self.given_grad = None
+        self.storage, self.requires_grad = Storage(), True
         self._place, self._shape, self.init = place, place.local_shape, init
         self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
         self.padded_size = place.size
@@ -163,7 +166,6 @@ class Parameter(Tensor):
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
-        self.given_grad: ref[Tensor] | None = None
         self.drawn_as: tuple[Any, Backend] = np.dtype(np.float32), CPU
         self.seed_state: SeedState | None = None
 
@@ -345,12 +347,15 @@ class Parameter(Tensor):
         parameter."""
         array = array_of(value)
         if array.shape != self._shape:
-            name = self.place.path or "Parameter"
-            raise ValueError(
-                f"{name}.{attribute}: the value has shape {array.shape}, the parameter "
-                f"{self._shape}; give an array of the same shape, or write to {attribute}[...]"
-            )
+            self._refuse(attribute, array)
         return array
+
+    def _refuse(self, attribute: str, array: Array) -> NoReturn:
+        name = self.place.path or "Parameter"
+        raise ValueError(
+            f"{name}.{attribute}: the value has shape {array.shape}, the parameter "
+            f"{self._shape}; give an array of the same shape, or write to {attribute}[...]"
+        )
 
     @property
     def grad_memory(self) -> Array:
@@ -430,7 +435,8 @@ class ParameterData(Tensor):
 
     def __init__(self, parameter: Parameter) -> None:
         self.parameter = parameter
-        self.node, self.requires_grad, self.grad_array = None, False, None
+        self.node = self.viewed = self.grad_array = None
+        self.requires_grad = False
         self.storage = DataStorage(parameter)
 
     @property

@@ -1,8 +1,10 @@
 """Writes in place that are part of a graph, to memory that views, detached tensors or arrays share:
 values of PyTorch, and gradients against differences."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.utils.checkpoint import checkpoint
 
 W = np.arange(1.0, 13).reshape(4, 3) / 12
 
@@ -245,6 +248,85 @@ def a_layer_in_place_on_data(n: Any, w: Any) -> tuple[Any, ...]:
     return y * w, x, v
 
 
+@case
+def parts_that_overlap_of_a_whole_without_a_name(n: Any, w: Any) -> tuple[Any, ...]:
+    def parts(t: Any) -> tuple[Any, Any]:
+        whole = t * 2
+        return whole[:3], whole[2:]
+
+    a, b = parts(w)
+    a *= 3
+    return a, b * 1
+
+
+@case
+def a_view_of_what_was_written_and_has_no_name(n: Any, w: Any) -> tuple[Any, ...]:
+    def view(t: Any) -> Any:
+        whole = t * 2
+        v = whole[:, ::2]
+        whole.add_(t)
+        return v
+
+    return (view(w) * 1,)
+
+
+@case
+def a_detached_tensor_that_is_written(n: Any, w: Any) -> tuple[Any, ...]:
+    x = w * 1.5
+    v, d = x[0], x.detach()
+    u = d[0]
+    d.mul_(w)
+    return x, d, v * 1, u * 1
+
+
+@case
+def a_state_that_is_detached_at_each_step(n: Any, w: Any) -> tuple[Any, ...]:
+    h, kept = n.zeros(3, dtype=n.float64), []
+    for i in range(3):
+        h = h.detach()
+        h[:1] += w[i, 0]
+        h = h * w[i]
+        kept.append(h)
+    return tuple(kept)
+
+
+@case
+def a_view_in_place_after_its_base(n: Any, w: Any) -> tuple[Any, ...]:
+    x = w * 2 - 0.9
+    v, u = x[:, ::2], x[:, 1]
+    x.add_(w, alpha=2)
+    n.nn.functional.leaky_relu(v, 0.2, inplace=True)
+    return x, v * 1, u * 1
+
+
+@case
+def a_copy_by_reshape(n: Any, w: Any) -> tuple[Any, ...]:
+    x = w * 2
+    copy = x.T.reshape(-1)
+    copy[..., 0] *= w[0, 1]
+    row = copy.reshape(3, 4)[1]
+    row *= 3
+    return x, copy
+
+
+@case
+def a_sum_that_becomes_zero(n: Any, w: Any) -> tuple[Any, ...]:
+    total = w.sum()
+    total.zero_()
+    total += (w * w).sum()
+    return (total,)
+
+
+@case
+def data_that_is_written(n: Any, w: Any) -> tuple[Any, ...]:
+    x = w * 1.5
+    d, c = x.data, n.ones(4, 3, dtype=n.float64) - 2
+    d += 1
+    d[0].mul_(3)
+    n.nn.functional.relu(c.data, inplace=True)
+    return x * w, d, c
+
+
 def loss_of(outputs: tuple[Any, ...]) -> Any:
     return sum((y * y).sum() * (k + 1) for k, y in enumerate(outputs) if y.requires_grad)
 
@@ -265,7 +347,15 @@ def test_values_and_gradients_are_pytorchs(name: str) -> None:
         np.testing.assert_allclose(y, z, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", CASES)
+DETACHED = {
+    "a_detached_tensor_that_is_written",
+    "a_state_that_is_detached_at_each_step",
+    "data_that_is_written",
+}
+"""Cases with values that depend on w without a gradient."""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in DETACHED])
 def test_gradients_are_the_slopes_of_the_values(name: str) -> None:
     gradient = run(nnmpi, name)[2]
     direction = np.random.default_rng(0).standard_normal(W.shape)
@@ -333,15 +423,87 @@ def test_an_operand_in_the_memory_that_is_written_is_refused_where_its_gradient_
         x[:2].mul_(x[1:3])
 
 
-def test_parts_of_memory_without_a_name_that_overlap_are_refused() -> None:
-    def parts(t: Any) -> tuple[Any, Any]:
-        whole = t * 2
-        return whole[:3], whole[2:]
+def test_a_view_of_an_array_whose_elements_overlap_is_refused() -> None:
+    rows = np.lib.stride_tricks.as_strided(np.zeros(6), (4, 3), (8, 8))
+    x = nnmpi.from_numpy(rows)
+    with pytest.raises(RuntimeError, match="elements in common with itself"):
+        x[0].mul_(nnmpi.tensor(W[0], requires_grad=True))
 
-    a, b = parts(nnmpi.tensor(W, requires_grad=True))
-    a *= 3
-    with pytest.raises(RuntimeError, match="keep a name for the tensor"):
-        b.sum()
+
+def test_a_view_of_an_array_in_reverse_order_is_known() -> None:
+    w = nnmpi.tensor(W, requires_grad=True)
+    x = nnmpi.from_numpy(np.zeros((4, 3))[::-1, ::-1])
+    x[1] += w[1]
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(x.detach().numpy()[1], W[1])
+    np.testing.assert_array_equal(w.grad.numpy()[1], 2 * W[1])
+
+
+def test_a_view_of_what_got_a_gradient_has_one_wherever_it_is_used() -> None:
+    class Double(nnmpi.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Any) -> Any:
+            return a * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+    def view(w: Any) -> Any:
+        x = nnmpi.zeros(4, 3, dtype=nnmpi.float64)
+        v = x[1]
+        x += w
+        return v
+
+    w = nnmpi.tensor(W, requires_grad=True)
+    Double.apply(view(w)).sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), [[0] * 3, [2] * 3, [0] * 3, [0] * 3])
+    with pytest.raises(TypeError, match="would lose the gradient"):
+        np.asarray(view(w))
+    assert view(w).grad_fn is not None
+    assert not view(w).is_leaf
+
+
+class Repeats(nn.Module):
+    """Runs a function again in the backward pass, of a view of what is written in between."""
+
+    def forward(self, w: Any) -> Any:
+        x = w * 1.5
+        v = x[0]
+        x *= 2
+        return checkpoint(lambda t: (t * t).sum(), v)
+
+
+def test_what_runs_again_takes_the_history_of_a_view() -> None:
+    w = nnmpi.tensor(W, requires_grad=True)
+    Repeats()(w).backward()
+    np.testing.assert_allclose(w.grad.numpy()[0], 18 * W[0])
+
+
+def test_the_memory_of_a_constant_that_was_written_is_free_as_soon_as_no_gradient_needs_it() -> (
+    None
+):
+    x = nnmpi.zeros(4, 3, dtype=nnmpi.float64)
+    x[0] = 1
+    y, memory = nnmpi.tensor(W, requires_grad=True) + x, ref(x.array)
+    del x
+    assert memory() is None
+    y.sum().backward()
+
+
+def test_views_and_what_they_view_are_freed_without_a_search_for_cycles() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        x = nnmpi.tensor(W, requires_grad=True) * 2
+        v, d = x[0], x.detach()
+        v *= 3
+        d[1] = 7
+        left = [ref(t) for t in (x, v, d, x.array)]
+        del x, v, d
+        assert [t() for t in left] == [None] * 4
+    finally:
+        gc.enable()
 
 
 class Reuses(nn.Module):

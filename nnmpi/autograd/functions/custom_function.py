@@ -84,6 +84,8 @@ class Function:
         """Calls `forward` without recording its ops, and records the call as one op with the
         gradient that `backward` computes."""
         places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+        for i in places:
+            args[i].renew()
         recorded = bool(recording.get())
         needs = tuple(recorded and isinstance(a, Tensor) and a.requires_grad for a in args)
         ctx, token = Context(needs), recording.set(False)
