@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state
-from nnmpi.nn.store import FlatStore
+from nnmpi.nn.store import gather
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
@@ -167,8 +168,6 @@ class Registries:
         """
         where = f"{type(self).__name__}.{name}"
         array = buffer_array(where, value)
-        if isinstance(value, Tensor):
-            value.storage.lend()
         if place is not None:
             check_buffer(where, array, place)
         self._buffers[name] = place
@@ -220,28 +219,16 @@ class Registries:
         `non_blocking` and `memory_format` change nothing.
         """
         if non_blocking or memory_format is not None:
-            from nnmpi.options.notes import note  # rarely
-
-            note(
-                "to: non_blocking and memory_format change nothing: a copy is complete when `to` "
-                "returns, and images are channels-last in memory"
-            )
+            _note_unused()
         kind, where = type_and_device(args, dtype, one_of("on", on, "device", device))
-        try:
-            is_type = kind is None or is_float(np.dtype(kind))
-        except TypeError:
-            is_type = False
-        if not is_type:
-            raise ValueError(
-                f"to: {kind!r:.60} is neither a floating-point type nor a device: give one of "
-                'these, such as "float32", or "cuda"'
-            )
+        if kind is not None:
+            _check_is_float(kind)
         parameters = list(self.parameters())
         first = next((p.array for p in parameters if p.is_drawn), None)
         kind = kind or (np.float32 if first is None else first.dtype)
         where = where or (CPU if first is None else backend.of(first))
         if parameters:  # a store takes its parameters over
-            FlatStore(parameters, kind, where)
+            gather(parameters, kind, where)
         self.convert_buffers(kind, where)
         return self
 
@@ -287,6 +274,30 @@ class Registries:
     half, float, double = to_method("float16"), to_method("float32"), to_method("float64")
 
 
+def _note_unused() -> None:
+    from nnmpi.options.notes import note  # rarely
+
+    note(
+        "to: non_blocking and memory_format change nothing: a copy is complete when `to` returns, "
+        "and images are channels-last in memory"
+    )
+
+
+def _check_is_float(dtype: Any) -> None:
+    """Raises ValueError for what is no floating-point type."""
+    with suppress(TypeError):
+        if is_float(np.dtype(dtype)):
+            return
+    _refuse_type(dtype)
+
+
+def _refuse_type(dtype: Any) -> NoReturn:
+    raise ValueError(
+        f"to: {dtype!r:.60} is neither a floating-point type nor a device: give one of these, such "
+        'as "float32", or "cuda"'
+    )
+
+
 REPLACED = {
     "device": "move it behind, as in {layer}(...).to(device)",
     "dtype": "convert it behind, as in {layer}(...).to(dtype)",
@@ -320,13 +331,19 @@ def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
 def buffer_array(name: str, value: Any) -> Array:
     """Returns the array of a buffer, which may be given as a Tensor; raises ValueError for anything
     else."""
-    array = value.array if isinstance(value, Tensor) else value
+    array = _lent(value) if isinstance(value, Tensor) else value
     if not backend.is_array(array):
         raise ValueError(
             f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; give "
             "np.asarray(...) of numbers, and use a plain attribute for anything else"
         )
     return array
+
+
+def _lent(t: Tensor) -> Array:
+    """Returns the array of a tensor, to which writes in place reach from now on."""
+    t.storage.lend()
+    return t.array
 
 
 def check_buffer(name: str, array: Array, place: Place) -> None:

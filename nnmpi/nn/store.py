@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -320,13 +320,22 @@ def flatten(parameters: Sequence[Parameter]) -> None:
     their device."""
     dtypes = {str(p.dtype) for p in parameters}
     if len(dtypes) > 1:
-        raise ValueError(
-            f"parameters of different types ({', '.join(sorted(dtypes))}) in one optimizer: "
-            "give each type its own optimizer, or use model.to(dtype=...)"
-        )
+        _refuse_types(dtypes)
     loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
     if loose:
-        shared = [(p, p.operand) for p in loose if p.storage.sharing or p.given_grad]
-        FlatStore(loose, dtypes.pop(), backend.of(loose[0].array))
-        for p, old in shared:
-            loaded("nnmpi.nn.joined_memory:leave")(p, old)
+        gather(loose, dtypes.pop(), backend.of(loose[0].array))
+
+
+def _refuse_types(dtypes: Iterable[str]) -> NoReturn:
+    raise ValueError(
+        f"parameters of different types ({', '.join(sorted(dtypes))}) in one optimizer: "
+        "give each type its own optimizer, or use model.to(dtype=...)"
+    )
+
+
+def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
+    """Moves parameters into a new flat store; what shares their memory follows."""
+    shared = [(p, p.operand) for p in parameters if p.storage.sharing or p.given_grad]
+    FlatStore(parameters, dtype, on)
+    for p, old in shared:
+        loaded("nnmpi.nn.joined_memory:leave")(p, old)

@@ -71,6 +71,52 @@ def data_of_another_parameter(n: Any) -> list[Any]:
     return [*found, a.weight]
 
 
+def writes_without_gradients(n: Any) -> list[Any]:
+    z, x = n.ones(3), n.zeros(3)
+    p = n.nn.Parameter(z)
+    row, d = z[1:], p.detach()
+    step(n, p)
+    with n.no_grad():
+        x += z
+        z -= 1
+        row.mul_(2)
+        d[0] = 5
+        x[1:] = row
+    return [p, z, row, d, x]
+
+
+def a_view_and_what_it_views(n: Any) -> list[Any]:
+    z, w = n.ones(3), n.ones(2, requires_grad=True)
+    row, p = z[1:], n.nn.Parameter(z)
+    step(n, p)
+    row *= 3 * w
+    (z * z).sum().backward()
+    return [p, z, w.grad]
+
+
+def a_module_is_moved(n: Any) -> list[Any]:
+    z, m = n.ones(1, 3), n.nn.Linear(3, 1, bias=False)
+    m.weight = n.nn.Parameter(z)
+    d = m.weight.detach()
+    for _ in range(2):
+        m.to("cpu")
+    with n.no_grad():
+        m.weight.fill_(4)
+    found = [z.clone(), d.clone()]
+    m.to(n.float64)
+    with n.no_grad():
+        m.weight.fill_(5)
+    return [*found, z, m.weight]
+
+
+def a_buffer_is_assigned(n: Any) -> list[Any]:
+    m, z = n.nn.Module(), n.ones(3)
+    m.register_buffer("b", n.zeros(3))
+    m.b = z
+    z += n.ones(3, requires_grad=True)
+    return [n.as_tensor(m.b), z]
+
+
 def a_buffer(n: Any) -> list[Any]:
     m, z = n.nn.Module(), n.ones(3)
     m.register_buffer("b", z)
@@ -117,6 +163,12 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
     data_of_a_leaf: [[3, 3, 3]] * 2,
     a_leaf_whose_memory_another_has: [[-1, -1, -1]] * 2,
     data_of_another_parameter: [[[2, 2], [2, 2]], [[-2, -2], [-2, -2]]],
+    writes_without_gradients: [
+        [5, -4, -4], [5, -4, -4], [-4, -4], [5, -4, -4], [-1, -4, -4]
+    ],
+    a_view_and_what_it_views: [[-1, -3, -3], [-1, -3, -3], [18, 18]],
+    a_module_is_moved: [[[4, 4, 4]], [[4, 4, 4]], [[4, 4, 4]], [[5, 5, 5]]],
+    a_buffer_is_assigned: [[2, 2, 2]] * 2,
     a_buffer: [[3, 3, 3]] * 2,
     copies: [[2, 2, 2], [2, 2, 2], [1, 1, 1]],
     gradients_that_are_kept: [
