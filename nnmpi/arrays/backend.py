@@ -65,16 +65,8 @@ def get(device: str | Backend, index: int | None = None) -> Backend:
     CPU). Number 0, as in "cuda:0", is the GPU of this rank."""
     if isinstance(device, Backend):
         return device
-    name, _, number = str(device).partition(":")
-    number = number if index is None else str(index)
-    if name in DEVICES and number not in ("", "0"):
-        raise ValueError(
-            f"device {device!r}: write {name!r}: each rank has one GPU, number r mod the number of "
-            f"GPUs for rank r, and sees it as {name}:0"
-        )
-    if name not in DEVICES:
-        raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
-    device = name
+    if device not in DEVICES or index is not None:
+        device = _without_number(device, index)
     if device == "cpu":
         return CPU
     missing = _why_no_cuda()
@@ -83,6 +75,20 @@ def get(device: str | Backend, index: int | None = None) -> Backend:
     if device == "auto":
         return CPU
     raise ValueError(f"no CUDA device: {missing}; use the device cpu")
+
+
+def _without_number(device: str, index: int | None) -> str:
+    """Returns the name of a device that is given with a number, as in "cuda:0"; raises ValueError
+    if it is another than 0, or if there is no such device."""
+    name, _, number = str(device).partition(":")
+    if name not in DEVICES:
+        raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
+    if (number if index is None else str(index)) not in ("", "0"):
+        raise ValueError(
+            f"device {device!r}: write {name!r}: each rank has one GPU, number r mod the number of "
+            f"GPUs for rank r, and sees it as {name}:0"
+        )
+    return name
 
 
 device = get

@@ -36,13 +36,16 @@ def _is_alone(x: Tensor, y: Tensor) -> bool:
 
 
 def applied_by_layer(function: Callable[[Tensor], Tensor], x: Any, inplace: bool) -> Tensor:
-    """Returns what `applied` does, for a layer.
+    """Returns what `applied` does, for a layer."""
+    return _written_by_layer(function, x) if inplace else function(as_tensor(x))
+
+
+def _written_by_layer(function: Callable[[Tensor], Tensor], x: Any) -> Tensor:
+    """Returns the input of a layer, which becomes the result.
 
     In a Trainer, which may cut a model between any two layers, nothing is written: a `forward` that
     uses the input afterwards is refused when the graph of the model is recorded.
     """
-    if not inplace:
-        return function(as_tensor(x))
     if not isinstance(recording.get(), bool):
         y = function(as_tensor(x))
         x.storage.lend().renewed = HAS_INPLACE

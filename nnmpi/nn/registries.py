@@ -31,6 +31,18 @@ OF_ALL = {*REGISTRIES, "_parent", "_name", "_seed_state", "_hooks", "_changes", 
 """Attributes that each module has for the library, and that no `forward` reads."""
 
 
+IS_CIRCLE = ": a module cannot contain itself, or a {kind} that it is part of"
+IS_CONTAINER = (
+    ": modules and parameters in a {kind} would not be part of the model; use nn.ModuleList, "
+    "nn.ModuleDict or nn.Sequential for modules, and nn.ParameterList for parameters"
+)
+IS_PARAMETER = (
+    " is a Parameter and cannot become a {kind}: assign a Parameter or None, or write into .data"
+)
+IS_MODULE = " is a Module and cannot become a {kind}: assign a Module or None"
+"""Reasons why a value cannot be assigned to an attribute, behind the name of that."""
+
+
 def read_attributes(module: Registries) -> dict[str, Any]:
     """Returns the attributes of a module, by name, that its `forward` may read besides parameters,
     buffers and modules."""
@@ -53,13 +65,9 @@ class Registries:
         if not REPLACED.keys().isdisjoint(options):
             refuse_replaced(cls, options)
         self = super().__new__(cls)
-        for registry in REGISTRIES:
-            object.__setattr__(self, registry, {})
-        object.__setattr__(self, "_parent", None)
-        object.__setattr__(self, "_name", "")
-        object.__setattr__(self, "_seed_state", next_seed_state())
-        object.__setattr__(self, "passes", 0)
-        object.__setattr__(self, "_hooks", ())
+        own = vars(self)  # `__setattr__` reads the registries
+        own.update((registry, {}) for registry in REGISTRIES)
+        own.update(_parent=None, _name="", _seed_state=next_seed_state(), passes=0, _hooks=())
         return self
 
     _parameters: dict[str, Parameter]
@@ -106,31 +114,24 @@ class Registries:
         ValueError if the value cannot be assigned."""
         if isinstance(value, Parameter):
             return self._parameters
-        owner = type(self).__name__
         if isinstance(value, Registries):
             # in a circle of modules, paths and the search for the root would have no end
             if value._has(self) or value in self._upwards():
-                raise ValueError(
-                    f"{owner}.{name}: a module cannot contain itself, or a {type(value).__name__} "
-                    "that it is part of"
-                )
+                self._refuse(name, value, IS_CIRCLE)
             return self._modules
         if isinstance(value, list | tuple | dict):
             inside = value.values() if isinstance(value, dict) else value
             if any(isinstance(part, Registries | Parameter) for part in inside):
-                raise ValueError(
-                    f"{owner}.{name}: modules and parameters in a {type(value).__name__} would not "
-                    "be part of the model; use nn.ModuleList, nn.ModuleDict or nn.Sequential for "
-                    "modules, and nn.ParameterList for parameters"
-                )
-        for registry, kind in ((self._parameters, "Parameter"), (self._modules, "Module")):
+                self._refuse(name, value, IS_CONTAINER)
+        for registry, reason in ((self._parameters, IS_PARAMETER), (self._modules, IS_MODULE)):
             if name in registry and value is not None:
-                or_write = ", or write into .data" if kind == "Parameter" else ""
-                raise ValueError(
-                    f"{owner}.{name} is a {kind} and cannot become a {type(value).__name__}: "
-                    f"assign a {kind} or None{or_write}"
-                )
+                self._refuse(name, value, reason)
         return self._buffers if name in self._buffers and value is not None else None
+
+    def _refuse(self, name: str, value: Any, reason: str) -> NoReturn:
+        """Raises ValueError for a value that cannot be assigned to an attribute."""
+        what = f"{type(self).__name__}.{name}"
+        raise ValueError(what + reason.format(kind=type(value).__name__))
 
     def _has(self, other: Registries) -> bool:
         """True if `other` is this module or a module below it."""

@@ -253,10 +253,9 @@ class Dropout(Module):
             y: Tensor = self(x)
             return y
         shape = self.mask_shape(x.shape)
-        xp = backend.xp_of(x.array)
+        xp, key = backend.xp_of(x.array), dropout_key(self, self.path, x.array)
         index = self._indices(shape[1:], xp)
-        mask = dropout_mask(*dropout_key(self, self.path, x.array), index, self.p, x.dtype, xp)
-        mask = mask.reshape(shape)
+        mask = dropout_mask(*key, index, self.p, x.dtype, xp).reshape(shape)
         return applied_by_layer(lambda x: apply(elementwise.multiply, x, mask), x, self.inplace)
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
