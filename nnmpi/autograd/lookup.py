@@ -43,6 +43,10 @@ class EmbeddingResult(Tensor):
         self.index = None
         super().mark_written()
 
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        super().__setstate__(state)
+        self.index = None
+
     def receive(self, vjp: Vjp, g: Any) -> None:
         super().receive(lambda given, out: dense(vjp(given, out)), g)
 

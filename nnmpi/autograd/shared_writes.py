@@ -252,9 +252,9 @@ def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
 
 
 def _others(places: Array, g: Array, out: Array | None) -> Array:
-    d = xp_of(places).array(g, order="C")
-    d.reshape(-1)[places] = 0
-    return d
+    d = g.copy().reshape(-1)
+    d[places] = 0
+    return d.reshape(g.shape)
 
 
 def _elements(places: Array, g: Array, out: Array | None) -> Array:

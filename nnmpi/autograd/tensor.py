@@ -247,6 +247,21 @@ class Tensor(TorchNames):
         self.requires_grad = y.requires_grad
         return self
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The values, for copies by `copy.deepcopy` and pickle; raises RuntimeError for a result
+        with a history, which no copy can have."""
+        self.renew()
+        if self.node is not None:
+            raise RuntimeError(
+                f"a result of shape {self.shape} that needs a gradient cannot be copied by "
+                "deepcopy or pickle, which would lose it: copy t.detach(), or write t.clone()"
+            )
+        return self.operand, self.requires_grad, self.grad_array
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        Tensor.__init__(self, *state[:2])
+        self.grad_array = state[2]
+
     def __copy__(self) -> Tensor:
         """Another tensor in the same memory, without history."""
         self.renew()

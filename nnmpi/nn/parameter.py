@@ -453,6 +453,9 @@ class ParameterData(Tensor):
     def array(self, value: Array) -> None:
         self.parameter.array = value
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensor, (self.array,)
+
     def lend(self, view: Tensor) -> None:
         """Lets `view` write to the parameter too; it gets a copy if the store reuses its memory for
         other parameters."""

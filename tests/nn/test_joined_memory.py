@@ -1,6 +1,7 @@
 """Parameters, buffers and gradients in the memory of tensors, as PyTorch has them."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,19 @@ def copies(n: Any) -> list[Any]:
     return [z, shallow, deep]
 
 
+def copies_of_what_shares_memory(n: Any) -> list[Any]:
+    z = n.ones(3)
+    p = n.nn.Parameter(z)
+    row, d = z[1:], p.detach()
+    step(n, p)
+    made = [copy.deepcopy(t) for t in (z, row, d, p.data, p)]
+    made += [pickle.loads(pickle.dumps(t)) for t in (row, d)]
+    with n.no_grad():
+        for t in made:
+            t.add_(1)
+    return [*made, z]
+
+
 def gradients_that_are_kept(n: Any) -> list[Any]:
     p = n.nn.Parameter(n.ones(2, 2))
     opt = n.optim.SGD([p], lr=0.0)
@@ -171,6 +185,9 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
     a_buffer_is_assigned: [[2, 2, 2]] * 2,
     a_buffer: [[3, 3, 3]] * 2,
     copies: [[2, 2, 2], [2, 2, 2], [1, 1, 1]],
+    copies_of_what_shares_memory: [
+        [0, 0, 0], [0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0], [0, 0, 0], [-1, -1, -1]
+    ],
     gradients_that_are_kept: [
         [[2, 2], [2, 2]], [2, 2], [[4, 4], [4, 4]], [4, 4], [[6, 6], [6, 6]], [6, 6]
     ],
@@ -195,6 +212,16 @@ def test_an_optimizer_refuses_two_parameters_in_one_memory() -> None:
     q = nn.Parameter(p.data)
     with pytest.raises(ValueError, match="share their memory"):
         nnmpi.optim.SGD([p, q], lr=1.0)
+
+
+def test_a_copy_of_a_view_has_its_elements_only() -> None:
+    row = nnmpi.zeros(1000, 100)[0]
+    assert len(pickle.dumps(row)) < 2 * row.array.nbytes
+
+
+def test_a_result_that_needs_a_gradient_is_not_copied_without_it() -> None:
+    with pytest.raises(RuntimeError, match="cannot be copied by deepcopy"):
+        copy.deepcopy(nnmpi.ones(3, requires_grad=True) * 2)
 
 
 def test_a_parameter_of_an_array_is_a_copy() -> None:

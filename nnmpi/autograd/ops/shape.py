@@ -154,11 +154,11 @@ def getitem(a: Array, *, index: Any) -> Result:
 def set_elements(a: Array, value: Any, *, index: Any) -> Result:
     """A copy of `a` in which `value`, which is broadcast, has replaced a[index]."""
     y, at, shape = a.copy(), copied_index(index), getattr(value, "shape", ())
-    copied = xp_of(a).array  # of a scalar too
+    xp = xp_of(a)
     y[at] = value.reshape(()) if getattr(value, "size", 0) == 1 else value
 
     def of_a(g: Array, out: Array | None) -> Array:
-        d = copied(g)
+        d = g.copy() if g.ndim else xp.array(g)  # which may be a scalar, not an array
         d[at] = 0
         return d
 
