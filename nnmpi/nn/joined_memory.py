@@ -45,8 +45,8 @@ def joins(p: Parameter, z: Any) -> bool:
     p.move(SingleStore(array), 0)
     p.storage = source.storage.root
     sharing = p.storage.lend()
-    others = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
-    sharing.owners = (ref(p), *others)
+    owners = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
+    sharing.owners = (ref(p), *owners)
     return True
 
 

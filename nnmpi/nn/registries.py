@@ -65,9 +65,9 @@ class Registries:
         if not REPLACED.keys().isdisjoint(options):
             refuse_replaced(cls, options)
         self = super().__new__(cls)
-        own = vars(self)  # `__setattr__` reads the registries
-        own.update((registry, {}) for registry in REGISTRIES)
-        own.update(_parent=None, _name="", _seed_state=next_seed_state(), passes=0, _hooks=())
+        state = vars(self)  # `__setattr__` reads the registries
+        state.update((registry, {}) for registry in REGISTRIES)
+        state.update(_parent=None, _name="", _seed_state=next_seed_state(), passes=0, _hooks=())
         return self
 
     _parameters: dict[str, Parameter]
