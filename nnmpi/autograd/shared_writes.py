@@ -22,7 +22,8 @@ import numpy as np
 from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.meta.shapes import owner
+from nnmpi.arrays.meta import is_meta, owner
+from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd.ops.shape import add_at
 from nnmpi.autograd.recording import (
     HAS_INPLACE,
@@ -90,6 +91,8 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
             "values of an operand that lies in the same memory; write to, or compute from, a "
             "clone()"
         )
+    if is_meta(y.operand) and not is_meta(t.operand):
+        refuse("writing to memory that tensors share")
     t.operand[...] = y.operand
     t.mark_written()
     storage = t.storage

@@ -18,7 +18,8 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
-from nnmpi.arrays.meta.shapes import owner
+from nnmpi.arrays.meta import copy_of, is_meta, owner
+from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.base import (
     both_operators,
@@ -279,9 +280,10 @@ class Tensor(TorchNames):
             self.become(apply(shape.set_elements, self, value, index=index_of(index)))
             return
         # NumPy writes no array of one element into one place, as PyTorch does
-        written = self.to_write(value)
+        written, places = self.to_write(value), index_of(index)
+        self.drop_data_for(places)
         is_one = getattr(written, "size", 0) == 1
-        self.operand[index_of(index)] = written.reshape(()) if is_one else written
+        self.operand[places] = written.reshape(()) if is_one else written
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:
@@ -299,7 +301,18 @@ class Tensor(TorchNames):
                 "it is of a state dict, or a view with elements in another memory order; write to "
                 "the tensor itself, or to copy.clone()"
             )
-        return constant(value, (self,))
+        written = constant(value, (self,))
+        self.drop_data_for(written)
+        return written
+
+    def drop_data_for(self, written: Any) -> None:
+        """Takes an array without data in place of one with data, if a value or an index without
+        data, as in a pass that is recorded, is to be written to it."""
+        if not is_meta(written) or is_meta(self.operand):
+            return
+        if self.storage.sharing is not None:
+            refuse("writing to memory that tensors share")
+        self.operand = copy_of(self.operand)
 
     def loses_gradient(self, value: Any) -> bool:
         """True if ops are recorded and this tensor or the value requires a gradient."""

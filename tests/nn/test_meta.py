@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers import mpijob
 
+import nnmpi
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta import MetaArray, NumbersReadError
 from nnmpi.arrays.meta.shapes import owner
@@ -127,3 +128,35 @@ print(world().size)
 def test_mpi_starts_after_a_model_was_recorded() -> None:
     """It maps memory at an address that the launcher has chosen."""
     assert mpijob.run(1, "-c", STARTS_MPI_LATE)[:2] == (0, "1\n")
+
+
+def without_data(*shape: int, requires_grad: bool = False) -> nnmpi.Tensor:
+    return nnmpi.tensor(meta.like(np.zeros(shape)), requires_grad=requires_grad)
+
+
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "elements": lambda o, v: o.__setitem__((slice(None), slice(2)), v[:, :2]),
+    "elements where": lambda o, v: o.__setitem__(v > 0, 1.0),
+    "+=": lambda o, v: o.__iadd__(v),
+    "add_": lambda o, v: o.add_(v),
+    "copy_": lambda o, v: o.copy_(v),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_an_array_takes_no_values_without_data(write: str, requires_grad: bool) -> None:
+    o = nnmpi.zeros(3, 4, dtype="float64")
+    WRITES[write](o, without_data(3, 4, requires_grad=requires_grad))
+    assert meta.is_meta(o.array)
+    assert o.shape == (3, 4)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_nor_does_one_that_tensors_share(write: str, requires_grad: bool) -> None:
+    o = nnmpi.zeros(3, 4, dtype="float64")
+    first = o.detach()
+    with pytest.raises(meta.NumbersReadError, match="memory that tensors share"):
+        WRITES[write](o, without_data(3, 4, requires_grad=requires_grad))
+    assert not first.array.any()

@@ -11,6 +11,7 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import all_promoted, concatenated
 from nnmpi.arrays.kernels.rows import add_rows
+from nnmpi.arrays.meta import copy_of, is_meta
 from nnmpi.autograd.ops.elementwise import unbroadcast
 
 Shape = tuple[int, ...]
@@ -153,8 +154,9 @@ def getitem(a: Array, *, index: Any) -> Result:
 
 def set_elements(a: Array, value: Any, *, index: Any) -> Result:
     """A copy of `a` in which `value`, which is broadcast, has replaced a[index]."""
-    y, at, shape = a.copy(), copied_index(index), getattr(value, "shape", ())
-    xp = xp_of(a)
+    is_recorded = is_meta(value, index) and not is_meta(a)
+    y = copy_of(a) if is_recorded else a.copy()
+    at, shape, xp = copied_index(index), getattr(value, "shape", ()), xp_of(y)
     y[at] = value.reshape(()) if getattr(value, "size", 0) == 1 else value
 
     def of_a(g: Array, out: Array | None) -> Array:

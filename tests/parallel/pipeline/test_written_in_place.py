@@ -2,6 +2,7 @@
 rank, where other names of a tensor see the write."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,3 +97,46 @@ def test_two_stages_train_as_one_rank(write: str, between: str) -> None:
 
     two = losses(2, build, pp=2, micro_batches=2)
     assert losses(1, build) == pytest.approx(two, rel=1e-12)
+
+
+def in_zeros(h: Any) -> Any:
+    o = nnmpi.zeros(*h.shape, dtype="float64")
+    o[:, 2:5] = h[:, :3]
+    return o
+
+
+def in_view_of_zeros(h: Any) -> Any:
+    o = nnmpi.zeros(*h.shape, dtype="float64")
+    part = o[:, 2:5]
+    part += h[:, :3]
+    return o
+
+
+def at_positive(h: Any) -> Any:
+    o = nnmpi.ones(*h.shape, dtype="float64")
+    with nnmpi.no_grad():
+        o[h > 0] = 0.0
+    return o * h
+
+
+NEW: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "o[...] = h": (in_zeros, lambda h: F.pad(h[:, :3], (2, 3))),
+    "a view of o += h": (in_view_of_zeros, lambda h: F.pad(h[:, :3], (2, 3))),
+    "o += h": (lambda h: nnmpi.zeros(*h.shape, dtype="float64").add_(h), lambda h: h + 0.0),
+    "o.copy_(h)": (lambda h: nnmpi.zeros(*h.shape, dtype="float64").copy_(h), lambda h: h + 0.0),
+    "o[h > 0] = 0": (at_positive, lambda h: nnmpi.where(h > 0, 0.0, h)),
+    "o[...] = h without gradients": (
+        lambda h: h + in_zeros(h.detach()),
+        lambda h: h + F.pad(h.detach()[:, :3], (2, 3)),
+    ),
+}
+"""Models that write their values into a new tensor, and others that compute the same."""
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_new_tensors_take_values_of_the_model(name: str) -> None:
+    written, computed = (partial(Written, write, nn.Tanh) for write in NEW[name])
+    one = losses(1, lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh(), computed()))
+    for pp in (1, 2):
+        found = losses(pp, lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh(), written()), pp=pp)
+        assert found == pytest.approx(one, rel=1e-12)
