@@ -55,9 +55,10 @@ def _remedy(file: Path, state: Any) -> str:
     """
     if not isinstance(state, dict):
         return "save model.state_dict() in PyTorch"
-    states = [key for key, value in state.items() if value and _is_state(value)]
+    states = [key for key, value in state.items() if _is_state(value) and value]
     if not states:
-        return f"it has the keys {shown(', '.join(map(str, state)), 80)}"
+        keys = shown(", ".join(map(str, state)), 80)
+        return f"it has the keys {keys}: save model.state_dict() alone in PyTorch"
     target = shown(file.with_suffix(".safetensors"))
     return (
         f'take the one in it: python -c "import nnmpi; '

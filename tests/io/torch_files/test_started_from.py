@@ -15,6 +15,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.io.files import loading
+from nnmpi.io.torch_files import tensors
 
 HERE = Path(__file__).parent
 
@@ -61,6 +62,17 @@ def test_a_state_dict_within_others_is_taken_as_the_message_says(tmp_path: Path)
     np.testing.assert_array_equal(
         model.state_dict()["0.weight"], nnmpi.load(HERE / "state.pt")["0.weight"]
     )
+
+
+def test_a_state_dict_beside_tensors_is_found() -> None:
+    with refused("new.pt", "no state_dict", "new.pt')['model'], "):
+        loading.load_into(HERE / "new.pt", build())
+
+
+def test_tensors_beside_other_values_are_no_state_dict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "read", lambda file: {"w": np.ones(2), "epoch": 3})
+    with refused("net.pt", "keys w, epoch: save model.state_dict() alone"):
+        tensors.tensors(Path("net.pt"))
 
 
 def test_another_model_is_refused_by_names() -> None:
