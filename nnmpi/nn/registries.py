@@ -304,8 +304,6 @@ REPLACED = {
     "dtype": "convert it behind, as in {layer}(...).to(dtype)",
     "size_average": "write reduction='mean' or reduction='sum'",
     "reduce": "write reduction='none', 'mean' or 'sum'",
-    "return_indices": "take the places of the largest elements by F.unfold and argmax",
-    "ceil_mode": "pad the input by F.pad, so that the last window is whole",
 }
 """For arguments of PyTorch's layers that nnmpi lacks: what to write instead."""
 
