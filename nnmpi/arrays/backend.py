@@ -83,10 +83,12 @@ def _without_number(device: str, index: int | None) -> str:
     name, _, number = str(device).partition(":")
     if name not in DEVICES:
         raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")
-    if (number if index is None else str(index)) not in ("", "0"):
+    if index is not None:
+        number = str(index)
+    if number not in ("", "0"):
         raise ValueError(
-            f"device {device!r}: write {name!r}: each rank has one GPU, number r mod the number of "
-            f"GPUs for rank r, and sees it as {name}:0"
+            f"device '{name}:{number}': write {name!r}: each rank has one GPU, number r "
+            f"mod the number of GPUs for rank r, and sees it as {name}:0"
         )
     return name
 

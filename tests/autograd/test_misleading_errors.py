@@ -132,7 +132,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("'xla:0' is not one of cpu, cuda, auto",),
     ),
     "another GPU": (lambda: nnmpi.device("cuda:1"), ValueError, ("write 'cuda'", "for rank r")),
-    "another GPU by number": (lambda: nnmpi.device("cuda", 2), ValueError, ("write 'cuda'",)),
+    "another GPU by number": (
+        lambda: nnmpi.device("cuda", 2),
+        ValueError,
+        ("device 'cuda:2': write 'cuda'",),
+    ),
     "a device of a layer": (
         lambda: nnmpi.nn.Linear(3, 4, device="cpu"),
         TypeError,
