@@ -15,8 +15,8 @@ class StepTraffic:
     """Counts the messages of a rank in one step: the first one with a full batch that follows
     another step.
 
-    Where replicas are averaged, it is the mean over the steps of a round or, if no round fits in an
-    epoch, over a later epoch.
+    Where replicas are averaged, it is the mean over the steps of a whole round of the first epoch
+    that follows another round or, if there is none, over those of the second epoch.
 
     Messages belong to the step that starts them: until steps have been counted, each step ends with
     `complete`, which waits for its messages. Messages between two steps, such as those of --verify
@@ -39,7 +39,9 @@ class StepTraffic:
         """Yields the first steps of an epoch, up to the last one that is counted; none if steps
         were counted before."""
         n = len(loader.split.y)
-        counted, is_epoch = min(self._samples, n), self._samples > n
+        # rounds end with the epoch too: in some runs none of a later epoch is whole
+        is_epoch = self._samples > (self._batch if self._has_begun else n)
+        counted = n if is_epoch else self._samples
         if self.sent is not None or counted < self._batch:
             return
         earlier = self._so_far() if self._has_begun else None
