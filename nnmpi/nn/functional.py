@@ -267,8 +267,14 @@ if TYPE_CHECKING:
     from nnmpi.nn.more_losses import kl_div as kl_div
     from nnmpi.nn.more_losses import smooth_l1_loss as smooth_l1_loss
 else:  # type checkers know from the names above which there are
-    # `import *` loads what is loaded on use, too
-    __all__ = [name for name in (*globals(), *_ON_USE) if not name.startswith("_")]
+    __all__ = [  # noqa: PLE0604 - strings, and what is loaded on use
+        "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "conv1d", "conv2d",
+        "cross_entropy", "dropout", "elu", "embedding", "gelu", "group_norm", "interpolate",
+        "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "max_pool1d",
+        "max_pool2d", "mse_loss", "nll_loss", "pad", "prelu", "relu", "rms_norm", "sigmoid",
+        "silu", "softmax", "softplus", "tanh",
+        *_ON_USE,
+    ]  # fmt: skip
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_ON_USE})
