@@ -50,5 +50,6 @@ def _written_by_layer(function: Callable[[Tensor], Tensor], x: Any) -> Tensor:
         y = function(as_tensor(x))
         x.storage.lend().renewed = HAS_INPLACE
         return y
-    current = current_pass.get()
-    return applied(function, x, current is None or current.samples is None)
+    current, x = current_pass.get(), as_tensor(x)
+    is_leaf = x.requires_grad and x.node is None  # in the place of another unit's result
+    return applied(function, x, not is_leaf and (current is None or current.samples is None))
