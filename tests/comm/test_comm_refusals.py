@@ -22,7 +22,7 @@ REFUSED = [
         "a root",
         lambda c: c.broadcast(np.ones(2), 2),
         ValueError,
-        "rank 2 is out of range .* 0 to 1",
+        "rank 2 is out of range: the ranks .* 0 to 1",
     ),
     ("parts", lambda c: c.reduce_scatter(np.ones(4), parts=[4]), ValueError, "1 parts for 2 ranks"),
     (
@@ -32,7 +32,12 @@ REFUSED = [
         "rank 1 has length -1",
     ),
     ("a view", lambda c: c.reduce_scatter(np.ones((4, 4)).T), ValueError, "C order"),
-    ("a rank", lambda c: c.isend(np.ones(2), 2), ValueError, "rank 2 is out of range .* 0 to 1"),
+    (
+        "a rank",
+        lambda c: c.isend(np.ones(2), 2),
+        ValueError,
+        "rank 2 is out of range: the ranks .* 0 to 1",
+    ),
     ("a tag", lambda c: c.isend(np.ones(2), 0, -1), ValueError, "tag -1 .* 0 to 32766"),
     ("a color", lambda c: c.split(-3), ValueError, "color -3 .* 0 or more, or None"),
     ("a plan", lambda c: c.carry_out("ring", np.ones(2)), TypeError, "an Algorithm, not str"),
