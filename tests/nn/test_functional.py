@@ -126,7 +126,8 @@ def test_values_and_gradients_are_pytorchs(case: Any) -> None:
 def test_arguments_have_pytorchs_places_and_defaults() -> None:
     theirs = pytorch().nn.functional
     compared = 0
-    for name, function in vars(F).items():
+    for name in F.__all__:
+        function = getattr(F, name)
         try:
             expected = inspect.signature(getattr(theirs, name)).parameters
         except (AttributeError, TypeError, ValueError):  # no function of both; or written in C++
@@ -139,7 +140,7 @@ def test_arguments_have_pytorchs_places_and_defaults() -> None:
             assert p.default == expected[key].default, (name, key)
             if p.kind is p.POSITIONAL_OR_KEYWORD:
                 assert [*expected].index(key) == i, (name, key)
-    assert compared > 20
+    assert compared > 30
 
 
 def test_one_hot() -> None:
