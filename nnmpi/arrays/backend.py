@@ -140,6 +140,12 @@ def of(array: Array) -> Backend:
     return META if xp is meta.xp else Backend("cuda", xp)
 
 
+def address_of(array: Array) -> int:
+    """Returns the address of an array's first element, in the memory of its device."""
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    return int(interface["data"][0])
+
+
 def is_array(value: object) -> bool:
     """True if `value` is an array of some backend; a NumPy scalar is not one."""
     kind: Any = type(value)

@@ -206,15 +206,9 @@ def _places_of(base: AnyTensor, view: AnyTensor) -> Any:
     return places
 
 
-def _start(array: Array) -> int:
-    """The address of the first element."""
-    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    return int(interface["data"][0])
-
-
 def _addresses(array: Array) -> np.ndarray:
     """The address of each element."""
-    found = np.full(array.shape, _start(array))
+    found = np.full(array.shape, backend.address_of(array))
     for k, (n, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
         found += (np.arange(n) * stride).reshape([-1 if i == k else 1 for i in range(array.ndim)])
     return found
@@ -222,7 +216,7 @@ def _addresses(array: Array) -> np.ndarray:
 
 def _places(base: Array, view: Array) -> Any:
     """The C-order index in `base` of each element of `view`, or None if it has no single one."""
-    rest, found = _addresses(view) - _start(base), np.zeros(view.shape, np.int64)
+    rest, found = _addresses(view) - backend.address_of(base), np.zeros(view.shape, np.int64)
     c_order = np.cumprod([1, *base.shape[:0:-1]])[::-1] if base.ndim else ()
     axes = [axis for axis in zip(base.strides, base.shape, c_order, strict=True) if axis[1] > 1]
     axes.sort(key=lambda axis: abs(axis[0]))
@@ -247,7 +241,7 @@ def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
         return False
     there, array = t.operand[index], value.operand
     return (there.shape, there.strides) == (array.shape, array.strides) and (
-        _start(there) == _start(array)
+        backend.address_of(there) == backend.address_of(array)
     )
 
 

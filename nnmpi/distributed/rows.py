@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import TAGS
@@ -221,9 +221,4 @@ def _copy(target: Array, source: Array) -> None:
 
 def _is_same(a: Array, b: Array) -> bool:
     """True if two rows of one type and length are the same memory."""
-    return _address(a) == _address(b)
-
-
-def _address(row: Array) -> int:
-    interface = getattr(row, "__array_interface__", None) or row.__cuda_array_interface__
-    return int(interface["data"][0])
+    return address_of(a) == address_of(b)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import HAS_MOVED, Storage
@@ -92,7 +92,7 @@ def follow(t: Tensor) -> None:
         t.storage = DataStorage(t.parameter)
         return
     memory_axes, storage, old, new = t.storage.lend().home
-    start = _start(t.operand) - _start(old)
+    start = address_of(t.operand) - address_of(old)
     if (old.dtype, old.strides) != (new.dtype, new.strides) or start % old.itemsize:
         raise RuntimeError(
             f"a tensor of shape {t.shape} shared the memory of a parameter, which an optimizer has "
@@ -106,8 +106,3 @@ def follow(t: Tensor) -> None:
             t.storage = viewed.storage
             return
     t.storage = DetachedStorage(storage)
-
-
-def _start(array: Array) -> int:
-    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    return int(interface["data"][0])
