@@ -9,10 +9,9 @@ import numpy as np
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
-from nnmpi.collectives.compressed import as_matrix
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import CodecInput
+from nnmpi.parallel.compression.codecs import CodecInput, matrix_of
 from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.parallel.wire import Transfers
 
@@ -30,7 +29,7 @@ def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[],
     These are the bytes that it reads and writes, for gradients of these parameters.
     """
     codec, number = proof.find(spec)
-    matrices = [as_matrix(p.shape) for p in parameters]
+    matrices = [matrix_of(p) for p in parameters]
     rooms = [p.size for p in parameters]
 
     def run(row: Any, factors: Any) -> None:

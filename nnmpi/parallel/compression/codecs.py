@@ -22,17 +22,30 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.precision import cast
-from nnmpi.collectives.compressed import BLOCK, Shape, blocks_of, is_factored, top_count
+from nnmpi.collectives.compressed import (
+    BLOCK,
+    Shape,
+    as_matrix,
+    blocks_of,
+    is_factored,
+    top_count,
+)
+from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression.blocks import PACKINGS, summed
 from nnmpi.parallel.compression.exchange import Phases
 from nnmpi.parallel.wire import Transfer, Wire
+
+
+def matrix_of(p: Parameter) -> Shape:
+    """Returns a parameter's shape as a matrix, from the order of its axes in memory."""
+    return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 
 class CodecInput(NamedTuple):
     """The tensors of a bucket that are compressed and summed over the ranks of `wire`.
 
     row        a flat array: gradient + residual of this rank; finally the next residual
-    shapes     the shapes of the tensors, which follow each other in `row`
+    shapes     the tensors' shapes as matrices, which follow each other in `row`
     rooms      for each tensor, the most elements that it has on any rank along tp
     dtype      the type of the gradients
     algorithm  the all-reduce of sums that are not compressed

@@ -13,15 +13,13 @@ from typing import Any
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import cast, cast_loop
-from nnmpi.collectives.compressed import Shape, as_matrix
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import CodecInput
+from nnmpi.parallel.compression.codecs import CodecInput, matrix_of
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.tensor.sharding import Sharding
@@ -94,7 +92,7 @@ class CompressedStore(LocalStore):
         row, gradients = self._state(RESIDUAL, members), [*map(self._gradient, members)]
         bucket = CodecInput(
             row,
-            [_shape(self.parameters[i]) for i in members],
+            [matrix_of(self.parameters[i]) for i in members],
             [self.parameters[i].padded_size for i in members],
             self.dtype,
             self._wire,
@@ -117,11 +115,6 @@ class CompressedStore(LocalStore):
     def _gradient(self, i: int) -> Array:
         start = self.spans[i][0]
         return self.flat_grad[start : start + self.parameters[i].size]
-
-
-def _shape(p: Parameter) -> Shape:
-    """Returns a parameter's shape as a matrix, from the order of its axes in memory."""
-    return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
