@@ -12,6 +12,9 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.parallel.step.objective import Criterion
 
+SAYS_HOW = {"mean", "std"}
+"""Metadata of a file that say how samples were standardised for its model."""
+
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
     """Returns the data set that the user gave, as a Dataset or as arrays; otherwise the one that
@@ -56,10 +59,10 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
         return _of_numbers(config.standardise, dataset)
     if not config.load:
         return Standardiser.of(dataset.train)
-    if not _says_how(config.load):
+    metadata = loading.read_metadata(config.load)
+    if not metadata.keys() & SAYS_HOW:
         return Standardiser.of(dataset.train)
     try:
-        metadata = loading.read_metadata(config.load)
         return Standardiser.from_metadata(metadata).shaped_for(dataset.train.x)
     except ValueError as error:
         raise ValueError(
@@ -70,7 +73,7 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
 def guessed(path: str, config: Config, dataset: Dataset) -> str:
     """Returns a warning if the samples may be standardised otherwise than in the training of the
     model in a file; empty if the file or the options say how."""
-    if config.standardise != "auto" or _says_how(path):
+    if config.standardise != "auto" or loading.read_metadata(path).keys() & SAYS_HOW:
         return ""
     if all(map(is_index, arrays(dataset.train.x))):
         return ""
@@ -86,11 +89,6 @@ def check_language(config: Config, dataset: Dataset) -> None:
     if dataset.language is not None:
         for check in addons.given("language_checks", config):
             check(config, dataset)
-
-
-def _says_how(path: str) -> bool:
-    """True if a file of a model says how samples were standardised in its training."""
-    return bool(loading.read_metadata(path).keys() & {"mean", "std"})
 
 
 def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:
