@@ -51,5 +51,5 @@ def _written_by_layer(function: Callable[[Tensor], Tensor], x: Any) -> Tensor:
         x.storage.lend().renewed = HAS_INPLACE
         return y
     current, x = current_pass.get(), as_tensor(x)
-    is_leaf = x.requires_grad and x.node is None  # in the place of another unit's result
+    is_leaf = x.requires_grad and x.node is None  # the input of a unit that runs alone
     return applied(function, x, not is_leaf and (current is None or current.samples is None))
