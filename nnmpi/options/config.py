@@ -12,6 +12,7 @@ from typing import Any, Self
 from nnmpi import addons
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import DEVICES
+from nnmpi.arrays.kernels.conv import CONVOLUTIONS
 from nnmpi.options import resume_rules as rules
 from nnmpi.options import terms
 from nnmpi.options.features import Part
@@ -34,7 +35,6 @@ from nnmpi.options.quoting import nearest, shown
 from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-CONVOLUTIONS = tuple(dict.fromkeys(("auto", *addons.table("convolutions"), "im2col")))
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
