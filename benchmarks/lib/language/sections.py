@@ -1,6 +1,7 @@
 """The sections of benchmarks/language.py: each measures, and gives one row per measurement."""
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,7 +11,7 @@ from lib import jobs
 from lib.jobs import Process
 from lib.language import generation as generated
 from lib.language import memory
-from lib.libraries import SUBJECTS, Device, versions
+from lib.libraries import Device, versions
 from lib.models import LANGUAGE
 from lib.rounds import interleaved, ratio_of
 from lib.runs import LANGUAGE as MODELS
@@ -35,11 +36,11 @@ CONTEXT_GOAL = 1.7
 
 def steps(b: Bench) -> list[Row]:
     """A training step of nnmpi, PyTorch and JAX; JAX has no LSTM of its own."""
-    subjects = [s for s in SUBJECTS if "F(2x2)" not in s]
     b.facts |= versions(training.PEERS.values())
-    subjects = [s for s in subjects if training.has(s, b.facts)]
+    subjects = [s for s in ("nnmpi", *training.PEERS) if training.has(s, b.facts)]
+    pythons = dict.fromkeys(subjects, sys.executable)
     rows = []
-    with training.started(Device(), subjects, training.first_task("lstm")) as found:
+    with training.started(Device(), pythons, training.first_task("lstm")) as found:
         for case in LANGUAGE:
             tasks = training.tasks_of(case, found, 0)
             if "lstm" in case:
