@@ -103,14 +103,16 @@ class Tiling(NamedTuple):
 
     @property
     def products(self) -> int:
-        """The number of multiplications for each pair of an input and an output channel of an
-        image."""
+        """The number of multiplications that Winograd needs for one image and one pair of an input
+        and an output channel."""
         return (self.m + 2) ** 2 * self.th * self.tw
 
 
 def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
-    """Returns the tiling of an image; with pooling, a last odd row or column of outputs is left
-    out."""
+    """Returns the tiles of m x m outputs that cover an image of H x W pixels with padding p.
+
+    With pooling, a last odd row or column of outputs is left out.
+    """
     h, w = H + 2 * p - 2, W + 2 * p - 2
     if pool:
         h, w = h // 2 * 2, w // 2 * 2
@@ -119,10 +121,11 @@ def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
 
 @lru_cache(maxsize=64)
 def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
-    """Returns, for each a, the pixels m*i + a along an axis of padded images: slices of x and of
-    P[a].
+    """Returns how pixels along one axis of an image are sorted by their position modulo m.
 
-    The axis has `size` pixels without the padding p, and `tiles` tiles.
+    Item a has two slices: the pixels of x at m*i + a in the padded image, and their places i in
+    P[a], the array of `split_phases`. The axis has `size` pixels without the padding p, and `tiles`
+    tiles.
     """
     slices = []
     for a in range(m):
@@ -135,7 +138,11 @@ def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
 
 
 def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
-    """Copies x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
+    """Sorts the pixels of images x (n, H, W, C) by their position in the tiles: P[a, b] gets the
+    pixels at rows m*i + a and columns m*j + b of the padded image.
+
+    P is (m, m, n, th+1, tw+1, C), and already 0 where there is padding; q says how tiles lie.
+    """
     columns = phases(q.m, q.p, q.W, q.tw)
     for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
         for b, (right, j) in enumerate(columns):
@@ -143,7 +150,11 @@ def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 
 def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
-    """Copies P back into x, the inverse of `split_phases`; pixels outside of all tiles become 0."""
+    """Copies P (m, m, n, th+1, tw+1, C) back into images x (n, H, W, C): the inverse of
+    `split_phases`.
+
+    Pixels outside of all tiles become 0.
+    """
     x[:, q.m * (q.th + 1) - q.p :] = 0
     x[:, :, q.m * (q.tw + 1) - q.p :] = 0
     columns = phases(q.m, q.p, q.W, q.tw)
@@ -153,8 +164,10 @@ def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
 
 
 def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
-    """Copies P into tiles D (t, t, n, th, tw, C): pixel (a, b) of tile i is in phase a % m, at i +
-    a // m."""
+    """Copies the pixels of all input tiles from P, which `split_phases` has filled, to D.
+
+    D (t, t, n, th, tw, C) has pixel (a, b) of every tile at D[a, b]. Tiles overlap by two pixels.
+    """
     m, th, tw = q.m, q.th, q.tw
     for a in range(m + 2):
         for b in range(m + 2):
@@ -163,8 +176,11 @@ def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
 
 
 def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
-    """Writes P as the sum of all tiles of D, each at the place that `gather_tiles` reads it
-    from."""
+    """Writes to P the sum of all tiles in D, each pixel at the place from which `gather_tiles`
+    reads it.
+
+    It is the transpose of `gather_tiles`: pixels that several tiles share are added up.
+    """
     m, th, tw = q.m, q.th, q.tw
     P[:, :, :, th:] = 0
     P[:, :, :, :, tw:] = 0
@@ -178,8 +194,10 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 @kernel
 def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
-    """Writes V (t*t, n, th, tw, C) = kron(B', B') D for the tiles D of x (n, H, W, C), padded by
-    p."""
+    """Writes Winograd's transform V (t*t, n, th, tw, C) of images x (n, H, W, C), padded by p.
+
+    V = kron(B', B') D for the overlapping t x t tiles D of x; B is the matrix of `Transform`.
+    """
     q, n = _tiling(x, V, p), len(x)
     P = np.zeros((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), x.dtype)
     split_phases(x, P, q)
@@ -190,7 +208,8 @@ def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
 
 @kernel
 def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
-    """Writes x as the sum of kron(B', B').T V over tiles: the transpose of `winograd_tiles`."""
+    """Writes the gradient x of images from the gradient V of their Winograd transform: the
+    transpose of `winograd_tiles`, which adds up tiles that overlap."""
     q, n = _tiling(x, V, p), len(x)
     D = tiles(q, n, V.shape[4], V.dtype)
     np.matmul(transform(q.m, V.dtype.name).B.T, matrix(V), out=matrix(D))
@@ -203,7 +222,11 @@ def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
 def winograd_outputs(
     M: np.ndarray, y: Out, largest: Out | None, bias: np.ndarray | None, zero: np.ndarray | None
 ) -> None:
-    """Writes y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
+    """Writes a convolution's outputs y (n, h, w, O) from M, its products in Winograd's domain.
+
+    M is (t*t, n, th, tw, O); the output pixels of a tile are kron(A', A') M. Then come pooling,
+    with the position of each maximum written to `largest`, bias, and ReLU if `zero` is given.
+    """
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
@@ -216,7 +239,8 @@ def winograd_outputs(
 def winograd_gradients(
     g: np.ndarray, y: np.ndarray | None, largest: np.ndarray | None, db: InOut | None, M: Out
 ) -> None:
-    """Writes the gradient of M from the gradient g of y, and adds the gradient of the bias to db.
+    """Writes M, the gradient of the products in Winograd's domain, from the gradient g of the
+    outputs y, and adds the gradient of the bias to db.
 
     It is the transpose of `winograd_outputs`.
     """
@@ -229,30 +253,34 @@ def winograd_gradients(
 
 @kernel
 def winograd_weights(w: np.ndarray, U: Out) -> None:
-    """Writes U (t*t, R, C) = kron(G, G) w, from weights w (3, 3, R, C) with any strides."""
+    """Writes U (t*t, R, C) = kron(G, G) w, Winograd's transform of weights w (3, 3, R, C).
+
+    w may have any strides.
+    """
     G = transform(isqrt(len(U)) - 2, w.dtype.name).G
     U[...] = (G @ w.reshape(9, -1)).reshape(U.shape)
 
 
 @kernel
 def winograd_unweights(U: np.ndarray, w: Out) -> None:
-    """Writes w (R, C, 9) = kron(G, G).T U, from U (t*t, R, C): the transpose of
-    `winograd_weights`."""
+    """Writes w (R, C, 9), the gradient of weights, from the gradient U (t*t, R, C) of their
+    Winograd transform: kron(G, G).T U, the transpose of `winograd_weights`."""
     G = transform(isqrt(len(U)) - 2, U.dtype.name).G
     w[...] = np.moveaxis((G.T @ U.reshape(len(U), -1)).reshape(9, *U.shape[1:]), 0, -1)
 
 
 def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
-    """Returns the Tiling by which V has tiles of the images x."""
+    """Returns how the images x (n, H, W, C), padded by p, are covered by the tiles in V."""
     (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
     return Tiling(isqrt(T) - 2, H, W, p, th, tw)
 
 
 def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
-    """Returns output pixels Y (m*m, n, th, tw, O) as a view for the epilogue, and the size they
-    cover.
+    """Returns a view of output pixels Y (m*m, n, th, tw, O), which are sorted by tiles, as images,
+    and the height and width that the tiles cover.
 
-    The view is (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
+    The view is (n, th, m, tw, m, O), or with pooling (2, 2, n, th, m/2, tw, m/2, O), where the
+    first two axes are the position in a pooling window.
     """
     Y = _by_tile(Y)
     m, _, _, th, tw, _ = Y.shape
@@ -263,24 +291,28 @@ def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
 
 
 def tiles(q: Tiling, n: int, channels: int, dtype: Any, xp: Any = np) -> np.ndarray:
-    """Allocates tiles (t*t, n, th, tw, channels) of n images, with padding between planes."""
+    """Allocates an array (t*t, n, th, tw, channels) for the tiles of n images, t x t pixels each.
+
+    Unused elements between the t*t planes keep them from sharing cache sets.
+    """
     size = n * q.th * q.tw * channels
     matrix: np.ndarray = xp.empty(((q.m + 2) ** 2, size + _PLANE_PAD), dtype)
     return matrix[:, :size].reshape(-1, n, q.th, q.tw, channels)
 
 
 def matrix(X: np.ndarray) -> np.ndarray:
-    """Returns planes (k, n, th, tw, C) as a matrix (k, n * th * tw * C): a view."""
+    """Returns transformed tiles (k, n, th, tw, C) as a matrix (k, n * th * tw * C): a view."""
     return X.reshape(len(X), -1)
 
 
 def _by_tile(X: np.ndarray) -> np.ndarray:
-    """Returns planes (k*k, n, th, tw, C) as (k, k, n, th, tw, C): a view."""
+    """Returns transformed tiles (k*k, n, th, tw, C) as (k, k, n, th, tw, C): a view."""
     return X.reshape(isqrt(len(X)), -1, *X.shape[1:])
 
 
 class Winograd:
-    """Convolution by Winograd, in chunks of images."""
+    """The convolution method of Winograd, for 3x3 kernels with stride 1; its methods are those of
+    `ConvMethod`."""
 
     adds_db = True
 
@@ -293,7 +325,7 @@ class Winograd:
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
     def transformed(self, w: np.ndarray) -> np.ndarray:
-        """Computes U, the transformed weights w (3, 3, R, C).
+        """Returns U (t*t, R, C), Winograd's transform of weights w (3, 3, R, C).
 
         U is not kept for the backward pass, since it is up to four times as large as w.
         """
@@ -302,22 +334,27 @@ class Winograd:
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Transforms w again, with its current values, and transposed: BLAS transposes U[k]
-        slowly."""
+        """Computes the transformed weights U for the gradient of x, if it is needed, from the
+        present w.
+
+        They are stored transposed, since BLAS transposes them slowly in each product.
+        """
         if needs_dx:
             self.U = self.transformed(self.w.swapaxes(2, 3))
 
     def release(self) -> None:
-        """Frees U, and after the last chunk of a pass the images whose tiles are kept."""
+        """Frees the transformed weights and the images, which are not needed after the last chunk
+        of a pass."""
         images = xp_of(self.x).empty((0, *self.x.shape[1:]), self.x.dtype)
         self.U, self.x = self.w[:0], images
 
     def _tiles(self, n: int, channels: int, dtype: Any) -> np.ndarray:
-        """Allocates tiles of n images."""
+        """Allocates transformed tiles (t*t, n, th, tw, channels) for n of the images."""
         return tiles(self.q, n, channels, dtype, xp_of(self.x))
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s], and keeps their tiles for the backward pass."""
+        """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU; keeps the
+        images' transformed tiles for the backward pass."""
         x = self.x[s]
         V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
         winograd_tiles(x, V, self.q.p)
@@ -326,8 +363,10 @@ class Winograd:
         winograd_outputs(M, y, largest, *rows)
 
     def new_dw(self) -> np.ndarray:
-        """Returns zeros, to which `gradients` adds the gradient of each U[k], transposed: that
-        product is faster."""
+        """Returns zeros to which `gradients` adds the gradient of the transformed weights U.
+
+        It is stored transposed, since that product is faster.
+        """
         shape = (self.q.m + 2) ** 2, self.O, self.C
         zeros: np.ndarray = xp_of(self.w).zeros(shape, self.sums)
         return zeros
@@ -341,8 +380,12 @@ class Winograd:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes dx[s] and adds to dw and db, from the gradient g of y; each may be None in
-        `shared`."""
+        """Computes gradients for images x[s], from the gradient g of their outputs y (None without
+        ReLU).
+
+        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
+        `largest` has the position of the maximum in each pooling window.
+        """
         progress = progress_hook.get()
         tiles = self._tiles(len(g), self.O, g.dtype)
         winograd_gradients(g, y, largest, shared.db, tiles)
@@ -358,13 +401,14 @@ class Winograd:
 
 
 def _rows(X: np.ndarray) -> np.ndarray:
-    """Returns planes (k, n, th, tw, C) as matrices (k, T, C): a view."""
+    """Returns transformed tiles (k, n, th, tw, C) as k matrices (k, T, C) with a row per tile: a
+    view."""
     return X.reshape(len(X), -1, X.shape[-1])
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[Winograd, int] | None:
-    """Returns the method for images x (N, H, W, C) on the host and w (3, 3, C, O), and the images
-    per chunk; None if Winograd does not apply or is slower.
+    """Returns a Winograd convolution method for images x (N, H, W, C) on the host and w (3, 3, C,
+    O), and the number of images to compute at a time; None if Winograd does not apply or is slower.
 
     Of F(2x2) and F(4x4) it takes the one with fewer multiplications for images of this size: 36 for
     16 output pixels, or 16 for 4, of each pair of channels. For "auto" with float64 it takes none,

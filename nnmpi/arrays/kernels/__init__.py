@@ -1,5 +1,8 @@
-"""Kernels: functions of arrays. This file has what all of them use: types of vjps, the progress
-hook, sums of columns."""
+"""Kernels: functions of arrays that compute the values and gradients of ops.
+
+This file has what all of them use: the types of an op's result and of its vjps (vector-Jacobian
+products), the function that long computations call so that messages progress, and sums of columns.
+"""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -32,9 +35,11 @@ half sends them, the same one on every rank.
 
 
 class Result(NamedTuple):
-    """The value of an op, its vjps in the order of its arguments, and the `prepare` that they
-    share.
+    """The result of an op on arrays: its value, and how to compute the gradients of its arguments.
 
+    vjps      for each argument, a function that computes its gradient from that of the value
+    prepare   computes once, from the gradient of the value, what all vjps need; None: they take
+              the gradient itself
     is_view   True if the value may share memory with the first argument
     """
 
@@ -46,7 +51,8 @@ class Result(NamedTuple):
 
 @lru_cache
 def shared_vjps(n: int) -> tuple[Vjp, ...]:
-    """Returns vjps of n arguments that pick their gradients from the result of `prepare`."""
+    """Returns vjps for an op whose `prepare` already computes all n gradients: vjp k returns the
+    k-th."""
     return tuple(lambda gradients, out, k=k: gradients[k] for k in range(n))
 
 

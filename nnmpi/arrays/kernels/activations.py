@@ -1,7 +1,7 @@
-"""Activations and their gradients, in one pass over arrays of any memory layout, which all share.
+"""Activations y = f(x) and their gradients: elementwise kernels, each in one pass over memory.
 
-y = f(x)        one array is kept for the gradient: y itself, or the slope f'(x)
-dx = g f'(x)
+All arrays of a call have one memory layout, which may be any. One array is stored for the backward
+pass: y itself, or the slope f'(x), and dx = g f'(x).
 """
 
 import math
@@ -18,8 +18,11 @@ def floats_like(x: Array) -> Array:
 
 
 def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
-    """Makes the Result of an op whose gradient is computed from its value; both loops get
-    `options`."""
+    """Applies an activation whose gradient can be computed from its value y; returns the op's
+    Result.
+
+    `loop(a, y, *options)` writes the value, `gradient_loop(g, y, dx, *options)` the gradient.
+    """
     y = floats_like(a)
     loop(a, y, *options)
 

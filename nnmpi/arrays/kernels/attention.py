@@ -54,8 +54,11 @@ A loop takes some of them at a time, and messages progress between tiles.
 
 
 class Tile(NamedTuple):
-    """Some samples and key heads, some queries, and the keys that they see, which are the first
-    ones."""
+    """A block of an attention computation: slices of samples, of key heads, of queries, and of
+    keys.
+
+    The keys are those that the queries may see; they begin with the first key.
+    """
 
     samples: slice
     heads: slice
@@ -64,7 +67,7 @@ class Tile(NamedTuple):
 
 
 class Keep(Protocol):
-    """A function of a tile that returns the dropout factors of its probabilities.
+    """A function that returns dropout's factors, 0 or 1 / (1 - p), for the probabilities of a tile.
 
     Implementations are NamedTuples, so that a recorded call shows the arrays that they read.
     """
@@ -98,10 +101,10 @@ class Scores(NamedTuple):
         return self.mask is None and self.keep is None
 
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
-        """Returns the arguments of the loops for a tile: (scale, first, mask, keep).
+        """Returns the part of these options that applies to a tile: (scale, first, mask, keep).
 
-        Query i of the tile sees keys 0 to first + i, or all keys if first is -1; `keep` takes tiles
-        whose indices are relative to this one.
+        Query i of the tile sees keys 0 to first + i, or all keys if first is -1. `mask` is cut to
+        the tile, and `keep` takes tiles with indices relative to this one.
         """
         samples, heads, queries, keys = tile
         mask = self.mask
@@ -112,7 +115,8 @@ class Scores(NamedTuple):
 
 
 class _KeepWithin(NamedTuple):
-    """Gives the dropout factors of parts of a tile, by indices relative to the tile."""
+    """A dropout function (`Keep`) whose argument is a part of `tile`, with indices relative to
+    it."""
 
     keep: Keep
     tile: Tile
@@ -124,7 +128,10 @@ class _KeepWithin(NamedTuple):
 
 
 def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Array) -> None:
-    """Computes attention, tile by tile: writes y and lse."""
+    """Computes attention of queries q to keys k and values v, one tile of queries at a time.
+
+    Writes y, and the log-sum-exp of each query's scores to lse.
+    """
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
@@ -178,15 +185,17 @@ def attention_gradients(
 
 
 def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
-    """Calls the kernel of this name for the device of q; returns False if it has none for these
-    arguments."""
+    """Calls the kernel of this name for the device of q, with q and `args`; returns False if the
+    device has none, or it does not take these arguments."""
     kernel_of_device = device_kernels(q).loops.get(name)
     return kernel_of_device is not None and kernel_of_device(*args) is not NotImplemented
 
 
 def _zeros(d: Array) -> Array:
-    """Returns zeros to which the gradient d is added: d itself, or a float32 array if d has 16
-    bits."""
+    """Returns zeros in which to sum a gradient that is to be written to d.
+
+    The sum is d itself, overwritten by zeros, or a new float32 array if d has 16 bits.
+    """
     types = types_of(d.dtype)
     if types.is_mixed:
         return xp_of(d).zeros(d.shape, types.sums)
@@ -218,7 +227,11 @@ def attention_loop(
     mask: Array | None,
     keep: Keep | None,
 ) -> None:
-    """Writes y and lse of a tile; see `Scores.of` for `scale`, `first`, `mask` and `keep`."""
+    """Computes attention for one tile of samples, heads and queries: writes y, softmax(scale q k^T)
+    v, and lse, the logarithm of the sum of e^score of each query.
+
+    Shapes are at the top of this file; `Scores.of` explains `scale`, `first`, `mask` and `keep`.
+    """
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
@@ -249,7 +262,12 @@ def attention_gradient_loop(
     mask: Array | None,
     keep: Keep | None,
 ) -> None:
-    """Writes dq of a tile, and adds to dk and dv: ds = scale p (dp - sum(dy y))."""
+    """Computes the gradients of attention for one tile: writes dq, and adds to dk and dv.
+
+    Probabilities p are computed again from q, k and lse, the logarithm of the sum of e^score of
+    each query; the gradient of the scores is scale p (dp - sum(dy y)). `Scores.of` explains the
+    last four arguments.
+    """
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
@@ -273,7 +291,11 @@ def attention_gradient_loop(
 
 
 def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
-    """Yields tiles, those of each head in the order of queries; none if there are no keys."""
+    """Yields the tiles (blocks of samples, heads and queries) in which attention is computed.
+
+    The tiles of a head follow each other in the order of queries. There are none if there are no
+    keys.
+    """
     (N, K, G, T, _), S = q.shape, k.shape[2]
     rows_at_once = _rows(q, S, causal)
     rows = max(rows_at_once, min(T, CALL_ROWS)) if of(q).is_host else rows_at_once
@@ -293,8 +315,11 @@ def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
 
 
 def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
-    """Yields parts of a tile: as many queries as have scores that fit in cache, and the keys that
-    they see."""
+    """Splits a tile into parts of fewer queries, whose scores fit in the CPU's cache, and yields
+    them.
+
+    Each part is a Tile with the keys that its queries see. `first` is as in `Scores.of`.
+    """
     (n, h, _, T, _), S = q.shape, k.shape[2]
     rows = _rows(q, S, first >= 0)
     for t in range(0, T, rows):
@@ -304,7 +329,8 @@ def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
 
 
 def _rows(q: Array, S: int, causal: bool) -> int:
-    """Returns the number of queries whose scores are computed at once."""
+    """Returns the number of queries whose scores with all S keys are computed at once, to fit in
+    cache."""
     rows: int = max(FEWEST_ROWS, min(q.shape[3], _room(q) // (4 * max(S, 1))))
     return min(rows, MOST_ROWS) if causal and of(q).is_host else rows
 

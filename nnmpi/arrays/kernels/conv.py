@@ -1,13 +1,14 @@
-"""Convolution by im2col, or by a method of an add-on or of the device, in chunks of images. The
-epilogue (bias, ReLU, pooling) of a chunk is computed while it is in cache.
+"""Convolution in chunks of images, which fit in cache, by the fastest of several methods.
+
+The epilogue (pooling, bias, ReLU) of a chunk is computed while it is in cache.
 
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
 
 `method_of` chooses the method:
 
-    of add-ons on the host: the row of the algorithm, if it applies
-    of GPUs    all images at once, if there is one (`cuda/conv.py`)
+    on a GPU   cuDNN, all images at once, if it can (`cuda/conv.py`)
+    add-ons    that of the algorithm, such as Winograd, if it applies; only on the host
     Depthwise  one channel a group: a weighted sum of shifted images
     Direct     images with at most 4 channels, if that kernel is compiled
     Im2col     everything else
@@ -59,10 +60,11 @@ class ConvShape(NamedTuple):
 
 
 class ConvMethod(Protocol):
-    """A method to compute a convolution of x by w, in chunks of images.
+    """A way to compute a convolution of x by w and its gradients, such as im2col, in chunks of
+    images.
 
-    kept      arrays that the backward pass of a chunk needs
-    adds_db   True if it adds to the gradient of b, False if it overwrites it
+    kept      by chunk, the arrays that its backward pass needs
+    adds_db   True if `gradients` adds to the gradient of b, False if it overwrites it
     """
 
     x: Array
@@ -70,24 +72,37 @@ class ConvMethod(Protocol):
     adds_db: bool
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s], after bias, ReLU and pooling."""
+        """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU.
+
+        `largest` receives the position of the maximum in each pooling window (None without
+        pooling), and `rows` has the bias (see `RowConstants`).
+        """
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Computes the gradients in `shared` that are not None, from the gradient g of y."""
+        """Computes gradients of the convolution for images x[s], from the gradient g of their
+        outputs.
+
+        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed. y
+        are the outputs (None without ReLU), `largest` is what `outputs` has written.
+        """
 
     def new_dw(self) -> Array:
-        """Allocates the gradient of w."""
+        """Allocates an array in which `gradients` sums the gradient of w, with the axes in the
+        method's order."""
 
     def finish_dw(self, dw: Array) -> Array:
-        """Returns the gradient of w as (kh, kw, C / groups, O)."""
+        """Converts the gradient of w, summed in an array of `new_dw`, to the shape (kh, kw, C /
+        groups, O)."""
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Prepares a backward pass."""
+        """Prepares for a backward pass, before the first call of `gradients`, for instance
+        transforms w."""
 
     def release(self) -> None:
-        """Frees memory that is not needed after a pass."""
+        """Frees the arrays that are not needed any more after a forward or backward pass over all
+        images."""
 
 
 @cache
@@ -96,8 +111,10 @@ def _of_add_on(algorithm: str) -> Any:
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
-    """Chooses the method for x (N, H, W, C) and w (kh, kw, C / groups, O), and the images per
-    chunk."""
+    """Chooses how to compute a convolution of x (N, H, W, C) by w (kh, kw, C / groups, O).
+
+    Returns the ConvMethod, and the number of images that it takes at a time.
+    """
     choose = _of_add_on(f.algorithm) if of(x).is_host else None
     by_add_on: tuple[ConvMethod, int] | None = choose and choose(x, w, f)
     if by_add_on:
@@ -107,8 +124,10 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """Chooses among Depthwise, Direct and Im2col, which work on any device; returns the method and
-    the images per chunk."""
+    """Chooses a ConvMethod that works on any device: Depthwise, Direct or Im2col.
+
+    Returns it, and the number of images that it takes at a time.
+    """
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
     h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
@@ -122,15 +141,18 @@ def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
 
 
 def images_per_chunk(N: int, bytes_per_image: int, budget: int) -> int:
-    """Returns the number of images per chunk that fits the budget, so that chunks have about equal
-    sizes."""
+    """Returns how many images to compute at a time: as many as take at most `budget` bytes, but so
+    that all chunks of N images have about equal sizes."""
     most = max(1, min(N, budget // max(bytes_per_image, 1)))
     return -(-N // -(-N // most)) if N else 1
 
 
 def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
-    """Computes a convolution of x (N, C, H, W) by w (O, C / groups, kh, kw): logical shapes, whose
-    memory is channels-last."""
+    """Computes a convolution of images x (N, C, H, W) by w (O, C / groups, kh, kw), with the
+    options f.
+
+    Arrays have these shapes, but are channels-last in memory.
+    """
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)
@@ -219,7 +241,11 @@ def _gradients(
 
 
 def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vjp]:
-    """Makes the vjps of x, w and b, which return parts of a `Gradients` in this dtype."""
+    """Makes the functions that return the gradients of x, w and b from a `Gradients`, in
+    channels-first shapes and in this dtype.
+
+    `finish_dw` is that of the ConvMethod, which computed the gradients.
+    """
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
         dw = finish_dw(shared.dw)

@@ -52,7 +52,11 @@ def _rows(w: Array, z: Array) -> Array:
 def depthwise_outputs(
     x: Array, w: Array, z: Out, top: int, left: int, down: int, right: int, dh: int, dw: int
 ) -> None:
-    """Writes the outputs z (n, h, w, C) of images x (n, H, W, C) and weights w (kh, kw, C)."""
+    """Writes the outputs z (n, h, w, C) of images x (n, H, W, C) and weights w (kh, kw, C), where
+    each channel is convolved alone.
+
+    `top` and `left` are paddings, `down` and `right` strides, `dh` and `dw` dilations.
+    """
     z.fill(0)
     rows = _rows(w, z)
     for k, pixels, part in _terms(x, w, z, top, left, down, right, dh, dw):
@@ -72,7 +76,11 @@ def depthwise_images(
     dh: int,
     dw: int,
 ) -> None:
-    """Writes the gradient of the images x from the gradient z of the outputs, or adds it to x."""
+    """Writes the gradient of images x (n, H, W, C), or adds it to x if `adds`, from the gradient z
+    of the outputs of a depthwise convolution with weights w (kh, kw, C).
+
+    `top` and `left` are paddings, `down` and `right` strides, `dh` and `dw` dilations.
+    """
     if not adds:
         x.fill(0)
     rows = _rows(w, z)
@@ -110,15 +118,18 @@ class Depthwise(Im2col):
         )
 
     def _multiples(self, w: Array) -> Array:
-        """Returns w (kh, kw, 1, O) as (O / C, kh, kw, C): a view."""
+        """Returns a view (O / C, kh, kw, C) of w (kh, kw, 1, O): one filter per channel for each of
+        the O / C outputs of a channel."""
         (kh, kw, _, O), C = w.shape, self.x.shape[3]
         return self.xp.moveaxis(w.reshape(kh, kw, C, O // C), -1, 0)
 
     def _parts(self, n: int, z: Array) -> Iterator[tuple[int, Array, tuple[int, ...]]]:
-        """Yields (m, outputs, numbers) for multiple m of the channels: its outputs (n, h, w, C) in
-        z (T, O) of n images, and the integer arguments of the loops.
+        """Yields the output arrays that one call of a depthwise kernel can write, as (m, outputs,
+        numbers).
 
-        With pooling, each position in a window is a separate part.
+        Such a call computes one output per channel, so there is an item for each m below O / C, and
+        with pooling for each position in a window. `outputs` is a view (n, h, w, C) of z (T, O),
+        the outputs of n images, and `numbers` are the integer arguments of the kernel.
         """
         C, (rows, columns) = self.x.shape[3], self.windows
         z = z.reshape(self.f, self.f, n, *self.covers, C, z.shape[1] // C)
@@ -134,14 +145,19 @@ class Depthwise(Im2col):
         return x if x.strides[3] == x.itemsize else self.xp.ascontiguousarray(x)
 
     def forward(self, s: slice, z: Array) -> None:
-        """Writes the outputs z (T, O) of images x[s], without bias."""
+        """Writes the convolution of images x[s], without bias, to z (T, O): one row for each output
+        pixel."""
         x, weights = self._images(s), self._multiples(self.w)
         for m, part, numbers in self._parts(len(x), z):
             depthwise_outputs(x, weights[m], part, *numbers)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw, from the gradient dz (T, O) of images x[s]; each may be
-        None."""
+        """Computes gradients for images x[s]: writes dx[s] and adds to dw, the gradient of the
+        weights.
+
+        dz (T, O) is the gradient of the outputs, one row per pixel. dx or dw may be None: not
+        needed.
+        """
         if dw is not None:
             x, multiples = self._images(s), self._multiples(dw)
             for m, part, numbers in self._parts(len(x), dz):

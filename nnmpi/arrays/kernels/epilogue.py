@@ -20,14 +20,15 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def empty_places(y: Array) -> Array:
-    """Allocates the places (0 to 3) of the largest elements in the pooling windows whose maxima are
-    y."""
+    """Allocates an array for the position (0 to 3) of the largest element in each 2x2 pooling
+    window; y are the maxima."""
     return xp_of(y).empty(y.shape, "uint8")
 
 
 @kernel
 def pool_loop(z: Array, y: Out, largest: Out) -> None:
-    """Writes y (S), the maxima of z (2, 2, S), and their places, which `unpool_loop` needs."""
+    """Max-pools 2x2 windows: writes y (S), the maxima of z (2, 2, S), and to `largest` the position
+    of each maximum, 0 to 3, which `unpool_loop` needs."""
     xp = xp_of(z)
     r = xp.maximum(z[:, 0], z[:, 1])
     first, last = xp.logical_not(z[:, 0] >= z[:, 1]).view("uint8")
@@ -52,16 +53,18 @@ class Gradients(NamedTuple):
 
 
 class RowConstants(NamedTuple):
-    """Arrays for `bias_relu`: the bias and the zeros of ReLU, each repeated over a row of the image
-    (w * O); None if there is no bias or no ReLU."""
+    """The arrays that `bias_relu` adds and compares with: the bias, and zeros for ReLU.
+
+    Both are repeated over a row of the image (w * O), or None if there is no bias or no ReLU.
+    """
 
     bias: Array | None
     zero: Array | None
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """Makes the arrays for `bias_relu`: on the host for whole rows, since NumPy is slow on single
-    pixels."""
+    """Makes the bias and zeros that `bias_relu` takes, repeated on the host over a row of w pixels,
+    since NumPy is slow on single pixels."""
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     if b is None or w == 1:
@@ -72,9 +75,10 @@ def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConsta
 
 
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
-    """Returns a read-only array of one value; on a device it is cached.
+    """Returns a read-only array filled with one value; on a GPU it is cached for later calls.
 
-    On the host it is made anew: a cached one would keep its arena of memory alive.
+    On the host it is made anew: its memory may be a part of a larger block, which a cache would
+    keep allocated.
     """
     if not hasattr(xp, "cuda"):
         return xp.full(shape, value, dtype)
@@ -119,10 +123,12 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
 def outputs(
     z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
 ) -> None:
-    """Writes a convolution's outputs y (n, h, w, O) from raw outputs z: pool, crop, bias, ReLU.
+    """Writes a convolution's outputs y (n, h, w, O) from the sums z: applies pooling, bias and
+    ReLU.
 
-    With `largest`, z is (2, 2, ...), pooling windows first; otherwise z has the axes of images.
-    `covers` is the height and width that the tiles z cover, after pooling.
+    With `largest`, which receives the position of each window's maximum, z begins with two axes for
+    the position in a 2x2 pooling window; otherwise z has the axes of images. `covers` is the height
+    and width of z after pooling; z may be larger than y, and is then cropped.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
@@ -142,10 +148,11 @@ def outputs(
 
 
 def masked(g: Array, y: Array | None, db: Array | None) -> Array:
-    """Returns the gradient before ReLU, contiguous, and adds its column sums to db, unless that is
-    None.
+    """Returns the gradient g with zeros where ReLU's output y is 0: the gradient before ReLU,
+    contiguous.
 
-    y is the output, or None without ReLU.
+    y is None without ReLU. Adds the column sums of the result to db, the gradient of the bias,
+    unless that is None.
     """
     g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
     if db is not None:
@@ -154,9 +161,12 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
 
 
 def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
-    """Writes dz, in the layout of raw outputs, from the gradient g (n, h, w, O) before ReLU.
+    """Writes dz, the gradient of a convolution's sums before pooling, from that of the pooled
+    outputs.
 
-    It is the transpose of pooling and cropping in `outputs`.
+    g (n, h, w, O) is the gradient before ReLU; it goes to the element that was the maximum of each
+    pooling window (`largest`), and 0 to all others and to pixels that `outputs` cropped. dz is
+    shaped as z in `outputs`, and `covers` is as there.
     """
     n, h, w, O = g.shape
     if (h, w) != covers:

@@ -31,7 +31,10 @@ NARROW = 4
 
 @partial(kernel, composed=True)
 def gather_loop(places: Array, columns: Out) -> None:
-    """Copies windows of images, `places` (..., kh, kw, C), to columns, rounded to their dtype."""
+    """Copies the windows of images to the rows of an im2col matrix, rounded to its dtype.
+
+    `places` is a view (..., kh, kw, C) of images in which windows overlap; `columns` is as large.
+    """
     columns[...] = places
 
 
@@ -46,7 +49,8 @@ def overlap_loop(places: InOut, columns: Array) -> None:
 
 
 class Im2col:
-    """Convolution by im2col, in chunks of images; the interface is that of `ConvMethod`."""
+    """The convolution method im2col: one matrix product for each chunk of images. Its methods are
+    those of `ConvMethod`."""
 
     narrow_up_to = NARROW
     adds_db = True
@@ -76,7 +80,11 @@ class Im2col:
         self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
 
     def _zeros(self, n: int, dtype: Any) -> Array:
-        """Makes n padded images of zeros, (n, Hp, Wp, C); narrow images are stored as planes."""
+        """Allocates n padded images of zeros, (n, Hp, Wp, C).
+
+        Images with at most 4 channels are stored with channels first, so that a row of pixels is
+        contiguous.
+        """
         (_, H, W, C), (rows, columns) = self.x.shape, self.windows
         size = (rows.padded(H), columns.padded(W))
         if not self.narrow:
@@ -84,7 +92,8 @@ class Im2col:
         return self.xp.zeros((n, C, *size), dtype).transpose(0, 2, 3, 1)
 
     def _grouped(self, a: Array) -> Array:
-        """Returns a (K, O) as (groups, K, O / groups): a view."""
+        """Returns a matrix a (K, O) as a view (groups, K, O / groups), one matrix for each
+        convolution group."""
         return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
 
     def _places(self, padded: Array) -> Array:
@@ -112,8 +121,12 @@ class Im2col:
         return self.padded[:n]
 
     def _columns(self, s: slice) -> Array:
-        """Returns the columns (groups, T, kh*kw*C) of images x[s]; narrow ones are stored
-        transposed."""
+        """Returns the im2col matrices of images x[s], (groups, T, kh*kw*C): a row for each output
+        pixel has the input pixels in its window.
+
+        For images with at most 4 channels they are stored transposed, and kept for the backward
+        pass.
+        """
         if s.start in self.kept:
             return self.kept[s.start]
         places = self._places(self._padded(s))
@@ -131,19 +144,25 @@ class Im2col:
         return columns
 
     def _outputs(self, z: Array, n: int) -> Array:
-        """Returns z (T, O) by pooling windows, (2, 2, n, h, w, O), or as images (n, h, w, O): a
-        view."""
+        """Returns a view of z (T, O), which has a row for each output pixel of n images, as (n, h,
+        w, O).
+
+        With pooling the view is (2, 2, n, h, w, O): first the position in a pooling window.
+        """
         z = z.reshape(self.f, self.f, n, *self.covers, -1)
         return z if self.f > 1 else z[0, 0]
 
     def forward(self, s: slice, z: Array) -> None:
-        """Writes the outputs z (T, O) of images x[s], without bias."""
+        """Writes the convolution of images x[s], without bias, to z (T, O): one row for each output
+        pixel."""
         w = self.w.reshape(-1, self.w.shape[3])
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
-        """Allocates the outputs (T, O) of n images; returns them, and a view of them by pooling
-        windows."""
+        """Allocates an array (T, O) for the outputs of n images before pooling, one row per pixel.
+
+        Returns the array and a view of it with image axes, (2, 2, n, h, w, O) with pooling.
+        """
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
@@ -153,20 +172,26 @@ class Im2col:
         return self.xp.zeros_like(self.w, self.sums)
 
     def finish_dw(self, dw: Array) -> Array:
-        """Returns the gradient of w: here the sum itself."""
+        """Returns the gradient of w that was summed in `dw`, unchanged: other methods of
+        convolution convert it here."""
         return dw
 
     def begin_backward(self, needs_dx: bool) -> None:
         """Does nothing: part of the interface of convolution methods."""
 
     def release(self) -> None:
-        """Frees the images whose columns are kept, after the last chunk of a pass."""
+        """Frees the images after the last chunk of a forward pass, if the backward pass reads their
+        columns, which are kept, instead."""
         if self.kept:
             self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
             self.padded = self._zeros(0, self.x.dtype)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s], after bias, ReLU and pooling."""
+        """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU.
+
+        `largest` receives the position of the maximum in each pooling window, and `rows` has the
+        bias.
+        """
         if self._is_whole(y) and y.dtype == self.sums:
             self.forward(s, y.reshape(-1, y.shape[3]))
             epilogue.bias_relu(y, rows)
@@ -182,8 +207,12 @@ class Im2col:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes dx[s] and adds to dw and db, from the gradient g of y; each may be None in
-        `shared`."""
+        """Computes gradients for images x[s], from the gradient g of their outputs y (None without
+        ReLU).
+
+        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
+        `largest` is what `outputs` has written.
+        """
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
         if not self._is_whole(g):
@@ -193,8 +222,12 @@ class Im2col:
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw, from the gradient dz (T, O) of images x[s]; each may be
-        None."""
+        """Computes gradients for images x[s]: writes dx[s] and adds to dw, the gradient of the
+        weights.
+
+        dz (T, O) is the gradient of the outputs, one row per pixel. dx or dw may be None: not
+        needed.
+        """
         w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(-1, dw.shape[3]))
@@ -259,7 +292,10 @@ def direct_gradients(
     stride: int,
 ) -> None:
     """Adds the gradients of a convolution's weights and bias to dw and db, from the gradient g of
-    y."""
+    its outputs y, for padded images x (n, H, W, C) with few channels.
+
+    y is None without ReLU; `largest` has the position of the maximum in each pooling window.
+    """
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 
@@ -270,9 +306,11 @@ def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
 
 
 class Direct(Im2col):
-    """Convolution by products of rows of pixels in place, without columns.
+    """A convolution method that multiplies rows of pixels in place, without copying them to
+    columns.
 
-    Padded images are kept for the backward pass.
+    It is compiled C for images with at most 4 channels. Padded images are kept for the backward
+    pass.
     """
 
     narrow_up_to = 0  # channels are last
@@ -296,8 +334,12 @@ class Direct(Im2col):
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes dx[s] and adds to dw and db, from the gradient g of y; each may be None in
-        `shared`."""
+        """Computes gradients for images x[s], from the gradient g of their outputs y (None without
+        ReLU).
+
+        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
+        `largest` is what `outputs` has written.
+        """
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw
             x = self.kept[s.start]

@@ -17,7 +17,10 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 @kernel
 def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
-    """Writes C[g] = A[g] @ B[g] for each g, or adds to C if `adds`; C may have the `sums` dtype."""
+    """Writes C[g] = A[g] @ B[g] for each matrix g of a stack, or adds the products to C if `adds`.
+
+    C may be float32 where A and B have 16 bits.
+    """
     if adds:
         C += xp_of(A).matmul(A, B)
     else:
@@ -25,8 +28,7 @@ def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
 
 
 def dot(a: Array, b: Array, out: Array) -> None:
-    """Writes out = a @ b of two matrices, with sums in the `sums` dtype of their type
-    (`types_of`)."""
+    """Writes out = a @ b for two matrices; products of 16-bit floats are added up in float32."""
     if of(a).is_host:
         xp_of(a).dot(a, b, out=out)
     else:
@@ -86,7 +88,8 @@ def gradients(
 
 
 def prefers_compiled(n: int, K: int, O: int) -> bool:
-    """True if the compiled loops are faster than BLAS for a large product of (n, K) by (K, O).
+    """True if the compiled kernel is faster than BLAS for a product of (n, K) by (K, O) that is too
+    large for it by default.
 
     Products of a matrix and a vector are left to BLAS.
     """
@@ -103,7 +106,7 @@ def prefers_compiled(n: int, K: int, O: int) -> bool:
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
     """Writes the outputs y of a linear layer with bias b and ReLU, both optional.
 
-    With `large` the compiled loops also compute large products.
+    The compiled version leaves large products to BLAS, unless `large`.
     """
     dot(x, w.T, y)
     bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
@@ -115,7 +118,7 @@ def linear_gradients(
 ) -> None:
     """Writes the gradients dx, dw and db of a linear layer; each may be None.
 
-    With `large` the compiled loops also compute large products.
+    The compiled version leaves large products to BLAS, unless `large`.
     """
     if dx is not None:
         dot(g, w, dx)

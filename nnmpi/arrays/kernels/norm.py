@@ -53,7 +53,8 @@ def moments_loop(x: Array, mean: Out, m2: Out) -> None:
 
 @kernel
 def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
-    """Writes y = (x - mean) * scale + shift, with shift (C) or None."""
+    """Writes y = (x - mean) * scale + shift for x (N, P, C), with mean and scale (N, C), and shift
+    (C) or None."""
     xp_of(x).subtract(x, mean[:, None], out=y)
     y *= scale[:, None]
     if shift is not None:
@@ -62,7 +63,8 @@ def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: 
 
 @kernel
 def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> None:
-    """Writes the sums over positions of g (`total`) and of g (x - mean) (`dot`)."""
+    """Writes two sums over the positions of x (N, P, C), for the backward pass of a normalisation:
+    of the gradient g (`total`), and of g (x - mean) (`dot`)."""
     total[...] = _sum(g)
     d = x - mean[:, None]
     d *= g
@@ -89,8 +91,12 @@ def normalise_silu_loop(x: Array, mean: Array, scale: Array, shift: Array | None
 def norm_relu_sums_loop(
     g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
 ) -> None:
-    """Writes m = g where y is positive and else 0 (`masked`), and the sums of m and of m (x -
-    mean)."""
+    """Computes what the backward pass of normalisation with ReLU needs first, from the gradient g
+    of y.
+
+    Writes `masked`, which is g where y is positive and 0 elsewhere, and its sums over positions:
+    those of the masked gradient (`total`) and of the masked gradient times x - mean (`dot`).
+    """
     relu_gradient_loop(g, y, masked)
     norm_sums_loop(masked, x, mean, total, dot)
 
@@ -99,7 +105,11 @@ def norm_relu_sums_loop(
 def norm_gradient_loop(
     g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Out
 ) -> None:
-    """Writes dx = g a - (x - mean) b - e."""
+    """Writes dx = g a - (x - mean) b - e, the common form of the gradients of normalisations.
+
+    g and x are (N, P, C); mean and the coefficients a, b and e have one value per sample and
+    channel.
+    """
     d = x - mean[:, None]
     d *= b[:, None]
     xp_of(x).multiply(g, a[:, None], out=dx)
@@ -109,7 +119,11 @@ def norm_gradient_loop(
 
 @kernel
 def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, scale: Out) -> None:
-    """Writes r = 1 / sqrt(m2 / n + eps) and scale = r w."""
+    """Writes for each channel r = 1 / sqrt(m2 / n + eps), the inverse standard deviation, and scale
+    = r w.
+
+    m2 is the sum of squared deviations of n elements, and w the weight, or None.
+    """
     r[...] = 1 / xp_of(m2).sqrt(m2 / n + eps)
     scale[...] = r if w is None else r * w
 
@@ -207,8 +221,11 @@ def group_norm_gradient_loop(
 def track_loop(
     mean: InOut, var: InOut, batches: InOut, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> None:
-    """Updates running statistics: moves them by the fraction `share` towards those of a batch of n
-    elements."""
+    """Updates BatchNorm's running mean and variance in place, and counts the batch in `batches`.
+
+    They move by the fraction `share` towards those of a batch of n elements per channel, whose sum
+    of squared deviations is m2.
+    """
     batches += 1
     for running, new in ((mean, batch_mean), (var, m2 / (n - 1))):
         running *= 1 - share
@@ -219,7 +236,11 @@ def track_loop(
 def layer_norm_loop(
     x: Array, w: Array | None, b: Array | None, eps: float, mean: Out, r: Out, y: Out
 ) -> None:
-    """Writes y = (x - mean) r w + b, with r = 1 / sqrt(var + eps), and mean and r of each row."""
+    """Computes LayerNorm of each row of x (M, K): y = (x - mean) r w + b, with r = 1 / sqrt(var +
+    eps).
+
+    Also writes mean and r of each row, which the backward pass needs. w and b may be None.
+    """
     xp = xp_of(x)
     mean[...] = x.mean(axis=1, dtype=mean.dtype)
     d = y if y.dtype == mean.dtype else xp.empty(y.shape, mean.dtype)
@@ -244,7 +265,8 @@ def _normalised(x: Array, mean: Array, r: Array) -> Array:
 def layer_norm_gradient_loop(
     g: Array, x: Array, w: Array | None, mean: Array, r: Array, dx: Out
 ) -> None:
-    """Writes dx = (e - mean(e) - xhat mean(e xhat)) r, with e = g w and xhat = (x - mean) r."""
+    """Writes the gradient dx of LayerNorm's input from the gradient g of its output: dx = (e -
+    mean(e) - xhat mean(e xhat)) r, with e = g w and xhat = (x - mean) r."""
     xp, xhat = xp_of(x), _normalised(x, mean, r)
     e = g if w is None else g * w
     xhat *= xp.multiply(e, xhat, out=dx).mean(axis=1, keepdims=True)
@@ -255,7 +277,8 @@ def layer_norm_gradient_loop(
 
 @kernel
 def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db: Out) -> None:
-    """Writes the gradients of LayerNorm's w and b."""
+    """Writes the gradients dw and db of LayerNorm's weight and bias from the gradient g of its
+    output."""
     xhat = _normalised(x, mean, r)
     xhat *= g
     dw[...] = column_sum(xhat)
@@ -264,7 +287,8 @@ def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db:
 
 @kernel
 def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Out, y: Out) -> None:
-    """Writes y = x r w, with r = 1 / sqrt(mean(x^2) + eps), and r of each row."""
+    """Computes RMSNorm of each row of x (M, K): y = x r w, with r = 1 / sqrt(mean(x^2) + eps); also
+    writes r of each row."""
     xp = xp_of(x)
     d = y if y.dtype == r.dtype else xp.empty(y.shape, r.dtype)
     xp.multiply(x, x, out=d, dtype=d.dtype)

@@ -101,8 +101,10 @@ def _max_pool_2x2(x: Array) -> Result:
 
 @widened
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
-    """Computes the mean of each window of x (N, C, H, W): the sum over the number of pixels that
-    count."""
+    """Computes the mean of each window of x (N, C, H, W).
+
+    The divisor is the number of pixels in the window, with `count_include_pad` including padding.
+    """
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     shape = xl.shape
     shares = _shares(x, windows, count_include_pad)
@@ -124,8 +126,11 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 
 
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
-    """Returns 1 / (number of pixels that count in each window): (h, w, 1), or one number if all are
-    equal."""
+    """Returns the factor of each window in average pooling: 1 / (number of pixels that its mean is
+    over).
+
+    The result is (h, w, 1), or one number if all are equal.
+    """
     rows, columns = (
         _counts(window, size, count_include_pad)
         for window, size in zip(windows, x.shape[2:], strict=True)
@@ -147,11 +152,11 @@ def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
 
 @widened
 def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
-    """Computes the means of `size` parts of x (N, C, H, W), which overlap where `size` does not
-    divide it.
+    """Divides each image of x (N, C, H, W) into `size` blocks (rows, columns of blocks), and
+    computes their means; blocks overlap where `size` does not divide the image.
 
-    Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), and columns likewise:
-    two products with matrices of shares.
+    Block i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), and columns likewise.
+    It is computed as two products with matrices that average.
     """
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     n, H, W, C = xl.shape

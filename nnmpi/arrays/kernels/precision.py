@@ -1,5 +1,4 @@
-"""The dtypes and the memory order in which ops compute: the policy for all ops that are not
-kernels.
+"""Arithmetic for ops that are not kernels: in which dtype and memory order each op computes.
 
     cast, added, subtracted, multiplied, summed, averaged   arithmetic of arrays of any float dtype
     by_float32, elementwise                                 call a function of arrays
@@ -38,16 +37,17 @@ def cast_loop(x: Array, y: Out) -> None:
 
 @partial(kernel, composed=True)
 def round_loop(x: Array, y: Out) -> None:
-    """Copies x to y as `cast_loop` does, for 16-bit arrays whose rows are not adjacent in
-    memory."""
+    """Copies x to y and converts it to the dtype of y, for 16-bit arrays whose rows have gaps
+    between them in memory."""
     y[...] = x
 
 
 @kernel
 def merge_loop(masters: InOut, values: Array) -> None:
-    """Replaces masters by `values` wherever a value is not the rounding of its master.
+    """Updates masters, the full-precision parameters, from `values`, their 16-bit copies.
 
-    Such a value was not written by the optimizer, but for example by the user.
+    A master whose rounding is not its value is replaced by the value: the user, not the optimizer,
+    has written it. All other masters keep their full precision.
     """
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
@@ -166,7 +166,8 @@ def as_type_of(value: Any, like: Any) -> Any:
 
 
 def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Casts two arrays to the 16-bit dtype of one of them, if they differ and one has 16 bits."""
+    """Casts two arrays to one dtype if they differ and one has 16 bits: to the dtype of the 16-bit
+    one."""
     if a.dtype == b.dtype or not (in_16_bits(a) or in_16_bits(b)):
         return a, b
     dtype = a.dtype if in_16_bits(a) else b.dtype
@@ -220,7 +221,8 @@ Op = Callable[..., Result]
 
 
 def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
-    """Makes a decorator of ops: the op is computed in float32 if `which(arrays)` is true."""
+    """Makes a decorator of ops: the decorated op computes in float32 if `which` is true of its
+    arrays."""
 
     def decorated(op: Op) -> Op:
         @wraps(op)

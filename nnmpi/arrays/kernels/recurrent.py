@@ -24,15 +24,19 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def _gates(z: Array, count: int) -> tuple[Array, ...]:
-    """Returns the columns of each gate, as views."""
+    """Returns views of the columns of z (n, G H) that belong to each of the `count` gates."""
     H = z.shape[1] // count
     return tuple(z[:, k * H : (k + 1) * H] for k in range(count))
 
 
 @kernel
 def lstm_loop(z: InOut, u: Array, cells: Out, squashed: Out, h: Out, c: InOut) -> None:
-    """Steps an LSTM: c = f c + i g, h = o tanh(c); keeps the old c (`cells`) and tanh(c)
-    (`squashed`)."""
+    """Computes one step of an LSTM: c = f c + i g and h = o tanh(c), with the gates i, f, g, o from
+    z + u.
+
+    z and u are the input's and the previous state's contributions to the gates; z is overwritten by
+    the gates. Stores the old c in `cells` and tanh(c) in `squashed` for the backward pass.
+    """
     xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
     cells[...] = c
     both = u + z
@@ -67,9 +71,10 @@ def lstm_gradient_loop(
 
 @kernel
 def gru_loop(z: InOut, u: Array, hidden: Out, off: Out, h: InOut) -> None:
-    """Steps a GRU with gates r, t, n: n = tanh(z_n + r u_n), h = n + t (h - n).
+    """Computes one step of a GRU with the gates r, t, n: n = tanh(z_n + r u_n), h = n + t (h - n).
 
-    Keeps u_n (`hidden`) and h - n (`off`) for the backward pass.
+    z and u are the input's and the previous state's contributions to the gates; z is overwritten by
+    the gates. Stores u_n in `hidden` and h - n in `off` for the backward pass.
     """
     xp, (r, t, n), both = xp_of(z), _gates(z, 3), u + z
     hidden[...] = _gates(u, 3)[2]
@@ -100,25 +105,35 @@ def gru_gradient_loop(dh: InOut, z: Array, hidden: Array, off: Array, d: Out, e:
 
 
 def tanh_step(z: Array, u: Array, h: Array) -> None:
-    """Steps a plain recurrent layer: h = tanh(z + u)."""
+    """Computes one step of a plain recurrent layer: h = tanh(z + u), the sum of the contributions
+    of the input (z) and of the previous state (u)."""
     tanh_loop(u + z, z)
     h[...] = z
 
 
 def tanh_gradient(dh: Array, z: Array, d: Array) -> None:
-    """Computes the gradients of `tanh_step`: writes d, and clears dh."""
+    """Computes the backward pass of `tanh_step`, one step of a plain recurrent layer.
+
+    Writes d, the gradient of its pre-activation, from dh, the gradient of h, and z, which holds h.
+    Sets dh to 0, since all of it passes through the pre-activation.
+    """
     tanh_gradient_loop(dh, z, d)
     dh[...] = 0
 
 
 def relu_step(z: Array, u: Array, h: Array) -> None:
-    """Steps a plain recurrent layer with ReLU: h = max(z + u, 0)."""
+    """Computes one step of a plain recurrent layer with ReLU: h = max(z + u, 0), where z and u are
+    the contributions of the input and of the previous state."""
     z += u
     xp_of(z).maximum(z, 0, out=z)
     h[...] = z
 
 
 def relu_gradient(dh: Array, z: Array, d: Array) -> None:
-    """Computes the gradients of `relu_step`: writes d, and clears dh."""
+    """Computes the backward pass of `relu_step`, one step of a plain recurrent layer with ReLU.
+
+    Writes d, the gradient of its pre-activation, from dh, the gradient of h, and z, which holds h.
+    Sets dh to 0, since all of it passes through the pre-activation.
+    """
     relu_gradient_loop(dh, z, d)
     dh[...] = 0

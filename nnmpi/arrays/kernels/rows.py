@@ -1,4 +1,4 @@
-"""Operations on rows selected by integers: the mask of dropout, the gradient of an embedding."""
+"""Kernels on rows that integers select: the mask of dropout, and the gradient of an embedding."""
 
 from functools import partial
 
@@ -22,8 +22,10 @@ def dropout_mask_loop(
     factor: float,
     mask: Out,
 ) -> None:
-    """Writes mask (n, m) = factor where the random bits of (row, index) are at least `least`, else
-    0.
+    """Writes dropout's mask (n, m): `factor` where an element is kept, 0 where it is dropped.
+
+    An element is kept if 32 random bits, a hash of the key, its row and its index, are at least
+    `least`.
 
         index (m)    rows (n)    k0..k3  the words of a `keyed.Key`
     """

@@ -1,4 +1,5 @@
-"""Softmax over the scores of attention: some rows of queries with their keys."""
+"""Softmax over the scores of attention, forward and backward, for some queries with all their
+keys."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.softmax import softmax_loop
@@ -22,10 +23,12 @@ def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
 def scores_gradient_loop(
     s: InOut, dp: InOut, lse: Array, delta: Array, scale: float, later: int
 ) -> None:
-    """Overwrites scores s by probabilities p, and dp, the gradients of p, by the gradients of the
-    scores.
+    """Computes the backward pass of softmax in attention, in place: s, the scores, become
+    probabilities p, and dp, the gradient of p, becomes the gradient of the scores, scale p (dp -
+    delta).
 
-    dp = scale p (dp - delta)     with p as in `probabilities_loop`
+    lse is the logarithm of the sum of e^s of each row, delta the sum of p dp of each row. Row i
+    sees keys 0 to later + i, or all keys if `later` is -1.
     """
     if later >= 0:
         hide_later(s, later)
@@ -35,8 +38,8 @@ def scores_gradient_loop(
 
 
 def softmax_backward(p: Array, dp: Array, delta: Array, scale: float) -> None:
-    """Overwrites dp, the gradient of probabilities p, by that of the scores: scale p (dp -
-    delta)."""
+    """Overwrites dp, the gradient of softmax's probabilities p, by the gradient of its scores:
+    scale p (dp - delta), where delta is the sum of p dp of each row."""
     dp -= delta[..., None]
     dp *= p
     dp *= scale

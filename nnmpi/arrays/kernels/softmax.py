@@ -78,8 +78,11 @@ def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out,
 
 @kernel
 def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Out) -> None:
-    """Writes dz = (p - 1 at the labels) (g scale), where g has a value for each row, or one for
-    all."""
+    """Writes the gradient of the scores in cross-entropy: dz = (p - onehot(label)) g scale.
+
+    p is the softmax of the scores, `at` has the index of each label's element in p, and g is the
+    gradient of the loss: a value for each row, or one for all.
+    """
     dz[...] = p
     d = dz.T if p.shape[1] <= NARROW and p.flags.f_contiguous else dz
     d.reshape(-1)[at] -= 1
@@ -91,10 +94,11 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
 
 @kernel
 def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Out, at: Out) -> None:
-    """Writes `loss` as `cross_entropy_loop` does, without probabilities, and copies the labels to
-    `at`.
+    """Writes the cross-entropy of scores z (n, C) and labels (n,), without storing probabilities.
 
-        sums (2, n)  the largest score m of each row, and the logarithm of the sum of e^(z - m)
+    loss  the loss of each row, (n,), or `scale` times their sum, ()
+    sums  (2, n): the largest score m of each row, and the logarithm of the sum of e^(z - m)
+    at    a copy of the labels, which the backward pass reads
     """
     xp = xp_of(z)
     at[...], sums[0] = labels, z.max(axis=1)
@@ -106,8 +110,12 @@ def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Ou
 
 @kernel
 def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
-    """Writes dz = (softmax(z) - 1 at the labels) (g scale), where g has a value for each row, or
-    one for all."""
+    """Writes the gradient of the scores in cross-entropy: dz = (softmax(z) - onehot(label)) g
+    scale.
+
+    `at` and `sums` are what `class_losses_loop` has written, from which the softmax is computed
+    again; g is the gradient of the loss, a value for each row or one for all.
+    """
     xp = xp_of(z)
     xp.exp(z - sums[0][:, None] - sums[1][:, None], out=dz)
     dz[xp.arange(len(at)), at] -= 1

@@ -8,8 +8,9 @@ Adam keeps M = m / (1 - beta1) and V = v / (1 - beta2), which saves two passes i
 
 Rules:
 
-- Each element of p depends only on the elements with its index. So a rank that updates a part
-  (ZeRO, memory of a node) gets the same bits as for the whole; a norm over p belongs in Update.
+- Each element of p depends only on the elements with its index. So a rank that updates a shard of
+  the parameters (ZeRO) gets the same bits as one that updates all. An optimizer that needs a norm
+  over p computes it elsewhere (`Update`).
 - The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
   equal bits. If you change one, change all three (`tests/kernels/`).
 - Gradients are not changed: users read them after the step, and `--verify` compares them.
@@ -66,8 +67,12 @@ starts threads."""
 
 
 class MixedStep(NamedTuple):
-    """The mixed-precision part of a step: the 16-bit values of the masters p, and a factor of the
-    gradients."""
+    """The arguments that mixed precision adds to an optimizer step.
+
+    values   the 16-bit parameters that the model computes with, rounded from the parameters p that
+             the optimizer updates; None without mixed precision
+    factor   a number by which gradients are multiplied, or an array of `decide_loop`
+    """
 
     values: Array | None = None
     factor: float | Array = 1.0
@@ -78,7 +83,8 @@ class MixedStep(NamedTuple):
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def part(self, part: slice) -> "MixedStep":
-        """Returns the 16-bit values of a slice of the elements, with the same factor."""
+        """Returns the MixedStep for a slice of the elements: that slice of `values`, and the same
+        factor."""
         return self if self.values is None else self._replace(values=self.values[part])
 
 
@@ -88,10 +94,12 @@ PLAIN = MixedStep()  # no mixed precision
 def _chunks(
     *arrays: Array, scratches: int = 1, mixed: MixedStep = PLAIN
 ) -> Iterator[tuple[Array, ...]]:
-    """Yields chunks of the arrays, each with scratch arrays of its size; gradients come as copies.
+    """Yields matching chunks of an optimizer step's arrays, which fit in cache, with scratch
+    arrays.
 
-    The second array is the gradient. If the device decides to skip the step, the changed arrays are
-    restored at the end.
+    `arrays` are the parameters, their gradient, and optimizer state. Gradients are yielded as
+    copies, multiplied by the factor of `mixed`. If the device decides to skip the step, all changed
+    arrays are restored at the end.
     """
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
@@ -132,9 +140,10 @@ def adam(
     largest: Array | None = None,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of Adam or AdamW on p; M and V are the scaled sums of the module's formula.
+    """Makes one step of Adam or AdamW on the parameters p, in place.
 
-    With `largest`, the largest V so far takes the place of V (AMSGrad).
+    M and V are Adam's running sums of gradients and of their squares, scaled as at the top of this
+    file. With `largest`, the largest V so far takes the place of V (AMSGrad).
     """
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
@@ -160,8 +169,12 @@ def adam_loop(
     shrink: float,
     factor: float,
 ) -> None:
-    """Computes the step of `adam`: p *= shrink, then the update with g + decay * p in place of
-    g."""
+    """Makes one step of Adam on flat arrays: p *= shrink, then p -= a M / (sqrt(V) + e).
+
+    M and V are Adam's scaled sums (see the top of this file), `largest` is None or AMSGrad's
+    largest V, and `values` None or the 16-bit copy of p. Weight decay adds decay * p to the
+    gradient, or is `shrink` if decoupled. `factor` multiplies the gradients.
+    """
     xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
     for P, G, m, v, top, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if shrink != 1:
@@ -204,8 +217,12 @@ def sgd_loop(
     direct: bool,
     factor: float,
 ) -> None:
-    """Computes the step of `sgd`: p -= lr g if `direct`, and p -= rate velocity if that is not
-    None."""
+    """Makes one step of SGD on flat arrays: p -= lr g if `direct`, and p -= rate velocity with
+    momentum.
+
+    velocity = momentum velocity + g, or None. Weight decay adds decay * p to the gradient. `values`
+    is None or the 16-bit copy of p, and `factor` multiplies the gradients.
+    """
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
     for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if decay:
@@ -256,7 +273,11 @@ def rmsprop_loop(
     momentum: float,
     factor: float,
 ) -> None:
-    """Computes the step of `rmsprop`; `rest` is 1 - alpha."""
+    """Makes one step of RMSprop on flat arrays; see `rmsprop` for the formula.
+
+    `rest` is 1 - alpha, `values` None or the 16-bit copy of p, and `factor` multiplies the
+    gradients.
+    """
     xp = xp_of(p)
     arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
     mixed = MixedStep(values, factor)
@@ -309,11 +330,12 @@ def squares_loop(g: Array, factor: float, sums: Out) -> None:
 def decide_loop(
     loss: Array, squares: Array, factor: float, most: float, by: Out, shown: Out
 ) -> None:
-    """Decides on a device whether a step is made, and with which gradient factor.
+    """Decides on a device whether an optimizer step is made, and by what its gradients are
+    multiplied, so that the host need not wait for the loss and the norm.
 
     by[0]    `factor`, reduced to clip the gradients to the norm `most`
     by[1]    1 if loss and squares are finite, so that the step is made, else 0
-    shown    a copy of loss and squares, for the host
+    shown    a copy of loss and squares, which the host reads later
     """
     xp = xp_of(loss)
     shown[0], shown[1] = loss, squares

@@ -12,10 +12,11 @@ Pair = tuple[int, int]
 
 
 class Window(NamedTuple):
-    """Output i reads the inputs i * stride - before + dilation * (0 .. kernel - 1).
+    """The inputs that each output of a convolution or a pooling reads, along one axis.
 
-    Inputs before the first and after the last are padding: `before` and `after` of them. If `after`
-    is negative, that many inputs at the end are not read.
+    Output i reads the inputs i * stride - before + dilation * (0 .. kernel - 1). Inputs before the
+    first and after the last are padding: `before` and `after` of them. If `after` is negative, that
+    many inputs at the end are not read.
     """
 
     kernel: int
@@ -44,7 +45,8 @@ class Window(NamedTuple):
         return first, first + (stop - start - 1) * self.stride + self.span
 
     def pooled(self) -> "Window":
-        """Returns one window for this one followed by a 2x2 max-pool: two outputs become one."""
+        """Returns the window of a convolution that is followed by a 2x2 max-pool: the inputs that
+        two neighbouring outputs read together, with twice the stride."""
         return Window(self.span + self.stride, 2 * self.stride, self.before, self.after)
 
     def ceiled(self, size: int) -> "Window":
