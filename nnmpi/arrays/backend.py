@@ -189,8 +189,8 @@ HOST, PINNED, CUDA_KINDS = 1, 3, (2, 13)
 def to_list(row: Array) -> list[float]:
     """Copies a one-dimensional array to a list of floats; an array without data gives ones.
 
-    They are ones, because a step on paper (on arrays without data) updates every parameter and must
-    find all its results finite.
+    Plans of a run compute a step on arrays without data. With ones in place of its results, the
+    step finds all of them finite, and updates every parameter as a real step does.
     """
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size

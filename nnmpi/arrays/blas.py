@@ -176,7 +176,7 @@ def _keep_memory() -> None:
 
 
 def release_memory() -> None:
-    """Returns freed memory to the system, such as memory that set-up has used and steps do not
-    need."""
+    """Returns memory that was freed, but kept by malloc, to the system: for instance after set-up,
+    which needs more memory than the steps of training."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

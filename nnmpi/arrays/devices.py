@@ -41,8 +41,9 @@ def choose(on: Backend, rank: int) -> None:
 
 
 class SideStream:
-    """A second CUDA stream, beside the stream of the kernels. It does its work in the order of the
-    calls.
+    """A second CUDA stream, which runs at the same time as the null stream of the kernels.
+
+    Work on it is done in the order of the calls.
 
     stream   CuPy's stream: kernels launched inside `with side.stream` go there
     """

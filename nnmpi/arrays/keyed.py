@@ -70,15 +70,17 @@ def permutation(k: Key, n: int) -> np.ndarray:
 def random_bits_loop(
     index: Array, rows: Array, k0: int, k1: int, k2: int, k3: int, random_bits: Out
 ) -> None:
-    """Writes the random bits (n, m) of index (m), uint32, and of rows (n)."""
+    """Writes 32 random bits to element (r, i) of an array (n, m): a hash of the key k0..k3, rows[r]
+    and index[i]."""
     random_bits[...] = bits(Key(k0, k1, k2, k3), index[None], rows[:, None])
 
 
 def _hash(index: Array, first_word: int, second_word: int) -> Array:
-    """Hashes each index with two key words, one before and one between two rounds of `_mix`.
+    """Hashes integers to 32-bit words, with two words of a key: adds the first word, mixes the
+    bits, xors the second word, and mixes again.
 
-    Integers of 64 bits enter with their lower word first, and with their upper word between the
-    rounds.
+    Integers of 64 bits enter with their lower word first, and with their upper word between the two
+    rounds of mixing.
     """
     # not in place: in a recorded pass, the words of keys are arrays that have no data yet
     x = xp_of(index).array(index, "uint32") + first_word

@@ -1,4 +1,5 @@
-"""Convolution by cuDNN: a ConvMethod (`kernels/conv.py`) that computes all images at once."""
+"""Convolution by cuDNN, of all images at once: an implementation of `ConvMethod`
+(`kernels/conv.py`)."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.cuda import cudnn
@@ -28,10 +29,11 @@ class Cudnn:
 
     @classmethod
     def of(cls, x: Array, w: Array, f: ConvShape) -> "Cudnn | None":
-        """Makes the convolution; None if cuDNN is not installed or has no engine for it.
+        """Makes the convolution of x by w with the options f; None if cuDNN is not installed or has
+        no engine for it.
 
-        It does not check for an engine for the gradient of x, which a first layer does not need;
-        `gradients` does.
+        It does not check for an engine for the gradient of x, which is not needed if x is the
+        model's input; `gradients` does.
         """
         h, v = (window.outputs(size) for window, size in zip(f.windows, x.shape[1:3], strict=True))
         spec = cudnn.convolution(x, w, f.windows, (h, v), f.groups)
@@ -41,20 +43,32 @@ class Cudnn:
         return cls(x, w, f.windows, f.groups, f.pool, spec)
 
     def _run(self, op: cudnn.CudnnOp, *arrays: Array) -> None:
-        """Runs a cuDNN operation on contiguous arrays in its order; it writes the last one."""
+        """Runs one cuDNN operation of this convolution on contiguous arrays.
+
+        `arrays` are the operation's two inputs and then its output, which is written.
+        """
         *inputs, output = arrays
         aligned = [a if a.data.ptr % cudnn.ALIGNED == 0 else a.copy() for a in inputs]
         cudnn.run(self.spec.doing(op), [*aligned, output])
 
     def _windows(self, z: Array) -> Array:
-        """Returns raw outputs z (N, h, v, O) by pooling windows, (2, 2, N, h / 2, v / 2, O): a
-        view."""
+        """Returns a view (2, 2, N, h / 2, v / 2, O) of the convolution's outputs z (N, h, v, O):
+        the first two axes are the position of an element in its 2x2 pooling window.
+
+        Without pooling the first two axes have length 1.
+        """
         (h, v), f = self.covers, self.f
         covered = z[:, : f * h, : f * v]
         return covered.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y (N, h, v, O) of all images, after bias, ReLU and pooling."""
+        """Writes the outputs y (N, h, v, O) of all images: convolution, then pooling, bias and
+        ReLU.
+
+        `largest` receives the position of the maximum in each pooling window, for the backward
+        pass; `rows` has the bias. `s`, a slice of images in other methods of convolution, is not
+        used.
+        """
         z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
         self._run(cudnn.FORWARD, self.x, self.filter, z)
         if self.f == 1:
@@ -65,7 +79,12 @@ class Cudnn:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes dx, dw and db, from the gradient g of y; each may be None in `shared`."""
+        """Computes the gradients of a convolution, with its pooling and ReLU, from the gradient g
+        of y.
+
+        Writes those arrays of `shared` (dx, dw, db) that are not None. y is the output, or None
+        without ReLU; `largest` is as in `outputs`, and `s` is not used.
+        """
         dz = epilogue.masked(g, y, None)
         if shared.db is not None:
             column_sum(dz.reshape(-1, dz.shape[3]), shared.db)
@@ -89,7 +108,8 @@ class Cudnn:
             method.backward(slice(0, len(dx)), dz.reshape(-1, dz.shape[3]), dx, None)
 
     def new_dw(self) -> Array:
-        """Allocates the gradient of w, in the order of cuDNN's filters."""
+        """Allocates an array for the gradient of w, with the axes in cuDNN's order, (O, kh, kw, C /
+        groups)."""
         return self.xp.empty_like(self.filter)
 
     def finish_dw(self, dw: Array) -> Array:

@@ -1,8 +1,9 @@
 """cuDNN, through its Python front end, on arrays of CuPy.
 
-A graph has one operation. It is built once for each description, thread and device, and then run
-with the addresses of arrays. Only deterministic engines are used, since the same layout must give
-the same bits; and only engines that compute in float32, unless TF32 is allowed.
+A cuDNN graph here has one operation. It is built once for each description of the operation, thread
+and device, and then run on different arrays. Only deterministic engines are used, since runs with
+the same layout of ranks must give the same bits; and only engines that compute in float32, unless
+TF32 is allowed.
 
 Operations of convolutions, channels last in memory:
 
@@ -33,14 +34,15 @@ ALIGNED = 16
 
 
 class CudnnOperation(Protocol):
-    """The description of a graph's operation: everything that the graph depends on, as a hashable
-    value."""
+    """The description of a cuDNN operation: everything that its graph depends on, such as sizes and
+    types, as a hashable value."""
 
     def __hash__(self) -> int: ...
 
     @property
     def label(self) -> str:
-        """The name of the operation, and how it is computed if cuDNN has no engine, as text."""
+        """Text for messages: the name of the operation, and how it is computed if cuDNN has no
+        engine for it."""
 
     @property
     def dtype(self) -> str:
@@ -51,12 +53,13 @@ class CudnnOperation(Protocol):
         """True if float32 factors may be rounded to TF32."""
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Adds the operation to a graph; returns its tensors in the order of arrays."""
+        """Adds the operation to a cuDNN graph; returns its tensors, in the order in which `run`
+        takes arrays."""
 
 
 class CudnnGraph(NamedTuple):
-    """A built graph: the ids of its tensors, in the order of the arrays, and the bytes of its
-    workspace."""
+    """A built cuDNN graph: the ids of its tensors, in the order in which `run` takes arrays, and
+    the bytes of workspace that it needs."""
 
     graph: Any
     uids: tuple[int, ...]
@@ -104,7 +107,8 @@ def can(operation: CudnnOperation, xp: Any) -> bool:
 
 
 def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
-    """Runs an operation for which `can` is True, on arrays in the order of its tensors."""
+    """Runs a cuDNN operation for which `can` is True, on its input and output arrays in that
+    order."""
     xp = xp_of(arrays[0])
     context = _device_and_thread(xp)
     graph, handle = _graph(operation, *context), _handle(*context)
@@ -186,15 +190,16 @@ Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Operand(NamedTuple):
-    """An input of a graph: its name in cuDNN, and the field of `Convolution` with its sizes."""
+    """An input of a convolution operation: its name in cuDNN, and the name of the field of
+    `Convolution` that has its sizes."""
 
     name: str
     sizes: str
 
 
 class CudnnOp(NamedTuple):
-    """An operation of cuDNN: its method, its inputs, and the field of `Convolution` with the sizes
-    of its output."""
+    """One of cuDNN's operations of convolutions: its method, its inputs, and the name of the field
+    of `Convolution` that has the sizes of its output."""
 
     operation: str
     inputs: tuple[Operand, Operand]
@@ -207,7 +212,8 @@ WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "
 
 
 class Convolution(NamedTuple):
-    """An operation of a convolution, with the sizes and options on which its graph depends."""
+    """The description of a convolution for cuDNN: the operation (forward or one of the gradients),
+    and the sizes and options on which its graph depends."""
 
     op: CudnnOp
     x: TensorSizes
@@ -249,8 +255,8 @@ class Convolution(NamedTuple):
 
 
 def dims(sizes: TensorSizes) -> dict[str, list[int]]:
-    """Returns sizes (n, h, w, c), channels last in memory, in cuDNN's order (n, c, h, w), with
-    strides."""
+    """Returns the arguments `dim` and `stride` for a tensor of cuDNN: sizes (n, h, w, c), channels
+    last in memory, in the order (n, c, h, w)."""
     n, h, w, c = sizes
     return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}
 
@@ -258,8 +264,8 @@ def dims(sizes: TensorSizes) -> dict[str, list[int]]:
 def convolution(
     x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
 ) -> Convolution | None:
-    """Describes the convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to images of
-    `sizes`.
+    """Returns the description of the convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to
+    outputs of the height and width `sizes`.
 
     None if cuDNN is not installed or cannot compute it.
     """

@@ -1,5 +1,7 @@
-"""The CUDA kernels of the table (`native/table.py`): functions that check and convert arguments,
-then launch a kernel."""
+"""Functions that check and convert the arguments of CUDA kernels, then launch them.
+
+Each has the name and arguments of the NumPy kernel that it replaces on a GPU (`native/table.py`).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +40,10 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
 
 
 def _each(file: str, name: str) -> Callable[..., Any]:
-    """Makes a function that launches an elementwise kernel on arrays of one memory layout."""
+    """Makes a function that launches an elementwise kernel of the file `file` on arrays.
+
+    The function returns NotImplemented unless all arrays have the same memory layout.
+    """
 
     def loop(*args: Any) -> Any:
         arrays = same_layout(*args)
@@ -51,10 +56,12 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
-    """Makes a function that launches an optimizer step on float32 arrays; gradients and `values`
-    may have 16 bits.
+    """Makes a function that launches a CUDA kernel of an optimizer step, such as Adam's.
 
-    The factor of the gradients is a number, or an array that `decide_loop` has written.
+    The function takes `arrays` float32 arrays (parameters, gradients, optimizer state; gradients
+    may have 16 bits), then `values` (16-bit copies of the parameters, or None), `floats` constants,
+    `flags` integers, and the factor of the gradients: a number, or an array that `decide_loop` has
+    written.
     """
 
     def step(*args: Any) -> Any:
@@ -181,8 +188,11 @@ def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float
 
 
 def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
-    """Makes a function that launches a kernel over rows along an axis, which must be the last one
-    in memory."""
+    """Makes a function that launches a softmax kernel along one axis of its arrays.
+
+    The function takes arrays and an axis, which must be the last one in memory; with `logarithm` it
+    computes log-softmax.
+    """
 
     def loop(*args: Any) -> Any:
         *arrays, axis = args
@@ -219,8 +229,10 @@ def scores_gradient_loop(
 
 
 def _cell(name: str) -> Callable[..., Any]:
-    """Makes a function that launches a step of a recurrent layer, on arrays of states and of
-    gates."""
+    """Makes a function that launches the CUDA kernel of one step of a recurrent layer.
+
+    The function takes the dense arrays of the step: states (n, H), and gates (n, several H).
+    """
 
     def loop(*args: Any) -> Any:
         state = min(args, key=lambda a: a.size)

@@ -28,8 +28,8 @@ FLOAT, FLOATS = "float32", ("float32", "float16", "bfloat16")
 
 
 def source(name: str, T: str = FLOAT, G: str = FLOAT) -> str:
-    """Returns the text of a file of this folder for the types T and G, with included files in
-    front."""
+    """Returns CUDA source code: `name`.cu of this folder after common.cuh, with the type names T
+    (of most arrays) and G (of gradients) defined in front."""
     files = FOLDER / "common.cuh", FOLDER / f"{name}.cu"
     texts = (path.read_text(encoding="utf-8") for path in files)
     threads = f"#define THREADS {THREADS} /* in a block */\n"
@@ -49,10 +49,11 @@ def _module(xp: Any, file: str, T: str, G: str) -> Any:
 def run(
     file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
 ) -> Any:
-    """Launches a kernel with at least `threads` threads, up to a limit; returns None.
+    """Launches the kernel `name` of the CUDA source `file` with at least `threads` threads, up to a
+    limit.
 
-    Kernels of the table return None when they have done their work, and NotImplemented otherwise.
-    All arrays belong to one library.
+    Returns None, as functions do that replace a NumPy kernel and have done its work; these return
+    NotImplemented otherwise. All arrays belong to one library.
     """
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)

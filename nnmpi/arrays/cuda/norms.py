@@ -1,4 +1,5 @@
-"""Normalisation in CUDA: one thread block for each row; sums over columns in two stages."""
+"""CUDA kernels of normalisation: sums over a row by one thread block, sums over columns in two
+stages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,8 +24,12 @@ def _of_rows(
     wide: Sequence[Array | None],
     args: Sequence[Any],
 ) -> Any:
-    """Launches a kernel on rows x (M, K): `numbers` are arrays of the dtype of x, `wide` are
-    float32 statistics."""
+    """Launches a normalisation kernel on x (M, K), one thread block per row.
+
+    `numbers` are the arguments that must have the dtype of x, `wide` the float32 statistics; each
+    has the shape (M, K), (K,) or (M,). `args` are all arguments of the kernel. Returns
+    NotImplemented if the arrays do not fit.
+    """
     if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *wide):
         return NotImplemented
     M, K = x.shape
@@ -59,7 +64,8 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ar
 
 
 def parts_of(rows: int) -> int:
-    """Returns the number of parts in which the rows of a sample are added up."""
+    """Returns into how many parts a sum over `rows` rows is split: thread blocks sum one part each,
+    and a second kernel adds the partial sums."""
     return max(1, min(MOST_PARTS, rows // (LANES * ROWS_OF_LANE)))
 
 
@@ -70,8 +76,12 @@ def _columns(
     outs: Sequence[Array | None],
     join: str = "add_parts",
 ) -> Any:
-    """Sums over the rows of x (N, P, C) into `outs` (N, C): first over parts of the rows, then the
-    kernel `join` adds the parts."""
+    """Sums over the positions P of arrays (N, P, C) into `outs` (N, C), by the kernel `name`.
+
+    Thread blocks sum parts of the positions; then the kernel `join` adds the partial sums.
+    `numbers` are the arrays of one dtype to sum, `statistics` float32 arrays. Returns
+    NotImplemented for arrays that do not fit.
+    """
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
     wanted = [out for out in outs if out is not None]
@@ -137,8 +147,11 @@ def column_sum_loop(g: Array, out: Array) -> Any:
 
 
 def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequence[Any]) -> Any:
-    """Launches a kernel on float32 statistics and weights of any supported dtype, one element per
-    channel; returns NotImplemented for arrays that do not fit."""
+    """Launches the kernel `name` with a thread for each channel.
+
+    `wide` are float32 statistics, w weights of any supported dtype or None, and `args` all
+    arguments of the kernel. Returns NotImplemented for arrays that do not fit.
+    """
     if not fits(wide[0]) or not are_dense(np.float32, *wide):
         return NotImplemented
     if w is not None and (not fits(w) or not are_dense(w.dtype, w)):
@@ -171,7 +184,12 @@ def _by_column(
     args: Sequence[Any],
     *options: int,
 ) -> Any:
-    """Launches a kernel on each element of x (N, P, C), with float32 statistics (N, C)."""
+    """Launches the kernel `name` with a thread for each element of x (N, P, C).
+
+    `numbers` are the arguments that must have the dtype of x, `statistics` float32 arrays (N, C),
+    `args` all arrays and `options` the integers that the kernel takes. Returns NotImplemented for
+    arrays that do not fit.
+    """
     if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *statistics):
         return NotImplemented
     N, P, C = x.shape
@@ -182,7 +200,10 @@ def _by_column(
 
 
 def _normalise(then: int) -> Callable[..., Any]:
-    """Makes a function that launches `normalise`; then: 0 alone, 1 with ReLU, 2 with SiLU."""
+    """Makes a function that launches the kernel `normalise`, y = (x - mean) * scale + shift.
+
+    `then` is the activation that follows: 0 for none, 1 for ReLU, 2 for SiLU.
+    """
 
     def loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Array) -> Any:
         args = (x, mean, scale, shift, y)

@@ -35,8 +35,8 @@ _ARGUMENTS = (
 
 
 class Matrices(NamedTuple):
-    """A stack of row-major or column-major matrices, with the leading dimension `ld` in
-    elements."""
+    """A stack of row-major or column-major matrices, as cuBLAS takes it; `ld` is the leading
+    dimension of a matrix, in elements."""
 
     array: Array
     by_rows: bool
@@ -49,8 +49,11 @@ class Matrices(NamedTuple):
 
 
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
-    """Computes `products_loop` of the table of kernels by cuBLAS; the stack may have several
-    axes."""
+    """Writes C = A @ B for stacks of matrices by cuBLAS, or adds the products to C if `adds`.
+
+    The stack may have several axes. Returns NotImplemented for dtypes that it does not support, as
+    all CUDA kernels do.
+    """
     a, b, c = (x.dtype.name for x in (A, B, C))
     known = a in TYPES and a == b and (c == a or (c == "float32" and a != "float64"))
     if not known or not compiles(xp_of(A)):
@@ -73,7 +76,8 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
 
 
 def _matrices(a: Array) -> Matrices | None:
-    """Finds the memory order of an array's matrices; None if neither is contiguous."""
+    """Describes an array as a stack of row-major or column-major matrices; None if its last two
+    axes are neither."""
     rows, columns = a.shape[-2:]
     down, right = (s // a.itemsize for s in a.strides[-2:])
     ld = down if rows > 1 else columns
@@ -123,8 +127,8 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
 
 
 def _gemm(xp: Any, stream: Any, handle: int) -> Callable[..., object]:
-    """Returns cuBLAS's GEMM as CuPy calls it; while the stream captures a graph, cuBLAS's own
-    function."""
+    """Returns cuBLAS's function for matrix products: that of CuPy, or, while the stream captures a
+    CUDA graph, which CuPy refuses, the function of the library itself."""
     if not stream.is_capturing():
         gemm: Callable[..., object] = xp.cuda.cublas.gemmStridedBatchedEx
         return gemm
@@ -154,10 +158,11 @@ def _type(a: Array) -> int:
 def _batches(
     lead: tuple[int, ...], strides: list[list[int]]
 ) -> tuple[tuple[int, ...], Iterator[list[int]]]:
-    """Splits a stack of matrices into calls: returns ((count, distance in each array...), offsets).
+    """Splits products of stacks of matrices into cuBLAS calls of equally spaced matrices.
 
-    All calls have the count and distances of the longest run at a constant distance. `offsets`
-    yields, for each call, its first offset in each array.
+    `lead` are the axes of the stack, `strides` the distances between matrices along them in each
+    array. Returns ((count, distance in each array...), offsets): each call takes `count` matrices
+    at these distances, and `offsets` yields, for each call, where it begins in each array.
     """
     axes = list[tuple[int, ...]]()
     for n, *distances in zip(lead, *strides, strict=True):

@@ -52,8 +52,8 @@ class SdpaGraph(NamedTuple):
         return "attention, which matrix products compute instead"
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Adds attention to a graph; returns q, k, v, y and lse, and dy, dq, dk and dv of a
-        backward pass."""
+        """Adds attention, or its gradient, to a cuDNN graph; returns the tensors q, k, v, y and
+        lse, and for a backward pass also dy, dq, dk and dv."""
 
         def read(name: str, rows: HeadRows, dtype: str) -> Any:
             sizes: dict[str, list[int]] = {"dim": [*rows.dim], "stride": [*rows.stride]}
@@ -86,8 +86,11 @@ class SdpaGraph(NamedTuple):
 def attention(
     q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
 ) -> Any:
-    """Computes attention: writes y and lse, which is contiguous. Returns NotImplemented if cuDNN
-    has no engine for these arrays."""
+    """Computes attention by cuDNN: writes the result y, and the log-sum-exp of each query's scores,
+    lse, which must be contiguous.
+
+    Returns NotImplemented if cuDNN has no engine for these arrays.
+    """
     return _carried_out((q, k, v, y, lse), (), scale, causal)
 
 

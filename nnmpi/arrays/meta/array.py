@@ -256,6 +256,7 @@ def new_like(shape: Sequence[int], example: Any) -> MetaArray:
 
 
 def logged(new: MetaArray, function: Any, *args: Any, **options: Any) -> MetaArray:
-    """Logs a call whose result becomes the array `new`; returns `new`."""
+    """Appends to the log the call function(*args) whose result the array `new` stands for; returns
+    `new`."""
     log_call(assign_result, new, function, *args, **options)
     return new

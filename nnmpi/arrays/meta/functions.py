@@ -1,4 +1,4 @@
-"""Functions of arrays without data; `xp` is their module, with NumPy's names."""
+"""NumPy's functions for arrays without data, and the module `xp` that code gets for such arrays."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +23,8 @@ def like(array: np.ndarray) -> MetaArray:
 
 
 def copy_of(array: np.ndarray) -> MetaArray:
-    """Makes an array without data, and logs that the values of `array` are copied to it."""
+    """Makes an array without data like `array`; logs, as a call to be made later, that the values
+    of `array` are copied to it."""
     new = like(array)
     log_call(assign, new, array)
     return new
@@ -41,8 +42,8 @@ def is_meta(*values: Any) -> bool:
 
 
 def _register(*functions: Any) -> Callable[[F], F]:
-    """Makes a decorator that enters a function into RULES, as the rule for these NumPy
-    functions."""
+    """Makes a decorator that adds a function to RULES: the function is called in place of these
+    NumPy functions on arrays without data."""
 
     def register(rule: F) -> F:
         RULES.update(dict.fromkeys(functions, rule))

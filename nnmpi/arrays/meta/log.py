@@ -1,8 +1,8 @@
-"""The log of calls on arrays without data: a computation as a list of calls, to be made later.
+"""The log of calls on arrays without data: a computation as a list of calls, to be executed later.
 
 While `call_log` holds a list, each function that would read or write an array without data appends
 a call. An array that NumPy would allocate for the result is an argument of the call, without data;
-`memory_plan.py` replaces it by memory. Views append nothing.
+`memory_plan.py` gives it memory. Views append nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Call(NamedTuple):
-    """A call to be made later: function(*args, **options).
+    """A logged call, function(*args, **options), to be executed later.
 
     is_check   True if it writes nothing, and raises an error for values that do not fit
     """
@@ -26,7 +26,8 @@ class Call(NamedTuple):
 
 
 class UnlikeError(Exception):
-    """Values differ from those that were assumed when calls were logged."""
+    """Raised when logged calls are executed on values for which other calls would have been
+    logged."""
 
 
 call_log: ContextVar[list[Call] | None] = ContextVar("call_log", default=None)
@@ -45,20 +46,21 @@ def logged_calls() -> Iterator[list[Call]]:
 
 
 def log_call(function: Callable[..., object], *args: Any, **options: Any) -> None:
-    """Appends a call to the log, if there is one."""
+    """Appends a call on arrays without data to the log, if calls are being logged."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, options))
 
 
 def log_check(function: Callable[..., object], *args: Any) -> None:
-    """Appends a check of values to the log, if there is one."""
+    """Appends to the log a call that raises an error for unexpected values, if calls are being
+    logged."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, is_check=True))
 
 
 def refused() -> None:
-    """Is logged in place of an operation that needs values, which arrays without data do not
-    have."""
+    """A placeholder in the log: an operation that needs values, so that the log cannot be
+    executed."""
 
 
 def assign(out: Any, value: Any) -> None:
@@ -67,7 +69,7 @@ def assign(out: Any, value: Any) -> None:
 
 
 def assign_result(out: Any, function: Callable[..., Any], /, *args: Any, **options: Any) -> None:
-    """Writes the result of a function that has no `out` argument."""
+    """Writes function(*args) into the array `out`, for functions without an `out` argument."""
     out[...] = function(*args, **options)
 
 

@@ -35,8 +35,8 @@ ENOUGH = 1 << 18
 
 
 class Lifetime(NamedTuple):
-    """An array without data that owns its memory, and the numbers of the first and the last call
-    that use it."""
+    """An array without data, other than a view, and the numbers of the first and the last call that
+    use it."""
 
     array: Any
     first: int
@@ -54,7 +54,8 @@ class Lifetime(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """The places of arrays in an arena of `size` bytes: their offsets, by the ids of the arrays."""
+    """A plan for placing arrays in one block of memory (an arena) of `size` bytes: the offset of
+    each array, by the array's id."""
 
     offsets: Mapping[int, int]
     size: int
@@ -83,8 +84,8 @@ def most_alive(
     stop: float = math.inf,
     size: Callable[[Lifetime], int] = attrgetter("room"),
 ) -> int:
-    """Returns the most bytes of arrays that are in use at the same time, in calls `start` to `stop`
-    - 1."""
+    """Returns the largest number of bytes of arrays that are in use at the same time, during the
+    calls `start` to `stop` - 1."""
     changes = Counter[float]()
     for a in arrays:
         if a.first < stop and a.last >= start:
@@ -94,7 +95,8 @@ def most_alive(
 
 
 class _Placed(NamedTuple):
-    """Bytes `start` to `stop` - 1, which calls `first` to `last` use for an array."""
+    """A range of an arena, bytes `start` to `stop` - 1, that is given to an array during the calls
+    `first` to `last`."""
 
     start: int
     stop: int
@@ -104,8 +106,11 @@ class _Placed(NamedTuple):
 
 
 def _placed(order: Iterable[Lifetime], fixed: Iterable[_Placed]) -> list[_Placed]:
-    """Places arrays in order, each at the lowest offset that is free during its lifetime. Returns
-    these and the `fixed` places, sorted by their starts."""
+    """Assigns each array, in the given order, the lowest offset that is free while the array is
+    used.
+
+    Returns the new places together with the `fixed` ones, sorted by where they start.
+    """
     arena = sorted(fixed, key=itemgetter(0))
     for new in order:
         offset, room, (_, begins, ends) = 0, new.room, new
@@ -123,8 +128,8 @@ def _size(arena: Iterable[_Placed]) -> int:
 
 
 def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list[_Placed]:
-    """Places arrays in several orders, and returns the places in the smallest arena; `fixed` places
-    do not change."""
+    """Tries several orders in which to place arrays; returns the places of the order that needs the
+    smallest arena. Places in `fixed` are taken already."""
     order = sorted(arrays, key=lambda a: -a.room)
     least = max(_size(fixed), most_alive([*order, *(p.array for p in fixed if p.array)]))
     last = best = _placed(order, fixed)
@@ -140,25 +145,28 @@ def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list
 
 
 def _plan_of(arena: Iterable[_Placed], base: int = 0) -> MemoryPlan:
-    """Returns the plan of the arrays placed at offset `base` or later, relative to `base`."""
+    """Returns the MemoryPlan of the arrays that are placed at offset `base` or later in an arena.
+
+    Offsets in the plan are relative to `base`.
+    """
     offsets = {id(p.array.array): p.start - base for p in arena if p.array and p.start >= base}
     return MemoryPlan(offsets, max(_size(arena) - base, 0))
 
 
 def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
-    """Plans the places of arrays in one arena."""
+    """Plans where arrays lie in one arena, such that arrays that are in use at the same time do not
+    overlap."""
     return _plan_of(_smallest(arrays))
 
 
 def plan_in_parts(
     arrays: Sequence[Lifetime], starts: Sequence[int], in_flight: int
 ) -> tuple[MemoryPlan, MemoryPlan]:
-    """Plans the places of arrays in two arenas, for calls in parts between which other calls may be
-    made.
+    """Plans memory for calls that run in several parts, with other calls between the parts.
 
-    The first arena keeps its contents between parts, so there are `in_flight` copies of it at once.
-    The second one is scratch memory, for arrays that live within one part and find no place in the
-    first.
+    Part k begins with call starts[k]. Returns the plans of two arenas. The first keeps its contents
+    between parts, and exists `in_flight` times, once for each computation that has begun. The
+    second is scratch memory, for arrays that live within one part and find no room in the first.
     """
     if in_flight == 1:  # nothing is shared, and arrays of both kinds fill each other's gaps
         return plan(arrays), MemoryPlan({}, 0)
@@ -183,18 +191,22 @@ def arena_of(size: int) -> np.ndarray:
 
 
 def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
-    """Returns the places of the arrays of a plan, in the memory `arena`."""
+    """Returns where each array of a plan lies: in the memory `arena`, at the offset that the plan
+    gives."""
     return {key: (arena, offset) for key, offset in plan.offsets.items()}
 
 
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
-    """Returns the places of arrays without data that stand for given arrays: the memory of
-    those."""
+    """Returns places for arrays without data that stand for existing arrays.
+
+    `given` has pairs (array without data, real array): the former is placed in the memory of the
+    latter.
+    """
     return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
 
 
 class Binding:
-    """Replaces arrays without data by views of memory."""
+    """Replaces arrays without data by views of real memory, in the arguments of logged calls."""
 
     def __init__(self, *places: Places) -> None:
         self._places = {key: place for some in places for key, place in some.items()}

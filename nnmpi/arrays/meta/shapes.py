@@ -25,7 +25,8 @@ def shape_of(value: Any) -> Shape:
 
 
 def stand_in(shape: Shape) -> np.ndarray:
-    """Makes an array of this shape that takes one byte, so that NumPy itself checks the shape."""
+    """Makes an array of this shape that takes one byte of memory, on which NumPy's functions can
+    check shapes."""
     return np.broadcast_to(np.ones((), np.int8), shape)
 
 
@@ -99,8 +100,8 @@ def is_basic(entry: Any) -> bool:
 
 
 def expand_index(entries: Sequence[Any], ndim: int) -> list[Any]:
-    """Expands an index to one entry for each axis: masks become integer arrays, dots become
-    slices."""
+    """Expands an index to one entry for each axis: an ellipsis becomes slices, and masks become
+    integer arrays."""
     full: list[Any] = []
     for entry in entries:
         array = entry if is_basic(entry) else np.asanyarray(entry)
@@ -124,7 +125,7 @@ def index_shape(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Sh
 
 
 class NumbersReadError(Exception):
-    """The values of an array without data were asked for."""
+    """Raised when an operation needs the values of an array without data."""
 
 
 def refuse(operation: str) -> NoReturn:
@@ -207,7 +208,10 @@ def small(value: Any) -> Any:
 
 @lru_cache
 def _small(dtype: np.dtype[Any], given_shape: Shape, given_strides: Shape, gap: int) -> np.ndarray:
-    """Returns the small read-only example of arrays with this dtype, shape and strides."""
+    """Returns a small read-only array that stands for all arrays of this dtype, shape and strides.
+
+    Axes have length 2 at most; `gap` is the number of elements from one to the next in memory.
+    """
     shape = [min(n, 2) for n in given_shape]
     steps = strides(shape, gap * dtype.itemsize, _axis_order(given_shape, given_strides))
     small_strides = [step if given else 0 for step, given in zip(steps, given_strides, strict=True)]

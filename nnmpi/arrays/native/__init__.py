@@ -11,16 +11,17 @@ one (`check`).
 
 Rules:
 
-- A C function takes the arguments of its NumPy twin. For arguments that it is not made for (dtypes,
-  shapes, strides, empty or read-only arrays, overlapping outputs) it returns NotImplemented and has
-  written nothing. Only `arguments.c` parses arguments, by the line of types beside each kernel
-  (`native.h`): kernels see no Python objects.
+- A C function takes the arguments of the NumPy function that it replaces. For arguments that it is
+  not made for (dtypes, shapes, strides, empty or read-only arrays, overlapping outputs) it returns
+  NotImplemented and has written nothing. Only `arguments.c` parses arguments, by the line of types
+  above each kernel's C code (`native.h`): kernels see no Python objects.
 - A kernel uses at most 16 KB of stack: the stack of a thread may be short.
 - Elementwise loops give NumPy's bits: a product and a sum are never contracted to an FMA.
   Transforms, sums and functions such as exp differ from NumPy's by rounding, and are the same with
-  every instruction set: sums have a fixed number of lanes (`lanes.h`), functions are polynomials
-  (`elementary.h`), with errors of at most 2.6 ulp for tanh, 2.5 for sigmoid, 3.3 for SiLU and 7
-  for GELU (`tests/kernels/test_elementary.py`); denormal results have an error below 1e-7.
+  every instruction set: sums have a fixed number of SIMD lanes (`lanes.h`), functions are
+  polynomials (`elementary.h`), with errors of at most 2.6 ulp for tanh, 2.5 for sigmoid, 3.3 for
+  SiLU and 7 for GELU (`tests/kernels/test_elementary.py`); denormal results have an error below
+  1e-7.
 - Each source is compiled once for each instruction set. A wheel has all of them,
   or with NNMPI_BUILD=native the best one of this processor. Without a compiler the installation
   succeeds, and NumPy computes.
@@ -38,8 +39,8 @@ from nnmpi.arrays.native.instructions import NEEDS, available
 
 
 def setting_error() -> str:
-    """Returns an error message if NNMPI_NATIVE is neither a switch nor an instruction set, or
-    ""."""
+    """Returns an error message if the environment variable NNMPI_NATIVE names no instruction set
+    and does not switch kernels on or off; otherwise ""."""
     if (value := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
         return ""
     return f"NNMPI_NATIVE is {value!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, or not at all"

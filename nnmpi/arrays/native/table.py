@@ -1,14 +1,15 @@
-"""The table of kernels: each inner loop by its name, in NumPy, compiled in C, and for a device.
+"""The table of kernels: each has a name and up to three implementations, in NumPy, in C, and for a
+device.
 
-    @kernel                      an entry of KERNELS: this function, which computes on any backend;
-    def add(a, b, y: Out)        the compiled one of that name for NumPy's arrays, if it was built;
-                                 an add-on's for arrays of a device, if there is one
+    @kernel                      adds this function to the table KERNELS; the compiled function of
+    def add(a, b, y: Out)        the same name computes in its place on NumPy's arrays, if there is
+                                 one, and that of an add-on on arrays of a device
 
-Callers do not know which of these computes. For 16-bit arrays each entry computes in float32 and
+Callers do not know which of these computes. For 16-bit arrays each kernel computes in float32 and
 rounds its results once: compiled kernels do so a block at a time in cache (`native/halves.c`), CUDA
 kernels element by element, and if neither takes the arguments, the function runs on float32 copies.
-The annotations Out and InOut mark the arrays that are copied back. On a device a `narrow` entry
-gets 16-bit arrays as they are.
+The annotations Out and InOut mark the arrays that are copied back. On a device a kernel marked
+`narrow` gets 16-bit arrays as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,10 +70,10 @@ def _of_device() -> DeviceKernels:
 
 
 class Kernel:
-    """A loop over arrays that writes into some of them, in up to three forms: NumPy, C and one for
-    the device.
+    """A kernel: a loop over arrays that writes into some of them, in up to three implementations.
 
-    All arrays of a call are on one backend; that of the first array determines the form.
+    These are NumPy, compiled C, and one for the device. All arrays of a call are on one backend;
+    the first array determines which implementation computes.
     """
 
     __slots__ = ("compiled", "composed", "marks", "name", "narrow", "reference")
@@ -139,10 +140,10 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
-    """Adds a loop to the table of kernels, with its compiled form, if there is one.
+    """A decorator that makes a NumPy function a Kernel, with its compiled version, if there is one.
 
-    composed    the loop, or kernels that it calls, take 16-bit arrays themselves
-    narrow      on a device the loop takes 16-bit arrays: its products and sums are in float32 there
+    composed    the function calls other kernels, or takes 16-bit arrays itself
+    narrow      on a device the function takes 16-bit arrays: its products and sums are in float32
     """
     name = reference.__name__
     KERNELS[name] = entry = Kernel(reference, native.kernel(name), composed, narrow)
