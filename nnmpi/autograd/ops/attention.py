@@ -1,7 +1,9 @@
-"""Attention and rotary positions: each query takes a weighted mean of the values of the keys it
-sees.
+"""Attention, where each query takes a weighted mean of the values of the keys that it sees, and
+rotary positions.
 
-    pair i, a + b j, at position t:   (a + b j) e^(j t base^(-2 i / D))
+Rotary positions take pairs of channels as complex numbers: pair i, a + b j, at position t becomes
+
+    (a + b j) e^(j t base^(-2 i / D))
 
 So the product of a rotated query and a rotated key depends only on the difference of their
 positions.

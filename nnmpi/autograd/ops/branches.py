@@ -19,7 +19,8 @@ JOINS = (*SUMS, *PUT_TOGETHER)
 
 
 def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
-    """The parts joined along an existing axis ("concat") or along a new one ("stack")."""
+    """Joins arrays, such as the outputs of parallel branches, along an existing axis ("concat") or
+    a new one ("stack")."""
     xp, ndim = xp_of(parts[0]), parts[0].ndim
     if join == "stack":
         return xp.stack(parts, axis=axis_within(axis, ndim + 1))
@@ -27,7 +28,8 @@ def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
 
 
 def joined(*parts: Array, join: str, axis: int = -1) -> Result:
-    """The parts joined by `join`, one of `JOINS`: summed, averaged, concatenated or stacked."""
+    """Joins the outputs of parallel branches by `join`, one of `JOINS`: sums, averages,
+    concatenates or stacks them."""
     check_shapes([part.shape for part in parts], join, axis)
     if join in PUT_TOGETHER:
         y = put_together(parts, join, axis)
@@ -38,8 +40,10 @@ def joined(*parts: Array, join: str, axis: int = -1) -> Result:
 
 
 def divide(y: Array, join: str, n: int) -> Prepare | None:
-    """Divides y, the sum of n parts, by n if `join` is "mean". Returns the `prepare` of the op,
-    which divides the gradient, or None."""
+    """Divides y, the sum of the outputs of n branches, in place by n if `join` is "mean".
+
+    Returns the op's `prepare` function, which divides the gradient too, or None for other joins.
+    """
     if join == "sum":
         return None
     y /= n
@@ -49,7 +53,8 @@ def divide(y: Array, join: str, n: int) -> Prepare | None:
 def part_of_gradient(
     shapes: Sequence[tuple[int, ...]], join: str, axis: int, i: int
 ) -> Callable[[Array, Array | None], Array]:
-    """The vjp for part i of parts that were concatenated or stacked: its slice of the gradient."""
+    """Makes the vjp of the i-th of several arrays that were concatenated or stacked: it returns the
+    slice of the gradient that belongs to this array."""
     if join == "stack":
         along = axis_within(axis, len(shapes[i]) + 1)
         index: tuple[Any, ...] = ((slice(None),) * along) + (i,)

@@ -83,8 +83,8 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """Pads x with its own elements, in the way that `padding_mode` names, and then applies `op`,
-    which is `conv1d` or `conv2d`."""
+    """Pads x with copies of its own elements, as `padding_mode` says ("reflect", "replicate" or
+    "circular"), and then applies `op`, which is `conv1d` or `conv2d`."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)

@@ -22,17 +22,19 @@ class DistinctRows(NamedTuple):
     inverse: Array
 
     def spread(self, rows: Array, out: Array) -> None:
-        """Writes to `out` (P, C), for each position, its row among the distinct rows (U, C)."""
+        """Copies rows, one for each distinct value of the index (U, C), to all positions of the
+        index that have this value, `out` (P, C)."""
         xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # mode "raise" would buffer `out`
 
     def summed(self, g: Array) -> Array:
-        """The sum (U, C) of g (P, C) over the positions of each distinct row."""
+        """Sums g (P, C), one row for each position of the index, over positions with equal values:
+        (U, C)."""
         sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
         embedding_gradient_loop(g, self.inverse, sums)
         return sums
 
 
 def distinct(index: Array) -> DistinctRows:
-    """The distinct integers of an index (P,)."""
+    """Finds the distinct integers of an index (P,), and where they occur."""
     values, first, inverse = np.unique(index, return_index=True, return_inverse=True)
     return DistinctRows(values.astype(np.int64), first, inverse)

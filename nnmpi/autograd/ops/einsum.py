@@ -1,4 +1,4 @@
-"""Sums of products along axes that letters name."""
+"""The op einsum: sums of products of arrays, along axes that an equation of letters names."""
 
 from collections.abc import Callable, Sequence
 from string import ascii_letters

@@ -1,4 +1,5 @@
-"""Elementwise losses, not yet reduced."""
+"""Losses of each element or pair of elements, such as binary cross-entropy, before they are summed
+or averaged."""
 
 import numpy as np
 

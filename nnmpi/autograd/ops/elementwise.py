@@ -57,14 +57,20 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 
 
 def broadcasting(name: str, a: Array, b: Array) -> Array:
-    """xp.name(a, b); shapes that do not broadcast raise a ValueError that shows both."""
+    """Calls the function of NumPy or CuPy called `name` on a and b.
+
+    Shapes that do not broadcast raise a ValueError that shows both.
+    """
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     return _checked(name, partial(in_layout, getattr(xp, name)), a, b)
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """`broadcasting` for functions whose results are numbers, not booleans: 16-bit types are
-    computed in float32 and rounded."""
+    """Calls the function called `name` on a and b, as `broadcasting` does, in float32 for 16-bit
+    arrays, and rounds the result.
+
+    It is for functions whose results are numbers, not booleans.
+    """
     return by_float32(partial(broadcasting, name), a, b)
 
 
@@ -160,8 +166,8 @@ def _min_or_max(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]
     dtype = y.dtype
 
     def taken(g: Array, u: Array, v: Array) -> Array:
-        """The share of g that goes to u: all of it where u is the result, half where u equals v, 0
-        elsewhere."""
+        """Returns the part of the gradient g that goes to operand u of a minimum or maximum: all of
+        it where u is the result, half where u equals v, 0 elsewhere."""
         return g * (wins(u, v).astype(dtype) + (u == v).astype(dtype) / 2)
 
     of_a, of_b = (lambda g: in_layout(taken, g, a, b)), (lambda g: in_layout(taken, g, b, a))

@@ -25,7 +25,11 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
 
 
 def slots_of(tokens: int, experts: int, top_k: int, factor: float) -> int:
-    """The capacity of an expert: the largest number of tokens of one sample that it takes."""
+    """Returns the capacity of an expert: how many tokens of one sample it takes at most.
+
+    It is `factor` times the number that each expert gets if the sample's `top_k` choices of
+    `tokens` tokens are spread evenly, rounded up.
+    """
     return min(max(ceil(factor * top_k * tokens / experts), 1), tokens)
 
 
@@ -45,7 +49,9 @@ def choices(p: Array, top_k: int) -> Array:
 
 
 def all_here(counts: Array) -> tuple[Any, Array]:
-    """The default of `route`'s argument `counted`, for samples that lie wholly on this rank."""
+    """Returns (0, counts): how many tokens of each expert earlier ranks and all ranks have, if
+    every sample lies wholly on this rank. It is the default of the argument `counted` of
+    `route`."""
     return 0, counts
 
 
@@ -69,20 +75,22 @@ def route(
     tokens: int | None = None,
     counted: Callable[[Array], tuple[Any, Array]] = all_here,
 ) -> Result:
-    """The gates (N, ..., E) of x (N, ..., C) and router weights w (E, C): each expert's weight, or
-    0.
+    """Computes the router of a mixture of experts: the gates (N, ..., E), each token's weight for
+    each expert, 0 for experts that it does not use.
 
-    A token goes to the `top_k` experts with the largest p = softmax(x w^T). Its gates are their p,
-    divided by the sum of these p if top_k > 1. In each sample, an expert takes tokens in order
-    until its capacity is reached; the gates of the tokens after that are 0.
+    A token of x (N, ..., C) goes to the `top_k` experts with the largest p = softmax(x w^T), with
+    router weights w (E, C). Its gates are their p, divided by the sum of these p if top_k > 1. In
+    each sample, an expert takes tokens in order until its capacity is reached; the gates of the
+    tokens after that are 0.
 
     The gradient also contains that of the load-balancing loss: `auxiliary` times the mean over
     `samples` samples of E sum_e f_e P_e, where f_e is the share of a sample's choices that fell on
     expert e, and P_e the mean of p_e over its tokens. This is 1 if experts are equally loaded.
 
-    If x has only some tokens of each sample, `tokens` is the number in the whole sample. `counted`
-    then takes how many tokens in x chose each expert (N, 1, E), and returns how many earlier tokens
-    did, and how many of all. The gradient of w is then one rank's term of a sum.
+    If each sample is divided among ranks, `tokens` is the number in the whole sample. `counted`
+    gets the number of this rank's tokens that chose each expert (N, 1, E); it returns how many
+    tokens of earlier ranks chose it, and how many of all ranks. The gradient of w must then be
+    summed over ranks.
     """
     xp, E, T = xp_of(x), len(w), tokens_of(x) if tokens is None else tokens
     p = probabilities(x, w)
@@ -126,12 +134,13 @@ def experts(
     activation: str = "gelu",
     start: int = 0,
 ) -> Result:
-    """The sum over e of gates_e (w2_e act(w1_e x + b1_e) + b2_e), for each token of x (N, ..., C).
+    """Computes the sum over experts e of gates_e (w2_e act(w1_e x + b1_e) + b2_e), for each token
+    of x (N, ..., C).
 
     w1 (E, H, C), b1 (E, H), w2 (E, C, H), b2 (E, C) belong to experts `start` to start + E - 1 of
-    the gates (N, ..., all experts). An expert computes on `slots` tokens of each sample, its
-    capacity; empty slots hold zeros. So one matrix product with N slots rows serves all experts,
-    and the memory that is kept for the backward pass does not depend on the samples.
+    the gates (N, ..., all experts). An expert computes on exactly `slots` rows for each sample, its
+    capacity; rows without a token are zeros. So one matrix product with N slots rows serves all
+    experts, and the memory that is kept for the backward pass does not depend on the samples.
     """
     xp, E, shape, of_gates, dtype = xp_of(x), len(w1), x.shape, gates.shape, gates.dtype
     flat = x.reshape(-1, shape[-1])
@@ -143,8 +152,9 @@ def experts(
     outside = hidden @ w2.transpose(0, 2, 1) + b2[:, None]
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns the gradients in each slot: of y, of the experts' outputs before they are
-        weighted (`outside`), and of the inputs of their activations."""
+        """Returns gradients with one row for each token that an expert computes: of the weighted
+        outputs, of the expert's outputs before they are weighted, and of the inputs of its
+        activation."""
         in_slots = _in_slots(g.reshape(-1, width), index)
         d = in_slots * weight[..., None]
         return in_slots, d, vjp_act(d @ w2, None)
@@ -172,9 +182,11 @@ def experts(
 
 
 def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Array]:
-    """The index of the token in each slot of each expert, and its gate, both (E, N slots).
+    """Assigns the tokens of each expert to its rows: returns, for each row, the token's index and
+    its gate, both (E, N slots).
 
-    An empty slot has gate 0 and an index of its own after the last token, so indices never repeat.
+    Each expert has `slots` rows for each of N samples. A row without a token has gate 0 and a
+    distinct index after the last token, so indices never repeat.
     """
     xp, (N, T, _) = xp_of(gates), gates.shape
     gates_here = gates[..., start : start + E].transpose(2, 0, 1)
@@ -187,14 +199,19 @@ def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Arra
 
 
 def _in_slots(rows: Array, index: Array) -> Array:
-    """Returns the token rows arranged by slot, (E, N slots, C); empty slots are zeros."""
+    """Gathers the tokens of each expert: returns (E, N slots, C), where row i of expert e is
+    rows[index[e, i]], or zeros for a row without a token."""
     xp = xp_of(rows)
     none = xp.zeros((index.shape[1], rows.shape[1]), rows.dtype)
     return xp.concatenate((rows, none))[index]
 
 
 def _added(rows: Array, index: Array, tokens: int) -> Any:
-    """Returns for each token the sum of its rows over all experts; `rows` are (E, slots, C)."""
+    """Returns for each token the sum of its rows over all experts.
+
+    `rows` (E, N slots, C) are the experts' outputs, and index[e, i] is the token of row i of expert
+    e.
+    """
     xp = xp_of(rows)
     total = xp.zeros((tokens + index.shape[1], rows.shape[-1]), rows.dtype)
     for e in range(len(rows)):  # one expert has a token at most once: `+=` by index adds it up

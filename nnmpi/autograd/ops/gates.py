@@ -1,4 +1,4 @@
-"""Activations whose channels are pairs of a gate and a value."""
+"""Gated activations, such as SwiGLU: half of the channels gate the other half."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
@@ -7,10 +7,11 @@ from nnmpi.arrays.kernels.precision import multiplied
 
 
 def swiglu(a: Array) -> Result:
-    """silu(gate) * up, (..., n), of a (..., 2 n), whose pairs of channels are a gate and an up.
+    """SwiGLU: silu(gate) * value (..., n), where channels 2 i and 2 i + 1 of a (..., 2 n) are gate
+    i and value i.
 
     Only a is kept for the backward pass, where the vjp computes silu and its slope again: keeping
-    up, silu and slope would take 50% more memory.
+    the values, silu and slope would take 50% more memory.
     """
     xp, shape = xp_of(a), a.shape
     gate, up = (xp.ascontiguousarray(a[..., i::2]) for i in (0, 1))

@@ -9,11 +9,12 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class TableGradient:
-    """The gradient of looked-up rows, already summed over equal rows; a table can use it as it is.
+    """The gradient of rows that were looked up in a table, already summed over lookups of the same
+    row.
 
-    rows (U, K) are the gradients of the rows `index` (U) of the table. `dense` computes the
-    gradient of every row that was looked up, which is needed only where gradients are added or
-    inspected.
+    rows (U, K) are the gradients of the rows `index` (U) of the table, to which they are added.
+    `dense` computes the gradient of every single lookup, which is needed only where gradients are
+    added to others or inspected.
     """
 
     __slots__ = ("dense", "dtype", "index", "rows")
@@ -34,7 +35,7 @@ class TableGradient:
 
 
 def dense(g: Any) -> Array:
-    """The gradient as an array: a TableGradient is expanded to every looked-up row."""
+    """Returns a gradient as an array; a TableGradient is expanded to one row for each lookup."""
     return g.dense() if isinstance(g, TableGradient) else g
 
 

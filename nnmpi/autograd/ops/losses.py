@@ -22,7 +22,8 @@ IGNORED = -100
 
 
 class Labels(NamedTuple):
-    """n labels, with a mask of those that are not ignored, and the weight of each."""
+    """The labels of n samples as class numbers, with a mask of those that are not ignored, and the
+    weight of each."""
 
     classes: Array  # 0 where the label is ignored, so that it can be used as an index
     kept: Array  # False where the label is ignored
@@ -42,8 +43,8 @@ class Labels(NamedTuple):
         return cls(labels, kept, counts)
 
     def reduced(self, losses: Array, reduction: str) -> tuple[Array, Any]:
-        """The reduced loss, and the factor by which the gradient of each sample's loss is
-        multiplied."""
+        """Reduces the losses of samples to "mean", "sum" or "none"; returns the reduced loss, and
+        the factor by which the gradient of each sample's loss is multiplied."""
         if reduction != "mean":
             return summed(losses) if reduction == "sum" else losses, 1.0
         total = self.counts.sum()
@@ -68,8 +69,12 @@ class Smoothing(NamedTuple):
         return cls(share, spread[classes], spread.sum()) if share else None
 
     def losses(self, labels: Labels, log_total: Array, chosen: Array, spread: Array) -> Array:
-        """The smoothed losses, from the log-sum-exp of the scores, the scores of the labels, and
-        the sums of scores weighted by `spread`."""
+        """Returns the losses of samples with label smoothing, (n,).
+
+        log_total   the logarithm of the sum of e^score of each sample
+        chosen      the score of each sample's label
+        spread      the sum over classes of each sample's scores, weighted by `self.spread`
+        """
         certain = (1 - self.share) * labels.counts * (log_total - chosen)
         return certain + labels.kept * (self.total * log_total - spread)
 
@@ -77,10 +82,12 @@ class Smoothing(NamedTuple):
 def gradient(
     p: Array, at: Array, held: Any, labels: Labels, smoothing: Smoothing | None, g: Array
 ) -> Array:
-    """The gradient (p sum(t) - t) g of the scores, computed in place of the softmax p (C, n).
+    """Returns the gradient of cross-entropy for the scores, (p sum(t) - t) g, where t are the
+    target weights of the classes; it overwrites the softmax p (C, n).
 
     at     flat indices into p: the entry of the label of each sample
-    held   1, or for each sample 0 if p does not have its label, and `at` is any entry
+    held   1; or, if p has only some classes, for each sample 1 if its label is among these, else 0
+    g      the gradient of each sample's loss
     """
     if smoothing is None:
         p.reshape(-1)[at] -= held
@@ -131,8 +138,8 @@ def weighted_cross_entropy(
 
 
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
-    """The loss without weights and smoothing, on a device: by the kernels of
-    `softmax.cross_entropy`, which pass over the scores once."""
+    """Computes cross-entropy with ignored labels, but without weights and smoothing, on a device,
+    by kernels that pass over the scores once."""
     losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
@@ -179,7 +186,7 @@ def _back(d: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _kept(losses: Array, target: Labels, shape: tuple[int, ...], dtype: Any) -> Array:
-    """The losses in the shape of the labels, with 0 where a label is ignored, even if its scores
-    are NaN."""
+    """Returns the losses, (n,), in the shape of the labels, and sets those of ignored labels to 0,
+    even if they are NaN."""
     kept = xp_of(losses).where(target.kept, losses, 0)
     return kept.astype(dtype, copy=False).reshape(shape)

@@ -12,8 +12,8 @@ from nnmpi.arrays.kernels import norm as kernels
 
 
 class Moments(NamedTuple):
-    """The number of elements per channel, their mean, and the sum of squared deviations, (C,)
-    each."""
+    """The statistics of each channel of a batch, (C,) each: the mean, and the sum of squared
+    deviations; and the number of elements that they are of."""
 
     n: int
     mean: Array
@@ -21,10 +21,12 @@ class Moments(NamedTuple):
 
 
 class _GradientSums(NamedTuple):
-    """A gradient as rows (1, M, C), and its sums over rows, (C,): of g, and of g (x - mean).
+    """The gradient of BatchNorm's output, with the sums of it that the backward pass needs.
 
-    `global_sums` (2 C,): both sums over all samples of the statistics, other ranks' included; None
-    if the gradient of x is not needed or the statistics do not depend on x.
+    g             the gradient as rows (1, M, C)
+    total, dot    its sums over rows, (C,): of g, and of g (x - mean)
+    global_sums   (2 C,): both sums over the samples of all ranks that share statistics; None if the
+                  gradient of x is not needed or the statistics do not depend on x
     """
 
     g: Array
@@ -59,16 +61,17 @@ def moments(x: Array) -> Moments:
 
 
 def joined(parts: Sequence[Moments]) -> Moments:
-    """The moments of the union of one or more parts.
+    """Combines the statistics of several sets of values to those of their union.
 
-    The parts are joined in the given order, so the same parts give the same bits. An empty part
+    They are combined in the given order, so the same parts give the same bits. An empty part
     changes nothing.
     """
     return reduce(_join, parts)
 
 
 def _join(a: Moments, b: Moments) -> Moments:
-    """The moments of the union of two sets of values (Chan, Golub and LeVeque).
+    """Combines the statistics of two sets of values to those of their union (Chan, Golub and
+    LeVeque).
 
     n = a.n + b.n,  mean = a.mean + d b.n / n,  M2 = a.M2 + b.M2 + d^2 a.n b.n / n
     with d = b.mean - a.mean: no large values cancel.
@@ -92,13 +95,15 @@ def batch_norm(
     total: Callable[[Array], Array] = lambda sums: sums,
     relu: bool = False,
 ) -> Result:
-    """(x - mean) / sqrt(var / parts + eps) * w + b, channel by channel, then ReLU if `relu`.
+    """Computes BatchNorm, (x - mean) / sqrt(var / parts + eps) * w + b for each channel, then ReLU
+    if `relu`.
 
-    n is the number of values behind each statistic, or 0 if the statistics do not depend on x
-    (evaluation). If n counts samples of other ranks too, `total` sums a 1-D array over these ranks.
-    A backward pass calls `total` once, for the gradient of x; if the pass runs in two halves, in
-    the half that computes this gradient, the same one on every rank. The gradients of w and b are
-    sums over this rank's x alone.
+    var may be a sum of squared deviations; `parts` is then the number of values in it. n is the
+    number of values behind each statistic, or 0 if the statistics do not depend on x (evaluation).
+    If n counts samples of other ranks too, `total` sums a 1-D array over these ranks. A backward
+    pass calls `total` once, for the gradient of x; if the pass runs in two halves, in the half that
+    computes this gradient, the same one on every rank. The gradients of w and b are sums over this
+    rank's x alone.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics are updated in place
@@ -153,8 +158,10 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns g as a matrix of rows, the gradient of w and that of b; those two are not filled
-        in if neither is needed."""
+        """Returns the output's gradient as a matrix of rows, and the gradients of w and b.
+
+        The gradients of w and b have no values if neither is needed.
+        """
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:
@@ -209,8 +216,8 @@ def group_norm(
     value = y if silu else None  # `prepare` would keep y
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array | None, Array, Array]:
-        """Returns the gradient of x, if it is needed, and the sums over positions of the gradient
-        of normalised values, and of that times (x - mean)."""
+        """Returns the gradient of x (None if not needed), and two sums over positions for each
+        sample and channel: of the gradient g of the normalised values, and of g (x - mean)."""
         total, dot = (xp.empty((N, C), types_of(g.dtype).sums) for _ in range(2))
         dx = xp.empty_like(rows) if needs[0] else None
         given = _by_sample(g), rows, value, w, b, mean, r, groups

@@ -61,14 +61,16 @@ def mode(a: Array, *, axis: int, keepdims: bool) -> Result:
 
 
 def _ordered(a: Array, axis: int) -> tuple[Array, Array]:
-    """The rows along an axis, which becomes the last one, and the indices that sort them."""
+    """Moves an axis to the end and sorts along it: returns the array with this axis last, and the
+    indices that sort it."""
     xp = xp_of(a)
     rows = xp.moveaxis(sortable(a), axis, -1)
     return rows, xp.argsort(rows, axis=-1, kind="stable")
 
 
 def _back(index: Array, axis: int, keepdims: bool) -> Array:
-    """The index without the axis, or with the axis at its place with length 1."""
+    """Returns an index of one element per row, (..., 1), without its last axis; with `keepdims`,
+    with this axis at the place `axis`."""
     return xp_of(index).expand_dims(index, axis) if keepdims else index
 
 

@@ -34,7 +34,8 @@ class Cell(NamedTuple):
     gates   number of gates, each as long as a state
     states  number of states: 1 for h, 2 for h and c
     kept    number of further arrays, as long as a state, that the backward pass needs
-    sides   2 if the gradient of u differs from that of z, else 1
+    sides   1 if the products x W_ih^T and h W_hh^T have the same gradient, as where they are only
+            added, else 2 (GRU)
     """
 
     gates: int
@@ -55,7 +56,7 @@ CELLS = {
 
 
 class Sequences(NamedTuple):
-    """The layout of the input x, and how it is read.
+    """How the sequences of an input x (T, N, K) are arranged and read.
 
     lengths      of the sequences; None if all have length T
     reverse      True to read from the last position to the first
@@ -69,7 +70,8 @@ class Sequences(NamedTuple):
     words: Array | None = None
 
     def time_first(self, x: Array) -> Array:
-        """x as (T, N, ...), or such an array in the original order of axes: a view either way."""
+        """Returns x with time as the first axis, (T, N, ...), if it is batch-first; applied again,
+        it restores the original order. The result is a view."""
         return x.swapaxes(0, 1) if self.batch_first else x
 
 
@@ -77,11 +79,14 @@ ALL = Sequences()
 
 
 class PackedRows(NamedTuple):
-    """The positions of packed rows, which are stored in the order in which steps run.
+    """Where each position of sequences of different lengths is stored, without padding ("packed").
 
-    steps  the slice of rows of each step, and their number
-    at     the position and the sequence of each row; None if there is no padding
-    order  the sequences sorted by descending length; None if there is no padding
+    The rows of step 0 of all sequences come first, then those of step 1, and so on. Longer
+    sequences come first within a step.
+
+    steps  for each step the slice of its rows, and their number
+    at     the position and the sequence of each row; None if all sequences are equally long
+    order  the sequences sorted by descending length; None if all are equally long
     """
 
     steps: list[tuple[slice, int]]
@@ -89,19 +94,20 @@ class PackedRows(NamedTuple):
     order: Array | None
 
     def pack(self, x: Array) -> Array:
-        """The packed rows (P, K) of x (T or more, N, K)."""
+        """Returns the rows (P, K) of x (T or more, N, K) in packed order, step by step and without
+        padding."""
         if self.at is None:
             return x[: len(self.steps)].reshape(-1, x.shape[2])
         return x[self.at]
 
     def take(self, x: Array, which: Array) -> Array:
-        """The packed rows of x at the indices `which`."""
+        """Returns those rows of x (T, N, K) whose numbers in packed order are `which`."""
         N = x.shape[1]
         at = (which // N, which % N) if self.at is None else (a[which] for a in self.at)
         return x[*at]
 
     def unpack(self, rows: Array, x: Array) -> None:
-        """Writes packed rows to x, the inverse of `pack`; padding becomes 0."""
+        """Writes packed rows back to x (T, N, K), the inverse of `pack`; padding becomes 0."""
         if self.at is None:
             x[: len(self.steps)] = rows.reshape(len(self.steps), *x.shape[1:])
         else:
@@ -122,7 +128,7 @@ class PackedRows(NamedTuple):
 
 
 def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
-    """Computes where the rows of N sequences of at most T positions are stored."""
+    """Computes where the positions of N sequences, at most T long, are stored without padding."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
     else:
@@ -138,9 +144,14 @@ def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any
 
 
 class _Gradients(NamedTuple):
-    """The gradients of z and of u, (P, G H), of the initial states, and of the biases.
+    """The gradients that the backward pass of a recurrent layer has computed, before those of x and
+    W.
 
-    sums    gradients of z summed over equal inputs, (Q, G H)
+    z        of x W_ih^T + b_ih of all steps, (P, G H)
+    u        of h W_hh^T + b_hh of all steps, (P, G H)
+    states   of the initial states
+    biases   of b_ih and b_hh
+    sums     z summed over equal rows of x, (Q, G H)
     """
 
     z: Array
@@ -151,8 +162,10 @@ class _Gradients(NamedTuple):
 
 
 def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> Result:
-    """Runs all steps of a cell with S states; returns (T + S, N, H): the outputs, then the final
+    """The op of a recurrent layer: runs all steps of an LSTM, GRU or plain cell (`mode`) with S
     states.
+
+    The value is (T + S, N, H): the outputs of all steps, then the final states.
 
     x       (T, N, K)
     arrays  S initial states, (N, H) or None for zeros; w_ih (G H, K) and w_hh (G H, H) for G gates;
@@ -225,7 +238,10 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
 
 
 def _products(x: Array, w: Array, b: Array | None, z: Array, unique: DistinctRows | None) -> None:
-    """Writes z = x W^T + b for the rows of all steps; x has all rows, or only the distinct ones."""
+    """Writes z = x W^T + b for the rows of all steps.
+
+    With `unique`, x has only the distinct rows, and each product is copied to all rows equal to it.
+    """
     if unique is None:
         outputs(x, w, b, z, False)
     else:
@@ -244,8 +260,13 @@ def _in_time(
     h_before: Array,
     y: Array,
 ) -> None:
-    """Runs all steps forward with the weight and bias of h: z becomes the gates; also writes y, the
-    arrays that the backward pass needs, and h before each step."""
+    """Runs all steps of a recurrent layer forward; writes the outputs y and what the backward pass
+    needs.
+
+    z holds the products of the inputs with W_ih, and is overwritten by the gates. `recurrence` is
+    W_hh and b_hh; `states` are the initial states, which become the final ones; `saved` are arrays
+    of the cell, and `h_before` receives h before each step.
+    """
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
     for step, n in rows.steps:
@@ -264,8 +285,12 @@ def _through_time(
     saved: Sequence[Array],
     d: Sequence[Array],
 ) -> list[Array]:
-    """Runs all steps backward: writes the gradients of z and u into d, and returns those of the
-    initial states."""
+    """Runs all steps of a recurrent layer backward; returns the gradients of the initial states.
+
+    g (T + states, N, H) is the gradient of the outputs and final states, z has the gates and
+    `saved` the arrays of the forward pass. Writes to d the gradients of the products with W_ih and,
+    if they differ, with W_hh.
+    """
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.pack(g[:T])
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]

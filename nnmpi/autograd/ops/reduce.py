@@ -36,7 +36,8 @@ def kept_shape(a: Array, axis: Dims) -> tuple[int, ...]:
 
 
 def existing(axis: Any, a: Array) -> Any:
-    """The axis argument for a; for a 0-d array, axis 0 or -1 means no axis, as in PyTorch."""
+    """Returns the axis argument of a reduction of a; for a 0-d array, axis 0 or -1 means no axis,
+    as in PyTorch."""
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 

@@ -18,22 +18,22 @@ from nnmpi.arrays.kernels import Result
 
 
 class Tap(NamedTuple):
-    """One term of an interpolation: for each output the index of an input, and its weight (None:
-    1)."""
+    """One term of an interpolation along an axis: for each output the index of the input that it
+    takes, and the weight of this input (None: 1)."""
 
     places: np.ndarray
     weight: np.ndarray | None = None
 
     def scaled(self, a: Array, axis: int) -> Array:
-        """`a` times the weights along an axis, on which `a` has one entry for each of the tap's
-        places."""
+        """Multiplies `a` by the tap's weights along an axis, on which `a` has one entry for each
+        output."""
         if self.weight is None:
             return a
         return a * of(a).asarray(self.weight.reshape((-1,) + (1,) * (a.ndim - axis - 1)), a.dtype)
 
 
 def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
-    """The outputs along an axis: the weighted sum of the inputs at each tap's places."""
+    """Interpolates along an axis: each output is the sum over taps of an input times its weight."""
     xp, on = xp_of(a), of(a)
     first, *others = (
         tap.scaled(xp.take(a, on.asarray(tap.places), axis=axis), axis) for tap in taps
@@ -44,8 +44,8 @@ def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
 
 
 def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
-    """The gradient of the inputs, of length `size` along the axis, from the gradient g of the
-    outputs."""
+    """The gradient of interpolation (`gather`): distributes the gradient g of the outputs to the
+    inputs, which have length `size` along the axis."""
     leading = (slice(None),) * axis
     d = xp_of(g).zeros((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
     for tap in taps:
@@ -128,8 +128,10 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
 
 
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
-    """`a` resampled along some axes; each step is a tuple (axis in memory order, taps, input
-    length)."""
+    """Interpolates `a` along several axes, one after the other.
+
+    Each step is a tuple: the axis, counted in memory order, the taps, and the length of the input.
+    """
     y = _in_memory(a)
     for axis, taps, _ in steps:
         y = gather(y, axis, taps)

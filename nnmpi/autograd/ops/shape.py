@@ -78,8 +78,10 @@ def unsqueezed(shape: Shape, axis: int | None) -> Shape:
 
 
 def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterator[Any]:
-    """The indices of consecutive parts along an axis, with the given lengths, or all of one
-    length."""
+    """Yields the index of each part of an array that is split along an axis.
+
+    `sizes` are the lengths of the parts, or one length for all.
+    """
     k = axis_within(axis or 0, len(shape))
     n = shape[k]
     if not isinstance(sizes, int | np.integer):
