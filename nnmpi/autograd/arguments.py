@@ -34,8 +34,10 @@ def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
-    """The value of an argument that has two names, NumPy's and PyTorch's; None if neither is given,
-    TypeError if both are."""
+    """Returns the value of an argument that has two names: NumPy's, `name`, and PyTorch's, `other`.
+
+    None if neither is given (both are None); raises TypeError if both are given.
+    """
     if value is not None and alias is not None:
         raise TypeError(
             f"{name}={value} and {other}={alias}: two names of one argument; give one of them"

@@ -194,8 +194,12 @@ def method_of(op: OpFunction) -> Method:
 
 
 def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
-    """Makes the operator method for an op; with None it returns NotImplemented, so Python compares
-    identities, and refuses arithmetic."""
+    """Makes the operator method, such as __lt__, that applies an op to the tensor and another
+    operand.
+
+    If the other operand is None, the method returns NotImplemented: then t == None compares
+    identities, and t + None is a TypeError.
+    """
 
     def method(self: Any, other: Any) -> Any:
         return NotImplemented if other is None else self.applied(op, self, other)
@@ -272,7 +276,7 @@ def spread(op: OpFunction) -> Method:
     """Makes the method `var` or `std`, which divides by n - 1, as PyTorch does, unless told
     otherwise: t.var(1), t.var(1, unbiased=False), t.var(dim=1, correction=0).
 
-    Called with NumPy's words, as t.var(axis=1) or t.var(ddof=1), it divides by n - ddof.
+    Called with NumPy's argument names, as t.var(axis=1) or t.var(ddof=1), it divides by n - ddof.
     """
 
     def method(
@@ -311,7 +315,8 @@ def extreme(over_all: OpFunction, place: OpFunction, of_two: OpFunction) -> Meth
     """Makes the method `max` or `min`, with PyTorch's three meanings: of all elements, t.max();
     along an axis with the indices, t.max(1); elementwise of two tensors, t.max(u).
 
-    With NumPy's words, t.max(axis=1), or several axes, it returns the values only.
+    Called with NumPy's argument names, as t.max(axis=1), or with several axes, it returns the
+    values only. The arguments are the ops for all elements, for the index, and for two tensors.
     """
     values_only = reduction(over_all)
 

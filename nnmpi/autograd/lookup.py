@@ -1,4 +1,5 @@
-"""The result of an embedding, which remembers the looked-up indices for the layer that follows."""
+"""EmbeddingResult: the tensor that an embedding returns, which keeps the looked-up indices for the
+layer that follows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Recording for the backward pass: its switch, and the records, which are tape nodes of results and
-storages of memory.
+"""Recording of ops for the backward pass: the switch that turns it on and off, and its records.
 
-    a ──► node ──► node ──► root        parents of a node: nodes, leaves (a), storages of constants
+TapeNode records how a result was made; Storage records writes to the memory of a tensor.
+
+    a ──► node ──► node ──► root        parents of a node: other nodes, leaves (a), and Storages of
+                                        tensors without a gradient
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,8 @@ from nnmpi.arrays.kernels import Prepare
 
 
 class OpRecorder(Protocol):
-    """A callback that receives the ops of a model that is traced."""
+    """A function that is called with each op while a model is traced, to build a graph of the
+    model."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
@@ -30,7 +33,8 @@ class OpRecorder(Protocol):
         place."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs a function that is to run again in the backward pass."""
+        """Runs a function whose activations are not kept: the backward pass runs it again
+        (checkpointing)."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
@@ -88,10 +92,11 @@ HAS_MOVED = -2
 
 @dataclass(slots=True, eq=False)
 class Sharing:
-    """Which tensors share the memory of a tensor, and what was last written to it.
+    """A record of the tensors that share one block of memory, and of the last write to it.
 
     block    a weak reference to the memory written at the time `time`, if that was the last write
-    home     where the values are now, if they have left the memory (`nn.joined_memory.follow`)
+    home     where the values are now, if they have been moved to other memory
+             (`nn.joined_memory.follow`)
     is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
     owners   weak references to the parameters that have this memory
     renewed  the time of the last write that is part of a graph: older nodes of tensors in this
@@ -107,12 +112,14 @@ class Sharing:
 
 
 class Storage:
-    """The time of the last in-place write to a tensor's memory, shared by all its views.
+    """A record of the last in-place write to a tensor's memory, shared by all tensors in this
+    memory.
 
-    A node has a Storage as its parent in place of a tensor that gets no gradient.
+    A tape node has the Storage of an operand that gets no gradient as its parent, to notice later
+    writes.
 
-    sharing: None while only one tensor has the memory; set once a view was made, or a function or
-        an array of the program holds the memory
+    sharing   None while only one tensor has the memory; set once a view was made, or a function or
+              an array of the program holds the memory
     """
 
     __slots__ = ("sharing", "written")
@@ -141,7 +148,10 @@ class Storage:
 
     @property
     def root(self) -> "Storage":
-        """The storage of the whole memory, which all tensors that share it have."""
+        """The Storage that records writes for the whole block of memory; here this object itself.
+
+        A tensor made by `detach` has another Storage, whose root is that of the original tensor.
+        """
         return self
 
     @property
@@ -184,7 +194,8 @@ class TapeNode:
         self.parents, self.needs, self.vjps, self.prepare = (), (), None, None
 
     def taken(self) -> "TapeNode":
-        """Moves the contents of this node to a new node, and clears this one."""
+        """Moves the contents of this node to a new node, which it returns, so that a second
+        backward pass through this one is refused."""
         other = type(self).__new__(type(self))
         other.dtype, other.shape, other.storage = self.dtype, self.shape, self.storage
         other.parents, other.needs, other.tick = self.parents, self.needs, self.tick
@@ -194,11 +205,12 @@ class TapeNode:
 
 
 class RepeatedNode(TapeNode):
-    """A record of a function whose own nodes were dropped: it runs again in the backward pass.
+    """A tape node of a function that is to run again in the backward pass (activation
+    checkpointing).
 
     parents  the tensors and leaves that the function used, each leaf as often as it used it
     vjps     one function, which takes this node, runs it again and returns the node of its result
-    size     the number of nodes that were dropped
+    size     the number of nodes that recording the function would have made
     """
 
     __slots__ = ("size",)

@@ -52,8 +52,8 @@ def _rows() -> dict[str, list[tuple[str, str]]]:
 
 
 def _instead(name: str, *sections: str) -> str:
-    """A colon and the advice for a missing name, looked up in the given sections; empty if there is
-    none."""
+    """Text to append to an error message about a missing name: a colon and advice on a replacement,
+    which is looked up in the given sections of `replacements.txt`; empty if there is none."""
     if name.startswith("_"):  # Python and NumPy probe for such names often
         return ""
     for pattern, sentence in chain(*(_rows()[section] for section in sections)):
@@ -70,8 +70,8 @@ def no_attribute(name: str) -> str:
 
 
 def no_name(package: str, name: str, *kinds: str) -> str:
-    """The error message for a name that a package does not have; advice comes from the sections
-    `kinds`."""
+    """The error message for a name that a package does not have, with advice on a replacement if
+    `replacements.txt` has any in its sections `kinds`."""
     return f"{package} has no {name!r}{_instead(name, *kinds)}"
 
 

@@ -1,14 +1,14 @@
-"""Writes that are part of a graph, to memory that several tensors share: as in PyTorch, all of them
-have the new values, and gradients flow through the write.
+"""In-place writes that a backward pass must go through, to memory that several tensors share: as in
+PyTorch, all of them have the new values, and gradients flow through the write.
 
     v = x[1:]           v lies in the memory of x, its base, and keeps it
     v *= w              x gets a node too: that of x with the elements of v replaced by v * w
     u = x.view(-1)      a tensor with an older node, here one made before the write, gets a new node
                         as a view of the base, as soon as it is used
 
-Where elements lie is computed from strides and addresses. A tensor that was detached is a base of
-its own: the other has its new values, but not its history. A node that needs an old value raises in
-the backward pass, as after any write.
+Where elements lie is computed from strides and addresses. A tensor made by `detach` is a base of
+its own: a write to it changes the values of the original tensor, but no gradient flows between
+them. A node that needs an old value raises in the backward pass, as after any write.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,8 @@ from nnmpi.autograd.recording import (
 
 
 class DetachedStorage(Storage):
-    """The storage of `t.detach()`: writes are noticed as those to t, but no history follows."""
+    """The Storage of `t.detach()`: writes to its memory count as writes to t, but no gradient flows
+    from one to the other."""
 
     __slots__ = ("root",)
 
@@ -66,7 +67,8 @@ class DetachedStorage(Storage):
 
 
 def may_write(t: AnyTensor) -> bool:
-    """True unless t is a view of a leaf that requires a gradient."""
+    """True if a write to t in place can be recorded: t must not be a view of a leaf that requires a
+    gradient."""
     base = _base_of(t)
     return base is t or base.node is not None or not base.requires_grad
 
@@ -80,8 +82,11 @@ def copied(t: AnyTensor) -> AnyTensor:
 
 
 def write(t: AnyTensor, y: AnyTensor) -> None:
-    """Writes the result y, which has the shape and type of t, into the memory of t, and gives t its
-    history, and that of the base of t the write."""
+    """Writes y into the memory of tensor t in place, and records the write for the backward pass.
+
+    Afterwards gradients of t flow to what y was computed from. If t is a view, the tensor that it
+    views is recorded as changed at the elements of t. y has the shape and type of t.
+    """
     base = _base_of(t)
     places = None if base is t else _places_of(base, t)
     node, block = y.node, owner(t.operand)
@@ -111,8 +116,12 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
 
 
 def renew(t: AnyTensor) -> None:
-    """Gives a tensor that is about to be used, and whose memory was written to since, the history
-    of a view of its base; raises RuntimeError if that is not known."""
+    """Updates the recorded history of a tensor before it is used, if its memory was written to
+    meanwhile.
+
+    The tensor becomes a view of its base, so that gradients flow through the write. Raises an error
+    if the new history is not known.
+    """
     renewed = t.storage.sharing.renewed
     if renewed == HAS_INPLACE:
         raise ValueError(
@@ -136,8 +145,8 @@ def renew(t: AnyTensor) -> None:
 
 
 def keeps_written(node: TapeNode, storage: Storage) -> bool:
-    """True if the backward pass of a node may read values that the last write to this storage
-    replaced."""
+    """True if the backward pass of a node may read values that the last in-place write to this
+    storage has overwritten."""
     sharing = storage.sharing
     if sharing is None or sharing.time != storage.written:
         return True
@@ -146,8 +155,8 @@ def keeps_written(node: TapeNode, storage: Storage) -> bool:
 
 
 def _holds(things: Iterable[Any], block: Any, seen: set[int]) -> bool:
-    """True if closures, containers and objects hold an array in a block of memory, or a thing that
-    cannot be looked into."""
+    """True if any of these objects refers, directly or through closures and containers, to an array
+    in a block of memory; also if an object cannot be looked into."""
     for thing in things:
         module = type(thing).__module__
         if id(thing) in seen or isinstance(thing, PLAIN) or module.startswith(NATIVE):

@@ -18,7 +18,7 @@ Rules:
 - Vjps of later arguments run first. Ops therefore take weights after inputs: the all-reduce of a
   weight gradient can start before the gradient of the input is computed.
 - `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
-  whose memory a store fills again (ZeRO 3), without a copy.
+  without a copy, even if its values are gathered again for the backward pass (ZeRO 3).
 - A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
   closure of a node keeps activations alive.
 - A RepeatedNode is not visited: its function runs again, and the nodes that this makes are visited.
@@ -103,8 +103,11 @@ def _first_half(
     until: Sequence[AnyTensor],
     is_reached: bool,
 ) -> "UnfinishedBackward":
-    """Computes the gradients of `until` alone; if `is_reached`, raises ValueError unless the root
-    depends on it."""
+    """Runs a backward pass from root only as far as the tensors `until`; returns the rest, to run
+    later.
+
+    If `is_reached`, raises ValueError unless root depends on `until`.
+    """
     node = root.node
     ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
     path = _path(node or root, ends)
@@ -140,11 +143,13 @@ def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "Unfinish
 
 @dataclass(slots=True, eq=False)
 class UnfinishedBackward:
-    """A backward pass that has just begun, or the second half of one that computed the gradients of
-    `until` only: `finish` computes all other gradients.
+    """A backward pass that is not complete: `finish` or `in_parts` computes the remaining
+    gradients.
 
-    It holds the nodes to visit next, and the gradients of their results. In a second half, these
-    are the nodes on the path to `until` that also have parents off the path.
+    It has either just begun, or has computed the gradients of given tensors (`until`) only. It
+    holds the nodes to visit next, and the gradients of their results. After the gradients of
+    `until`, these are the nodes on the path from the root to `until` that also have parents off the
+    path.
     """
 
     _visits: list[Visit] | None
@@ -153,10 +158,11 @@ class UnfinishedBackward:
     _leaf_uses: dict[AnyTensor, int] | None = None
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
-        """Adds the gradients of all leaves except `until`; their bits are those of an undivided
-        pass.
+        """Completes the backward pass: adds the gradients of all leaves that have none yet from
+        this pass.
 
-        `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final.
+        `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. The gradients
+        have the same bits as those of an undivided pass.
         """
         visits = self._taken()
         contributed = None if on_leaf is None else _counting(_uses(visits), on_leaf)
@@ -176,12 +182,12 @@ class UnfinishedBackward:
         absent: Sequence[Collection[AnyTensor]] = (),
         unrepeated: Sequence[Collection[AnyTensor]] = (),
     ) -> Generator[None, None, None]:
-        """`finish` as a generator, which stops after each part but the last: as soon as the
-        gradients of the leaves in this part and in earlier ones are final.
+        """Finishes the backward pass in parts: a generator that yields after each part but the
+        last, when the gradients of the leaves in this part, and in earlier ones, are final.
 
-        absent[k] has leaves that cannot be read during part k. If there are any, part k goes on
-        until the next node would read one of them. For a node that stands for a function that runs
-        again, the leaves are those of unrepeated[k] instead.
+        absent[k] are leaves whose values are not in memory during part k (ZeRO 3). If there are
+        any, part k also visits the nodes that follow, until one would read such a leaf. For a node
+        whose function runs again in the backward pass, unrepeated[k] takes the place of absent[k].
         """
         if len(parts) < 2:
             return self.finish()
@@ -228,10 +234,10 @@ def _walk_path(
     path: set[Any],
     retain_graph: bool,
 ) -> UnfinishedBackward:
-    """Visits only the nodes on the path to `until`, and keeps the gradients with which `finish`
-    computes those of the parents off the path.
+    """Visits only the nodes between the root and the tensors `until`; returns the pass that
+    computes all other gradients.
 
-    Only nodes on the path use a result on the path. So its gradient is complete when it is visited,
+    Only these nodes use a result of such a node. So its gradient is complete when it is visited,
     and contributions arrive in the order of an undivided pass.
     """
     late: list[Visit] = []
@@ -313,8 +319,10 @@ def _pass_on(
 
 
 def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
-    """Runs the function of a node again, adds the node of its result, with the gradient g, to the
-    visits, and returns that node."""
+    """Runs the function of a checkpointed node again, with recording on.
+
+    Adds the node of its result, with the gradient g, to the nodes to visit, and returns that node.
+    """
     if node.vjps is None:
         _refuse_used()
     for parent in node.parents:
@@ -327,8 +335,8 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
 
 
 def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """Returns those of `ends` that a gradient from `start` reaches, and all nodes on the way to
-    them."""
+    """Returns the nodes on all paths by which a gradient flows from `start` to the nodes or leaves
+    `ends`, with the ends that it reaches."""
     inner, seen, stack = [], {start}, [start]
     while stack:
         node = stack.pop()
@@ -359,7 +367,8 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
 
 
 def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
-    """Returns how often the nodes of these visits, and all nodes below them, use each leaf."""
+    """Returns how many contributions each leaf will get if a backward pass goes on with the nodes
+    of `visits`."""
     uses: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [*visits]
@@ -378,8 +387,8 @@ def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
 def _reads_none(
     node: TapeNode, absent: Collection[AnyTensor], unrepeated: Collection[AnyTensor]
 ) -> bool:
-    """Returns True if a node uses no leaf in `absent`, or in `unrepeated` if its function runs
-    again."""
+    """True if the backward pass of a node reads none of the leaves `absent`, or `unrepeated` for a
+    node whose function runs again in the backward pass."""
     leaves = unrepeated if node.runs_again else absent
     return not any(parent in leaves for parent in node.parents)
 

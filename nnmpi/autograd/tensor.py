@@ -82,9 +82,10 @@ class Tensor(TorchNames):
     """An array with a gradient, whose methods mean what they mean in PyTorch.
 
     A leaf (`node` is None) that requires a gradient accumulates it in `grad`, which is None until
-    one arrives. The engine reads arrays: `array` and `grad_array`; `data`, which has no version,
-    and `grad` are tensors in the same memory, made at each use. `viewed` is the tensor of which it
-    is a view, from which its history follows if either is written to.
+    one arrives. nnmpi itself reads the arrays `array` and `grad_array`. `data` and `grad` are
+    tensors in the same memory, made at each use; the tape does not notice writes to `data`.
+    `viewed` is the tensor of which this one is a view, or None: a write to one of them changes the
+    history of both.
     """
 
     applied = staticmethod(apply)
@@ -187,8 +188,10 @@ class Tensor(TorchNames):
         """Adds the gradient of this scalar (or of sum(self * gradient)) to the `grad` of every
         leaf.
 
-        With `until`, computes only `until.grad`; `finish()` of the returned object computes the
-        others. `until` may be several tensors: each gets its gradient, if one reaches it.
+        With `until`, a tensor on which this one depends, computes only `until.grad`; `finish()` of
+        the returned object computes the others. `until` may be several tensors: each gets its
+        gradient, if one reaches it. `on_leaf(leaf)` is called as soon as the gradient of a leaf is
+        final.
         """
         if create_graph:
             raise TypeError(
@@ -199,15 +202,16 @@ class Tensor(TorchNames):
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Adds the gradient `vjp(g, out)` to this leaf's `grad`."""
+        """Adds a contribution to the gradient of this leaf, vjp(g, out), where `out` is memory of
+        the gradient into which the vjp may write."""
         new = vjp(g, None)
         total = new if self.grad_array is None else precision.added(self.grad_array, new)
         # copies: a vjp may return g itself (as that of add), which other tensors get too
         self.grad_array = backend.xp_of(self.array).array(total, self.array.dtype)
 
     def lend(self, view: Tensor) -> None:
-        """Makes `view`, which shares this tensor's memory, share its storage too, so that writes
-        are noticed."""
+        """Makes `view`, a tensor in this tensor's memory, share its Storage, which records in-place
+        writes."""
         view.viewed, view.storage = self, self.storage
         if self.storage.sharing is None:
             self.storage.sharing = Sharing()
@@ -216,12 +220,16 @@ class Tensor(TorchNames):
 
     @property
     def is_replaceable(self) -> bool:
-        """True if nobody holds the tensor for its memory, as a store does a parameter."""
+        """True if the tensor may be given other memory: a parameter may not, since its memory
+        belongs to the flat buffer of an optimizer or of a parallel run."""
         return type(self) is Tensor
 
     def may_become(self, y: Tensor) -> bool:
-        """True if `become` writes y into this tensor: neither it nor a base of which it is a view
-        is a leaf with a gradient, and y has its shape and type, which can have gradients."""
+        """True if this tensor can become the result y of an in-place op (see `become`).
+
+        Neither this tensor nor one of which it is a view may be a leaf with a gradient, and y must
+        have the shape and the type of this tensor, a floating-point type.
+        """
         old, new, sharing = self.operand, y.operand, self.storage.sharing
         return (
             self.is_replaceable
@@ -234,13 +242,21 @@ class Tensor(TorchNames):
         )
 
     def before_write(self) -> Tensor:
-        """The tensor from which to compute what it is to become: itself, or a copy if others have
-        its memory, into which `become` writes, as vjps may keep the old values."""
+        """Returns the operand for an in-place op on this tensor: itself, or a copy with its
+        history.
+
+        If other tensors share the memory, the op writes into it; then a copy is needed, since the
+        backward pass may read the old values.
+        """
         return self if self.storage.sharing is None else shared_writes().copied(self)
 
     def become(self, y: Tensor) -> Tensor:
-        """Gives this tensor the value and the history of y, and returns it. What was computed from
-        its old value keeps that, as the old array is not written to, unless others have it too."""
+        """Makes this tensor the result y of an in-place op: it gets the value of y, and its history
+        for the backward pass. Returns this tensor.
+
+        The old array is not written to, unless other tensors share it, so earlier ops still have
+        it.
+        """
         if self.storage.sharing is not None:
             shared_writes().write(self, y)
             return self
@@ -269,7 +285,8 @@ class Tensor(TorchNames):
         return self.detach().requires_grad_(self.requires_grad)
 
     def renew(self) -> None:
-        """Takes the history of writes to this memory, before the tensor is used."""
+        """Updates the tensor's history, before it is used, if a tensor that shares its memory was
+        written to in place."""
         if (sharing := self.storage.sharing) is not None and sharing.renewed:
             shared_writes().renew(self)
 
@@ -306,8 +323,11 @@ class Tensor(TorchNames):
         return written
 
     def drop_data_for(self, written: Any) -> None:
-        """Takes an array without data in place of one with data, if a value or an index without
-        data, as in a pass that is recorded, is to be written to it."""
+        """Replaces the tensor's array by one without data, if values without data are to be written
+        to it.
+
+        This happens in a pass that is recorded on arrays without data, to be replayed later.
+        """
         if not is_meta(written) or is_meta(self.operand):
             return
         if self.storage.sharing is not None:

@@ -1,4 +1,5 @@
-"""Methods of tensors under PyTorch's names, beside those of an ndarray.
+"""Methods of tensors that PyTorch has, under its names; methods that NumPy's arrays have too are in
+`base.py` and `tensor.py`.
 
 Advice for a method that is missing belongs in `replacements.txt`.
 """

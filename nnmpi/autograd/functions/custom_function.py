@@ -32,8 +32,9 @@ from nnmpi.autograd.tensor import Tensor, apply, array_of
 
 
 class Context:
-    """The `ctx` of a call: it holds what `forward` keeps for `backward`, tensors given to
-    `save_for_backward` and any other attributes.
+    """The `ctx` argument of a user's Function: it carries values from `forward` to `backward`.
+
+    These are tensors given to `save_for_backward`, and any attributes that `forward` sets.
 
     needs_input_grad   for each argument of `forward`: whether `backward` has to return a gradient
     """
@@ -121,7 +122,13 @@ def _recorded(
     results: Sequence[Any],
     is_graded: Sequence[bool],
 ) -> list[Tensor]:
-    """Records the call as one tape node, and returns the results that have gradients."""
+    """Records a call of a user's Function as one tape node; returns its results that have
+    gradients.
+
+    places      the positions of tensors among the arguments `args` of `forward`
+    results     what `forward` returned
+    is_graded   for each result, whether it has a gradient
+    """
     inputs, outputs = [args[i] for i in places], [*compress(results, is_graded)]
     shapes = [y.shape for y in outputs]
     others = [isinstance(y, Tensor) and (y.shape, y.dtype) for y in results]

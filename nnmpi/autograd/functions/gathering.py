@@ -105,7 +105,10 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 
 def _rows(name: str, t: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Returns t and the index as tensors with at least one axis each, and `dim` counted from 0."""
+    """Returns the tensor and the index with at least one axis each, and `dim` as a number from 0.
+
+    Raises an error, which names the function `name`, if the index or the axis is unusable.
+    """
     rows = t if t.ndim else t.reshape(1)
     places = index if index.ndim else index.reshape(1)
     if rows.ndim != places.ndim and places.size:

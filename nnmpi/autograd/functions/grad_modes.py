@@ -1,4 +1,5 @@
-"""Contexts and functions that switch the recording of ops on and off, beside `no_grad`."""
+"""PyTorch's functions that switch the recording of ops for gradients on and off, except
+`no_grad`."""
 
 from contextlib import ContextDecorator
 from contextvars import Token

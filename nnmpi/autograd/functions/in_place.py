@@ -15,7 +15,10 @@ from nnmpi.autograd.tensor import Tensor, array_of
 
 
 def _writing(name: str, text: str) -> Callable[..., Tensor]:
-    """Returns the in-place version `name`_ of the method `name`; `text` ends its docstring."""
+    """Makes the in-place version of a tensor method, such as `exp_` from `name` "exp".
+
+    Its docstring is "Replaces t by" and `text`.
+    """
 
     def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
         if any(t.loses_gradient(value) for value in (t, *others, *options.values())):
