@@ -1,4 +1,8 @@
-"""The collective algorithms. An all-reduce is a reduction followed by the transpose of one.
+"""The collective algorithms of nnmpi, each as a function of the round, the rank and the number of
+ranks.
+
+An all-reduce is a reduction, such as a reduce-scatter, followed by its transpose: the same messages
+backwards, which copy instead of adding.
 
 p  ranks        r  this rank        t  round        d  distance to the partner
 c  chunk        v  number of a rank in a power of two of ranks
@@ -108,7 +112,8 @@ def _power(p: int) -> int:
 
 
 def _fold_rounds(p: int) -> int:
-    """The number of rounds in which ranks fold: 1 if p is not a power of two, else 0."""
+    """The number of rounds in which `fold` reduces p ranks to a power of two: 1 if p is none, else
+    0."""
     return int(p > _power(p))
 
 
@@ -131,9 +136,10 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """Makes an algorithm for powers of two one for any number of ranks p.
+    """Makes an algorithm for a power of two of ranks one for any number of ranks p.
 
-    The largest power of two of the ranks runs it after `fold`; the others do nothing meanwhile.
+    If p is no power of two, `fold` comes before it: some ranks send their buffers to a neighbour
+    and wait, and the other ranks, a power of two, run the algorithm.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -142,7 +148,12 @@ def folded(a: Algorithm) -> Algorithm:
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:
-            """The first rank, and the first chunk, of the one or two ranks that v stands for."""
+            """Maps a number v among the ranks that take part to the rank itself, and a chunk to the
+            first chunk.
+
+            One number stands for one rank, or for two of which one has sent its buffer to the
+            other.
+            """
             return v + np.minimum(v, extra)
 
         send, recv = ((first(lo), first(hi)) for lo, hi in (s.send, s.recv))
@@ -177,18 +188,21 @@ doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 
 # Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
 def hierarchical(q: int) -> Algorithm:
-    """An all-reduce over nodes of q ranks: trees to leaders, a ring of leaders, trees back."""
+    """An all-reduce on nodes of q ranks: each node sums to its first rank by a tree, these ranks
+    sum over the nodes by a ring, and trees copy the sum to all ranks."""
     up = within(tree, q)
     return then(then(up, leader_ring(q)), transpose(up))
 
 
 def leader_ring(q: int) -> Algorithm:
-    """An all-reduce among the leaders of nodes of q ranks, whose nodes sum in their memory."""
+    """A ring all-reduce among the first ranks of nodes of q ranks, whose nodes sum in shared
+    memory."""
     return among(then(ring, gather_ring), lambda p: range(0, p, q))
 
 
 def all_reduce(reduction: Algorithm) -> Algorithm:
-    """The all-reduce made of a reduction (a reduce or a reduce-scatter) and then its transpose."""
+    """Makes an all-reduce from a reduction (a reduce or a reduce-scatter): the reduction, then its
+    transpose, which copies the sums back along the same paths."""
     return then(reduction, transpose(reduction))
 
 
@@ -205,7 +219,8 @@ def bucket(shape: Shape = ()) -> Algorithm:
 def swinging(shape: Shape = ()) -> Algorithm:
     """The Swing all-reduce of a torus with these sides, which must be powers of two.
 
-    Otherwise the largest power of two of the ranks forms a ring, after `fold`.
+    If they are not, or without sides, the largest power of two of the ranks forms a ring, and the
+    other ranks send their buffers to a neighbour before and receive the sum after.
     """
     if any(side != _power(side) for side in shape):
         shape = ()
@@ -215,7 +230,8 @@ def swinging(shape: Shape = ()) -> Algorithm:
 
 
 def _not_folded(p: int) -> list[int]:
-    """The ranks that go on after `fold`: the largest power of two of them."""
+    """The ranks that run an algorithm for a power of two of ranks; the others have sent their
+    buffers to a neighbour."""
     return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
 
 
@@ -286,17 +302,18 @@ def _at_root(r: int, c: int) -> bool:
 
 
 def _sums(holds: Starts) -> Ends:
-    """Returns the end of a claim: chunks for which `holds(rank, chunk)` are sums over all ranks."""
+    """Returns what a collective must end with, as `ends` of a Claim: the sum over all ranks of each
+    chunk for which `holds(rank, chunk)` is True."""
     return lambda r, c, p: {*range(p)} if holds(r, c) else None
 
 
 class Collective(Enum):
-    """The table of collectives, followed by traffic that is no collective.
+    """The collectives, such as ALL_REDUCE, with their algorithms; then other kinds of messages.
 
     passes      the passes over the data: True for one that adds partial sums, False for one that
                 copies
     algorithms  the algorithms of nnmpi by name, without those of users and of libraries
-    claim       what each rank has at the start and at the end; a root is rank 0
+    claim       what each rank must hold at the start and at the end; a root is rank 0
     """
 
     passes: tuple[bool, ...]
@@ -322,7 +339,8 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes the name the value, so that a copy or a pickle of a row is the row itself."""
+        """Makes a member whose enum value is its name alone, so that a copy or a pickle of a member
+        is the member itself."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms
         row.claim = Claim(starts, ends)

@@ -1,6 +1,7 @@
-"""The algorithms of Bruck et al. (1997), and PAT: log p rounds for any number of ranks.
+"""Collective algorithms with log p rounds for any number of ranks p: those of Bruck et al. (1997),
+and NCCL's PAT.
 
-In round t a rank exchanges with the ranks at distance d = 2^t, or in the opposite order of
+In round t a rank exchanges messages with the ranks at distance d = 2^t, or in the opposite order of
 distances.
 """
 
@@ -35,12 +36,14 @@ def pat(most: int = 8) -> Algorithm:
     """The all-gather PAT; a message has at most `most` chunks, a power of two (8 in NCCL)."""
 
     def apart(p: int) -> int:
-        """The difference between the numbers of neighbouring chunks of a full message."""
+        """Returns by how much the numbers of neighbouring chunks differ in a message with `most`
+        chunks."""
         top = 1 << levels(p)
         return max(top // most, min(top, 2))
 
     def full(p: int) -> int:
-        """The number of rounds before messages are full."""
+        """Returns the number of rounds before messages have `most` chunks, the largest number
+        allowed."""
         return levels(p) - levels(apart(p))
 
     def at(t: int, r: Ranks, p: int) -> Step:

@@ -1,7 +1,8 @@
-"""Algorithms made of others: on some ranks, on parts of the buffer, along sides of a torus; Swing.
+"""Functions that make collective algorithms from others, and the algorithm Swing.
 
-A reduce-scatter by `beside`, `along` or `swing` leaves rank r with another chunk than chunk r. So
-its only use is an all-reduce: it is followed by its transpose.
+An algorithm can be run on some ranks, on parts of the buffer, or along the sides of a torus. After
+a reduce-scatter by `beside`, `along` or `swing`, rank r does not hold chunk r, but another one. So
+such a reduce-scatter is only used in an all-reduce, followed by its transpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +18,17 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> Step:
-    """Renumbers the peers of a step by `place(peer)`; ranks that are not `inside` do nothing."""
+    """Renumbers a step: its peers r become ranks `place(r)`, and ranks that are not `inside` do
+    nothing.
+    """
     to, source = (only(inside & (np.asarray(x) >= 0), place(x)) for x in (s.to, s.source))
     return s._replace(to=to, source=source)
 
 
 def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
-    """Runs algorithm a within each line of q ranks, whose rank numbers differ by `stride`.
+    """Runs algorithm a within each group of q ranks, whose numbers differ by `stride`.
 
-    If the last line is shorter, a must accept any p.
+    If the last group is smaller, a must accept any number of ranks.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -52,14 +55,17 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 
 @cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
-    """Rotates the ranks of an algorithm of one chunk so that `root` takes the place of rank 0."""
+    """Makes an algorithm whose root is rank 0, such as a broadcast, one whose root is `root`, by
+    rotating the rank numbers.
+    """
     return among(a, lambda p: [*range(root, p), *range(root)])
 
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
-    """Runs algorithms at the same time, each on its own part of the buffer and its own ports.
+    """Runs algorithms at the same time, each on another part of the buffer.
 
-    All must have the same numbers of rounds and of chunks.
+    In each round a rank then sends one message for each algorithm, on separate ports. All must have
+    the same numbers of rounds and of chunks.
     """
     n = len(parts)
 
@@ -73,7 +79,9 @@ def beside(parts: Sequence[Algorithm]) -> Algorithm:
 
 
 def at_once(a: Algorithm, ports: int) -> Algorithm:
-    """Algorithm a in fewer rounds: each round has `ports` consecutive steps of it, one per port."""
+    """Makes an algorithm with fewer rounds: `ports` consecutive steps of algorithm a become one
+    round, in which a rank sends that many messages at once.
+    """
 
     def at(t: int, r: Ranks, p: int) -> Step:
         port = t % ports
@@ -127,7 +135,8 @@ def factors(p: int) -> Shape:
 #                1, rho -1    0 <-> 7   2 <-> 1   4 <-> 3   6 <-> 5
 #                2, rho 3     0 <-> 3   2 <-> 5   4 <-> 7   6 <-> 1
 class Partners(NamedTuple):
-    """A recursive halving: in each step, each rank exchanges half of what it has with a partner.
+    """The partners of a recursive halving, where each rank exchanges half of its chunks in each
+    step.
 
     of     the partner of each rank in each step
     chunk  the chunk of the array that each rank has at the end
@@ -158,7 +167,11 @@ def swing_partners(shape: Shape, first: int, turn: int) -> Partners:
 
 
 def _chunks(of: Ranks) -> Ranks:
-    """The chunk that each rank ends with: ranks that exchange last have neighbouring chunks."""
+    """Returns the chunk that each rank holds after a recursive halving, from `of`, the partner of
+    each rank in each step.
+
+    Ranks that exchange last get neighbouring chunks.
+    """
     group, chunk = np.arange(of.shape[1]), np.zeros(of.shape[1], int)
     for bit, partner in enumerate(of[::-1]):
         wider = np.minimum(group, group[partner])  # the least rank of those that exchange from here
@@ -168,8 +181,10 @@ def _chunks(of: Ranks) -> Ranks:
 
 
 def swing(sides: Callable[[int], Shape], first: int, turn: int) -> Algorithm:
-    """The reduce-scatter of Swing with one port: in each step a rank exchanges half of the chunks
-    that it still reduces with its partner. Arguments are as in `swing_partners`.
+    """The Swing reduce-scatter, with one message at a time: in each step a rank sends half of the
+    chunks that it is still reducing to its partner, and adds the other half that it receives.
+
+    Arguments are as in `swing_partners`.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:

@@ -19,15 +19,19 @@ Shape: TypeAlias = tuple[int, int]
 
 
 class Compressed(NamedTuple):
-    """The messages and bytes that a rank sends, averaged over ranks; collectives are rings."""
+    """The messages and bytes that a rank sends for a bucket of compressed gradients, averaged over
+    ranks; collectives are taken to be rings."""
 
     messages: int
     nbytes: float
 
 
 def as_matrix(shape: Sequence[int]) -> Shape:
-    """Returns the matrix that a tensor with these axes in memory is: its axes are divided where
-    rows and columns are the fewest in all, so that factors are smallest. A vector is one row."""
+    """Returns the shape of the matrix as which PowerSGD compresses a tensor: (rows, columns).
+
+    The axes, in memory order, are divided into two groups so that rows + columns is smallest, since
+    the factors are then smallest. A vector is one row.
+    """
     size, rows = prod(shape), [*accumulate(shape[:-1], mul)]
     return min(((m, size // m) for m in rows or [1]), key=sum)
 

@@ -21,7 +21,10 @@ CHUNKS = 8  # of a half
 
 
 class InOrder(NamedTuple):
-    """A binary tree whose in-order traversal visits ranks 0, 1, 2 ...; NOBODY: no such relative."""
+    """A binary tree of ranks: the parent and children of each rank, or NOBODY.
+
+    An in-order traversal visits ranks 0, 1, 2 ...
+    """
 
     parent: Ranks
     child: Ranks  # [0 on the left and 1 on the right, rank]

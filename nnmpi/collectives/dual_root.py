@@ -20,12 +20,12 @@ BLOCKS = 16
 
 
 class Trees(NamedTuple):
-    """Two trees, each numbered level by level.
+    """The two trees of the doubly pipelined all-reduce, and when each rank exchanges blocks.
 
     peer     the parent of each rank, or for a root the other root
     sender   [3, rank]: the first child, the second child and, for a root, the other root; or NOBODY
     depth    the depth of each rank, 0 for roots
-    start    the turn T in which each rank first exchanges with its peer
+    start    the turn in which each rank first exchanges with its peer
     period   the number of turns until a rank exchanges with its peer again
     """
 
@@ -59,7 +59,8 @@ def trees(p: int) -> Trees:
 
 
 def _rounds(p: int) -> int:
-    """The number of rounds: until the last rank has the last block."""
+    """The number of rounds of this all-reduce on p ranks: until the last rank has the last
+    block."""
     if p == 1:
         return 0
     t = trees(p)
@@ -71,7 +72,8 @@ def _at(t: int, r: Ranks, p: int) -> Step:
     x = trees(p)
 
     def block(rank: Ranks) -> Ranks:
-        """The block that a rank exchanges with its peer in this round, up or down; or NOBODY."""
+        """Returns the number of the block that a rank exchanges with its parent (a root with the
+        other root) in this round, or NOBODY."""
         turn, idle = np.divmod(t - x.start[rank], x.period)
         number = turn - down * x.depth[rank]
         takes_part = (rank >= 0) & (idle == 0) & (x.depth[rank] >= down)

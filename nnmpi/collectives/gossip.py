@@ -41,7 +41,8 @@ class Gossip(NamedTuple):
 
     @property
     def weight(self) -> Fraction:
-        """The weight of each set of parameters, its own or a neighbour's."""
+        """The weight of each neighbour's parameters, and of the replica's own, in the mean: 1 /
+        (their number)."""
         return Fraction(1, 1 + len(self.offsets))
 
     def exchanges(self, r: int) -> list[Peers]:
@@ -74,7 +75,11 @@ class Gossip(NamedTuple):
 
 
 def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Gossip:
-    """The graph with these offsets; of offsets that lead to the same replica, one is kept."""
+    """Returns the gossip graph on a grid in which each replica sends to the replicas at these
+    offsets.
+
+    If several offsets lead to the same replica, one of them is kept.
+    """
     distinct = dict.fromkeys((i % rows, j % columns) for i, j in offsets)
     return Gossip(rows, columns, tuple(offset for offset in distinct if offset != (0, 0)))
 
@@ -116,7 +121,11 @@ def prove(graph: Gossip) -> None:
 
 
 def _reached(peers: Sequence[Sequence[Peers]]) -> set[int]:
-    """The replicas that parameters of replica 0 reach; as all send alike, others reach as many."""
+    """Returns the replicas that parameters of replica 0 reach in the end, from the exchanges of
+    each.
+
+    All replicas send to the same offsets, so every other replica reaches as many.
+    """
     reached, new = {0}, {0}
     while new := {to for r in new for to, _ in peers[r]} - reached:
         reached |= new

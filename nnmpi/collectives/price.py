@@ -1,9 +1,10 @@
 """The cost of a collective algorithm on a network, by simulation.
 
 A message of m bytes takes alpha + m beta, and adding m bytes takes m gamma. At any time a rank
-sends at most one message and receives at most one; with several ports, one each way on each port.
-Messages of a round that cross the same link share its bandwidth. A message starts when sender and
-receiver have finished their previous rounds, as in MPI's rendezvous protocol for large messages.
+sends at most one message and receives at most one; an algorithm may have several ports, each of
+which sends and receives one. Messages of a round that cross the same link share its bandwidth. A
+message starts when sender and receiver have finished their previous rounds, as in MPI's rendezvous
+protocol for large messages.
 """
 
 from collections.abc import Iterator
@@ -141,7 +142,8 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
 
 
 def _runs(algorithm: Algorithm, p: int) -> Iterator[tuple[int, list[Step]]]:
-    """Yields numbers of consecutive rounds that cost the same, and the steps of one of them."""
+    """Divides an algorithm into runs of rounds that cost the same: yields the number of rounds of
+    each run, and the steps of one of them."""
     r, t = np.arange(p), 0
     if algorithm.runs is None:
         yield from ((1, steps) for steps in in_rounds(algorithm.steps(r, p)))
@@ -153,9 +155,8 @@ def _runs(algorithm: Algorithm, p: int) -> Iterator[tuple[int, list[Step]]]:
 
 
 def _messages(step: Step, p: int) -> Ranks:
-    """The messages of a step of all ranks: rows of senders, receivers, chunks, and 1 if they are
-    added.
-    """
+    """Returns the messages that all ranks send in a step, as an array of four rows: senders,
+    receivers, numbers of chunks, and 1 if the receiver adds them."""
     source = np.broadcast_to(step.source, p)
     to = np.flatnonzero(source >= 0)
     chunks = np.broadcast_to(step.count(step.recv), p)[to]

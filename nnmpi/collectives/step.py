@@ -34,13 +34,13 @@ _BRANCHES = (
 
 
 class PlanError(ValueError):
-    """An algorithm is malformed, or does not do what its claim says."""
+    """Raised for a collective algorithm that is malformed, or does not do what its `Claim` says."""
 
 
 class Step(NamedTuple):
     """The two messages of a rank in a round, one that it sends and one that it receives.
 
-    A rank with several ports makes several steps in a round.
+    A rank that sends several messages at once makes several steps in a round, one for each port.
 
     to          the rank that it sends to; NOBODY: it sends nothing
     send        the chunks that it sends: (2, 4) means chunks 2 and 3
@@ -69,12 +69,14 @@ class Step(NamedTuple):
     swap: bool = False
 
     def count(self, range_: ChunkRange) -> Ranks:
-        """The number of chunks that the step takes of a range."""
+        """Returns how many chunks of a range are sent or received: all, or those that `block` and
+        `stride` choose."""
         periods, rest = np.divmod(range_[1] - range_[0], self.stride)
         return periods * self.block + np.minimum(rest, self.block)
 
     def sends(self, chunks: int) -> tuple[Pieces, ...]:
-        """The messages that one rank sends, each as its chunk ranges, in a buffer of `chunks`."""
+        """Returns the messages that one rank sends in this step, each as a tuple of chunk ranges,
+        if the buffer has `chunks` chunks."""
         return self._messages(self.send, chunks) if self.to >= 0 else ()
 
     def messages(self, chunks: int) -> Ranks:
@@ -89,15 +91,22 @@ class Step(NamedTuple):
         return np.where(np.asarray(self.to) >= 0, np.where(parts > UNPACKED, 1, parts), 0)
 
     def receives(self, chunks: int) -> tuple[Pieces, ...]:
-        """The messages that one rank receives, as in `sends`."""
+        """Returns the messages that one rank receives in this step, each as a tuple of chunk
+        ranges."""
         return self._messages(self.recv, chunks) if self.source >= 0 else ()
 
     def is_aside(self, message: Pieces) -> bool:
-        """True if a message must be received into other memory than the buffer, and then copied."""
+        """True if a message that is received must not be written to the buffer at once, but goes
+        to scratch memory first: it is added, or has several pieces, or the buffer is still being
+        sent."""
         return bool(self.reduce or self.swap or len(message) > 1)
 
     def _messages(self, range_: ChunkRange, chunks: int) -> tuple[Pieces, ...]:
-        """One message with all pieces of a range, or, if they are few, one for each."""
+        """Returns the messages in which a range of chunks is sent, each as a tuple of contiguous
+        pieces.
+
+        A few pieces are one message each; many pieces are packed into a single message.
+        """
         lo, hi = int(range_[0]), int(range_[1])
         width = self.block if self.block < self.stride else hi - lo
         parts = list[tuple[int, int]]()
@@ -107,7 +116,8 @@ class Step(NamedTuple):
         return tuple((part,) for part in parts) if len(parts) <= UNPACKED else (tuple(parts),)
 
     def moved(self, base: Ranks, size: int = 1) -> "Step":
-        """The step with chunk c replaced by `size` chunks, from chunk base + c * size on."""
+        """Returns this step for a buffer that is cut more finely: in place of chunk c, the `size`
+        chunks from base + c * size on."""
         send, recv = ((base + lo * size, base + hi * size) for lo, hi in (self.send, self.recv))
         return self._replace(
             send=send, recv=recv, block=self.block * size, stride=self.stride * size
@@ -115,9 +125,10 @@ class Step(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """A collective algorithm: three functions of the number of ranks p.
+    """A collective algorithm: functions of the number of ranks p.
 
-    rounds(p)     the number of steps: of rounds, if each rank has one port
+    rounds(p)     the number of steps, which is the number of rounds if a rank sends one message at
+                  a time (has one port)
     chunks(p)     the number of chunks of the buffer
     at(t, r, p)   step t of rank r
     runs(p)       the lengths of runs of rounds with the same senders, receivers and numbers of
@@ -179,7 +190,8 @@ def chunk_per_rank(p: int) -> int:
 
 
 def in_rounds(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Yields the steps of each round: one for each port."""
+    """Groups steps by rounds: yields a list for each round, with one step for each message that a
+    rank sends at once."""
     ports = list[Step]()
     for step in steps:
         ports.append(step)
@@ -205,7 +217,8 @@ def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
 
 
 def per_rank(step: Step, p: int) -> list[Step]:
-    """Splits the step of all p ranks into one step per rank, of plain integers."""
+    """Splits a step that was computed for all p ranks at once into one step per rank, of plain
+    integers."""
     fields = (step.to, *step.send, step.source, *step.recv)
     columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
     return [

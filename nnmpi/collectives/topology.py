@@ -39,7 +39,8 @@ class Topology(NamedTuple):
 
 
 def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
-    """For each message of a round, the number of messages on its most loaded link (per width)."""
+    """Returns for each message of a round how many messages share its most loaded link, counted per
+    unit of the link's width."""
     count = np.bincount(1 + links.ravel(), minlength=1)  # 0: NOBODY
     count[0] = 0
     sharing = count[1 + links] if width is None else count[1 + links] / width(links)
@@ -52,10 +53,10 @@ def out_and_in(source: Ranks, to: Ranks) -> Ranks:
 
 
 def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
-    """The links of a network of two levels.
+    """Returns the links of messages in a network of two levels: ranks in nodes, and nodes.
 
-    `near` messages use the links of their ranks, others the outlet of node `out` and the inlet of
-    node `into`.
+    Messages with `near` stay within a node, and use the links of their ranks; all others leave by
+    the outlet of node `out` and arrive by the inlet of node `into`.
     """
     first = 2 * (1 + max(source.max(initial=0), to.max(initial=0)))
     return np.where(near, out_and_in(source, to), first + out_and_in(out, into))

@@ -29,7 +29,8 @@ Busy: TypeAlias = tuple[set[int], set[int]]
 
 
 class Expressions:
-    """Numbered expressions: 0..p-1 are the contributions of the ranks, the rest are sums."""
+    """A numbering of symbolic sums: numbers 0..p-1 are the contributions of the ranks, larger ones
+    are sums of two expressions."""
 
     def __init__(self, p: int) -> None:
         self.contributors = [1 << r for r in range(p)]  # of each expression, one bit per rank
@@ -149,7 +150,7 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _each(messages: tuple[Pieces, ...]) -> list[int]:
-    """The chunks of messages, in order."""
+    """Returns the chunk numbers in the given messages, in order."""
     return [c for pieces in messages for piece in pieces for c in range(*piece)]
 
 
@@ -173,10 +174,12 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
-    """Returns how many steps of the round follow this one; `left` is that number before it.
+    """Checks the step of one port against the other steps of its round; returns how many are left
+    to come.
 
-    Raises PlanError unless the step has the next port, and neither sends nor replaces chunks that
-    arrive on another port of the round. Adds its chunks to `busy`.
+    Raises PlanError unless the step has the next port number, and neither sends nor replaces chunks
+    that arrive on another port of the round. `left` is the number of steps that were to come before
+    this one; the step's chunks are added to `busy`.
     """
     port, ports = rows[0].port, rows[0].ports
     if not 0 <= port < ports or (left != ports - port if left else port):
@@ -204,7 +207,8 @@ def _expected(s: Step) -> str:
 
 
 def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> int:
-    """The expression of chunk c at rank r after the round, by receiving or by adding."""
+    """Returns the expression that rank r holds for chunk c after a round: the one that it receives,
+    or the sum of that and its old one."""
     theirs, mine = old[s.source][c], old[r][c]
     if theirs is None:
         raise PlanError(f"round {t}: rank {s.source} sends chunk {c}, which it does not have")
