@@ -4,7 +4,7 @@ Here: `Comm` over MPI and over threads, the transports below it, all-reduce by t
 `collectives`, memory that a node shares, and diagnostics for hangs (`debug`). Not here: which data
 is sent and why (`parallel`), the cost of collectives (`collectives`).
 
-Rules for a change of `communicator.py`:
+Rules for a change of `communicator.py`; a work is an operation of this rank in progress:
 
 - All ranks of a Comm call its collectives in the same order. The caller ensures that: an argument
   (array, name) that is wrong on one rank raises on that rank only, so callers first agree on

@@ -23,7 +23,9 @@ LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 
 
 def algorithm_of(operation: str, name: str) -> tuple[Algorithm, bool]:
-    """Returns the algorithm `name` of the collective `operation`, and whether the latter sums."""
+    """Returns the algorithm called `name` of a collective such as "all_gather", and True if this
+    collective sums, False if it only copies.
+    """
     collective = Collective[operation.upper()]
     if name not in collective.algorithms:
         raise unknown_name(name, operation, tuple(collective.algorithms))
@@ -65,7 +67,11 @@ def flat(array: Any, call: str) -> Array:
 
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
-    """Yields the steps, then copies the result into the user's array if `flat` made a copy."""
+    """Carries out an operation on `row`, the flat form of `array`, then copies the result into
+    `array` if `flat` had made a copy.
+
+    `steps` is the operation's generator of requests, which are passed on.
+    """
     yield from steps
     target = host_array(array, "put_back")
     if not target.flags.carray:

@@ -44,7 +44,7 @@ class DebugSettings(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """The operation, algorithm, type, length and root of a call.
+    """The description of a collective call: its operation, algorithm, type, length and root.
 
     It has no call number and no code location, so that repeated calls share one object.
     """
@@ -145,7 +145,8 @@ class CallLog:
             self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
-        """Adds and returns the call counter of communicator `comm`; `members` are job ranks.
+        """Makes and returns the counter of the calls on communicator `comm`, whose ranks are
+        `members`, numbered as in the whole job.
 
         It is kept after `Comm.free`: other ranks may still wait in a call of that communicator.
         """
@@ -153,7 +154,9 @@ class CallLog:
         return counter
 
     def participants(self, call: LoggedCall) -> tuple[int, ...]:
-        """The job ranks that must make a collective call, or the peer of a message."""
+        """Returns the ranks that must make a collective call for it to complete, or the peer of a
+        message, numbered as in the whole job.
+        """
         members = self.counters[call.comm].members if call.comm in self.counters else ()
         return members if call.number >= 0 else (members[call.root],)
 

@@ -57,20 +57,22 @@ class CallRunner:
         root: int = -1,
         package: str = PACKAGE,
     ) -> CallRecord:
-        """Logs a collective from its fields and returns the record; see `record`."""
+        """Records a collective in the call log, and returns the record, which has the line of code
+        that called it: the first one outside `package`."""
         signature = CallSignature(self.comm, operation, algorithm, dtype, count, root)
         return self.record(signature, package)
 
     def record(self, signature: CallSignature, package: str = PACKAGE) -> CallRecord:
-        """Logs a collective and returns its record, which names the caller: the innermost frame
-        outside `package`."""
+        """Records a collective in the call log, and returns the record, which has the line of code
+        that called it: that of the innermost frame outside `package`."""
         self._counter.calls = number = self._counter.calls + 1
         call = record_of(signature, number, 4, package)
         self._log.records.append(call)
         return call
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
-        """Returns the steps of a call after those that compare the call over all ranks.
+        """Makes an operation that first compares the call over all ranks, and raises if ranks make
+        different calls; then it takes the given steps.
 
         With `blocks`, the comparison may block inside MPI.
         """
@@ -78,10 +80,12 @@ class CallRunner:
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def try_short_sum(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
-        """Sums a small array in one compiled call and returns True, or returns False if it cannot.
+        """Sums a small array by one call of compiled code and returns True; returns False if it
+        cannot.
 
-        It can if the array is contiguous, its prepared sum has a `short` form, this rank has no
-        pending works, and calls are not compared. The user's code must be two frames up.
+        It can if the array is contiguous, `prepared` has compiled code for it, this rank has no
+        operation in progress, and calls are not compared. It takes the frame two above its own for
+        the user's code.
         """
         if type(array) is not ndarray or not array.flags.carray:
             return False
@@ -105,13 +109,18 @@ class CallRunner:
         return True
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
-        """Carries out a collective to its end."""
+        """Carries out a collective to its end. `steps` is its generator of requests, `call` its log
+        record."""
         if self.comparison is not None:
             steps = self.compared(steps, call, not self.progress.works)
         self.progress.finish(steps, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
-        """Starts a collective and returns its Work."""
+        """Starts a collective, and returns the Work that completes it.
+
+        `steps` is its generator of requests, `call` its log record, `copies` a device's copies to
+        and from the array.
+        """
         if self.comparison is not None:
             steps = self.compared(steps, call, blocks=False)
         return Work(steps, self.transport, self.progress, call, copies)
@@ -127,7 +136,8 @@ class CallRunner:
         root: int = -1,
         plan: Algorithm | None = None,
     ) -> tuple[Steps, CallRecord]:
-        """Returns the steps of a collective on `array`, and its log record.
+        """Returns a collective on `array` as a generator of the requests it waits for, and its log
+        record.
 
         The algorithm is `plan` if given, else the one called `name` of the Collective `operation`.
         `starts` means that the caller does not wait, so that no step may block inside MPI.

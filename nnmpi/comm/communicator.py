@@ -92,8 +92,9 @@ class Comm:
     def start(self, array: Array, algorithm: str = "auto", copies: Copies = None) -> Work:
         """Starts an all-reduce and returns its Work; do not touch the array until that is complete.
 
-        The first `auto` or `mpi` of a Comm, and the first `shared` of a size, wait for all ranks.
-        `copies`, here and in other methods, delays the start until a device has filled the array.
+        The first call with `auto` or `mpi` of a Comm, and the first with `shared` for a length,
+        wait for all ranks. `copies`, here and in other methods, delays the start until a device has
+        filled the array.
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True), copies)
 
@@ -206,8 +207,11 @@ class Comm:
         return Work(steps, self._receiver, self._progress, record_of(signature, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
-        """Posts the messages of an array when the work takes its first step, under the progress
-        lock.
+        """Posts a send or receive of a flat array by `post`, in several messages if it is long: a
+        generator that yields the requests.
+
+        As a generator it runs when the operation takes its first step, with the progress engine
+        locked.
         """
         data, most = row.view(np.uint8), self._p2p.message_limit
         yield [post(data)] if data.size <= most else [post(part) for part in pieces(data, most)]
@@ -217,10 +221,11 @@ class Comm:
         self._progress.poll()
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
-        """A context in which a thread polls the works of this rank, on all its Comms.
+        """A context in which a thread moves this rank's pending operations forward, on all its
+        Comms.
 
-        It pauses for `pause` seconds between two polls. Works may still be pending when the context
-        ends.
+        It pauses for `pause` seconds between two polls. Operations may still be pending when the
+        context ends.
         """
         if not self._transport.any_thread:
             why = "MPI runs without THREAD_MULTIPLE, so no other thread can advance operations"
@@ -228,10 +233,11 @@ class Comm:
         return self._progress.thread(pause)
 
     def works_in(self, works: list[Work]) -> AbstractContextManager[None]:
-        """A context in which `works` is the list of this rank's pending works, on all its Comms.
+        """A context that keeps this rank's operations in progress (Works), on all its Comms, in a
+        given list.
 
-        Each work that starts is passed to its `append`, and each that ends to its `remove`, so that
-        a subclass of list can record them.
+        Each operation that starts is passed to its `append`, and each that ends to its `remove`, so
+        that a subclass of list can record them.
         """
         return self._progress.works_in(works)
 
@@ -374,7 +380,12 @@ class Comm:
         return steps if row is array else put_back(steps, row, array), call
 
     def _prepare(self, algorithm: str, n: int, dtype: Any) -> PreparedSum:
-        """Prepares and caches sums of one length and type; logs a set-up as a call of its own."""
+        """Returns how to sum arrays of one length and type by an algorithm, and caches it for later
+        calls.
+
+        Memory or transports that the algorithm needs are set up first; this is logged as a call of
+        its own.
+        """
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):

@@ -1,8 +1,9 @@
 """The call that makes a Comm of some ranks: these ranks meet in a barrier, then MPI makes it.
 
 In round i each member sends a message to the member 2^i places further on and receives one, so
-after log2(n) rounds all have come. These messages are a Work: while a member waits, it moves its
-other works, for which members that are late may wait. MPI's own call would not move them.
+after log2(n) rounds all have come. These messages are a Work, an operation in progress: while a
+member waits, it moves its other operations, for which members that are late may wait. MPI's own
+call would not move them.
 
 The call has no number in the log: only collectives of the whole Comm have numbers, which are the
 same on all ranks.
@@ -32,7 +33,10 @@ def group_name(ranks: Sequence[int]) -> str:
 
 
 def group_transport(calls: CallRunner, ranks: Sequence[int], transport: Transport) -> Transport:
-    """Makes a transport of the given ranks, which all call it; `transport` connects them before."""
+    """Makes a transport of the given ranks; these ranks call it, and no others.
+
+    `transport` connects all ranks of the Comm; `ranks` are numbers in it.
+    """
     at = ranks.index(transport.rank)
     signature = CallSignature(calls.comm, "group", group_name(ranks), None, 0, ranks[at - 1])
     call = record_of(signature, -1)

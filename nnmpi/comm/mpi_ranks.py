@@ -55,7 +55,9 @@ def world(guard: bool = True) -> Comm:
 
 @functools.cache
 def _cached() -> list[Comm]:
-    """A cached list that holds the Comm of `world` once that exists."""
+    """Returns always the same list; it holds the Comm of `world` once that exists, and is empty
+    before.
+    """
     return []
 
 
@@ -116,8 +118,10 @@ def _start(guard: bool) -> Comm:
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
-    """The debug settings of the environment, or the error in them; of several ranks, rank 0
-    decides.
+    """Reads the debug settings in the environment: returns them and None, or defaults and the
+    error.
+
+    Of several ranks, those of rank 0 are used.
     """
     try:
         return DebugSettings.of(os.environ), None
@@ -133,9 +137,10 @@ def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
 
 
 def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
-    """Connects all ranks and returns their Comm, with the debug settings of rank 0.
+    """Connects all ranks; returns their Comm and, in a fault-tolerant job, the channel over which
+    their watchdogs exchange messages, else None.
 
-    A fault-tolerant job has a channel for its watchdogs.
+    All ranks get the debug settings of rank 0, or raise its `error`.
     """
     from nnmpi.comm.transport import mpi
 

@@ -1,11 +1,11 @@
 """Works: operations in progress, and the progress engine that moves all of them forward.
 
 An operation is a generator that yields the requests its next step needs. A thread may move
-operations forward while the rank computes (`Progress.thread`):
+operations forward while the rank computes (`Progress.thread`), with a pause between two polls:
 
 rank     start ──── computes ──── start ──── computes ──── wait
                 │                    │                       ▲
-helper          └─ poll · poll · poll · poll · poll · poll ──┘   a pause between two
+helper          └─ poll · poll · poll · poll · poll · poll ──┘
 """
 
 import math
@@ -27,11 +27,12 @@ RECENT = 1.0  # seconds since the last poll in which a rank still counts as wait
 
 
 class Progress:
-    """The progress engine of one rank: its pending works, over all its communicators.
+    """The progress engine of one rank: its operations in progress (Works), over all its
+    communicators.
 
-    No work moves by itself (MPI here makes no progress in the background), so a rank that waits for
-    one work moves all of them. Otherwise two ranks that wait for two operations in different orders
-    would deadlock.
+    No operation moves by itself (MPI here makes no progress in the background), so a rank that
+    waits for one work moves all of them. Otherwise two ranks that wait for two operations in
+    different orders would deadlock.
 
     Only the rank's own thread starts works; helper threads may move them. Whoever moves a work, or
     posts a message while works are pending, holds the lock.
@@ -48,7 +49,10 @@ class Progress:
         self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
-        """Carries out an operation to its end."""
+        """Carries out an operation to its end; other operations in progress move forward meanwhile.
+
+        `steps` is the operation's generator of requests on `transport`, `call` its log record.
+        """
         if self.error is not None:
             self.raise_error()
         if self.works:
@@ -65,7 +69,7 @@ class Progress:
 
     @contextmanager
     def works_in(self, works: "list[Work]") -> Iterator[None]:
-        """A context in which pending works are kept in the given list.
+        """A context in which operations in progress (Works) are kept in the given list.
 
         Its `append` and `remove` are called under the lock when a work starts and ends.
         """
@@ -80,7 +84,8 @@ class Progress:
                 outer[:] = works
 
     def poll(self, keep_error: bool = False) -> None:
-        """Moves every work as far as it goes without waiting, unless another thread is doing so.
+        """Moves every operation in progress as far as it goes without waiting, unless another
+        thread does so.
 
         With `keep_error`, an error is stored for the rank's own thread; otherwise it is raised.
         """
@@ -108,7 +113,9 @@ class Progress:
             raise error
 
     def abandon(self) -> None:
-        """Revokes the Comms of this rank and ends all its works, which then raise RankLost."""
+        """Makes all Comms of this rank unusable on every rank, and ends the operations in progress
+        on them, which then raise RankLost.
+        """
         self.family.abandon()
         self._abandoned.add(self.family)
         with self.lock:  # a helper thread leaves its operation, which has been revoked
@@ -117,9 +124,11 @@ class Progress:
                 work.abandon()
 
     def shrink(self) -> Transport:
-        """Abandons the old Comms; returns the first transport of a new family, of the ranks left.
+        """Abandons the Comms of this rank after a rank was lost; returns a transport of the ranks
+        left.
 
-        The new family replaces the old one at once, before a Comm uses it. If another rank is lost
+        It is the first transport of a new TransportFamily, from which all later Comms are made. The
+        new family replaces the old one at once, before a Comm uses it. If another rank is lost
         then, other ranks may be using the new family already, and all must shrink the same one.
         """
         self.abandon()
@@ -129,7 +138,7 @@ class Progress:
 
     @contextmanager
     def thread(self, pause: float) -> Iterator[None]:
-        """A context with a thread that polls every `pause` seconds while works are pending.
+        """A context with a thread that polls every `pause` seconds while operations are pending.
 
         An error in the thread is raised when the rank next polls, waits or calls a collective, and
         at the end of the context at the latest.
@@ -162,7 +171,9 @@ class Progress:
         self.raise_error()
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """The call or polled work that this rank waits for and for how many seconds, or None."""
+        """Returns the call, or the polled operation, that this rank is waiting for, and for how
+        many seconds; None if it is not waiting.
+        """
         now = time.monotonic()
         polled = [w for w in tuple(self.works) if w.last_poll > now - RECENT]
         oldest = min(polled, key=lambda w: w.first_poll, default=None)
@@ -224,9 +235,10 @@ class Work:
         return self.done
 
     def wait(self) -> None:
-        """Returns when the operation is complete; meanwhile moves all works of this rank.
+        """Returns when the operation is complete; meanwhile moves all operations of this rank in
+        progress.
 
-        If this is the only pending work, it blocks inside the MPI library instead.
+        If this is the only one, it blocks inside the MPI library instead.
         """
         progress = self._progress
         progress.log.waits = self._record, monotonic()
@@ -245,20 +257,26 @@ class Work:
             self._raise(self._error)
 
     def abandon(self) -> None:
-        """Ends the operation without a result. The caller holds the lock of the progress."""
+        """Ends the operation without a result, since a rank was lost; later calls raise RankLost.
+
+        The caller holds the lock of the progress engine.
+        """
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        """Raises this work's error, and clears the copy that a helper thread has stored."""
+        """Raises the error by which this operation ended; it is then not raised a second time, as
+        an error that a helper thread has stored.
+        """
         with self._progress.lock:  # a helper that ended this work has stored the error by then
             if self._progress.error is error:
                 self._progress.error = None
         raise error
 
     def step(self, blocks: bool = False) -> bool:
-        """Takes one step if its requests are complete, and returns True if another may follow.
+        """Takes the operation's next step if its requests are complete; returns True if it may go
+        on.
 
-        With `blocks`, waits for the requests. The caller holds the lock of the progress.
+        With `blocks`, waits for the requests. The caller holds the lock of the progress engine.
         """
         try:
             if self._needs and blocks:

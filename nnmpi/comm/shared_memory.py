@@ -112,7 +112,11 @@ def _meet(arrive: Callable[[], Request]) -> Steps:
 def _free(
     memory: SharedReduction | SharedWindow, calls: CallRunner, name: str, label: str, check: bool
 ) -> None:
-    """Frees the memory; with `check`, raises BufferError on all ranks if arrays still view it."""
+    """Frees shared memory of a Comm; with `check`, raises BufferError on all ranks, and frees
+    nothing, if arrays still view it.
+
+    `name` is the name of the call in the log, `label` that of the memory in the message.
+    """
     is_viewed, free = memory.is_viewed, memory.free  # raises if freed before
     if calls.transport.family.abandoned:
         return  # the memory stays until the job ends: other ranks may still use it

@@ -12,9 +12,10 @@ NOT_YET = None
 
 
 class DeviceCopies(Protocol):
-    """The copies between a device and the host array of a work, before and after the operation.
+    """The copies between an array on a device and the host array that an operation sends or
+    receives.
 
-    Both methods are called by whichever thread moves works, which may be a helper thread.
+    Both methods are called by whichever thread moves operations, which may be a helper thread.
     """
 
     def ready(self) -> bool:
@@ -29,7 +30,11 @@ Copies: TypeAlias = DeviceCopies | None
 
 
 def with_copies(steps: Steps, copies: DeviceCopies) -> Steps:
-    """Yields the steps after their array is filled, and then starts the copy of the result."""
+    """Makes an operation on host memory one on a device's array: waits until `copies` has filled
+    the host array, carries out the operation, then starts the copy of the result.
+
+    `steps` is the operation's generator of requests.
+    """
     while not copies.ready():
         yield NOT_YET
     yield from steps
@@ -43,7 +48,10 @@ class OperationQueue:
         self._started = self._completed = 0
 
     def add(self, steps: Steps) -> Steps:
-        """Yields the steps after all operations that were added before are complete."""
+        """Makes an operation that first waits for all operations that were added before it.
+
+        `steps` is the operation's generator of requests.
+        """
         number = self._started
         self._started += 1
         while self._completed != number:

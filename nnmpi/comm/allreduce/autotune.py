@@ -25,7 +25,7 @@ LARGE = 1 << 16
 
 
 class TimedComm(Protocol):
-    """The part of the interface of a Comm that the measurements need."""
+    """The methods of a Comm that are used to time all-reduces."""
 
     size: int
     system: System
@@ -36,7 +36,9 @@ class TimedComm(Protocol):
 
 
 class AlgorithmChoice(NamedTuple):
-    """The names of the fastest algorithms, one for each of the sizes SUM_BYTES[:len(names)]."""
+    """The fastest all-reduce algorithm, by name, for each message size that was measured:
+    SUM_BYTES[0], SUM_BYTES[1], ...
+    """
 
     names: tuple[str, ...]
 
@@ -56,8 +58,8 @@ the most messages that one rank sends."""
 
 
 def rules_out(x: Cost, y: Cost) -> bool:
-    """Returns True if an algorithm of cost x is at least as fast as one of cost y on any flat
-    network.
+    """Returns True if an algorithm of cost y need not be timed: one of cost x is at least as fast
+    on any flat network.
 
     None of bytes, rounds and messages is larger in x, and x has fewer bytes, or as many rounds with
     fewer messages.

@@ -24,8 +24,11 @@ IALLREDUCE_BYTES = 2048  # bytes: up to here MPI_Iallreduce takes about as long 
 
 
 class PreparedSum(NamedTuple):
-    """The parts that all-reduces of one length and type share: their entry in the log, and their
-    steps.
+    """Everything that all-reduces of arrays of one length and type need, prepared once and used
+    again.
+
+    `signature` is their entry in the call log; `steps` and `starts` make the generator that carries
+    one out; `short`, if not None, is compiled code that may replace it.
     """
 
     signature: CallSignature
@@ -35,7 +38,9 @@ class PreparedSum(NamedTuple):
 
 
 class AllReduceDispatch:
-    """Prepares the all-reduces of one communicator, and owns their memory and transports."""
+    """Carries out the all-reduces of one communicator by whichever algorithm is named, and owns the
+    memory and transports that they need.
+    """
 
     def __init__(self, transport: Transport, interpreter: Interpreter) -> None:
         self._transport, self._interpreter = transport, interpreter
@@ -48,7 +53,7 @@ class AllReduceDispatch:
         self._custom: dict[str, Algorithm] = {}  # users' algorithms, proved for this many ranks
 
     def prepare(self, signature: CallSignature) -> PreparedSum:
-        """Returns the steps of a sum of flat buffers, whose algorithm and length are in
+        """Returns how to sum flat buffers by the algorithm, and of the length and type, in
         `signature`.
 
         If `lacks_setup` returns True, `set_up` must be called first.
@@ -71,7 +76,11 @@ class AllReduceDispatch:
         return partial(self._interpreter.carry_out, plan)
 
     def lacks_setup(self, name: str, n: int, dtype: np.dtype[Any]) -> bool:
-        """True if an algorithm of NEED_SETUP needs `set_up` first; the same on all ranks."""
+        """True if `set_up` must be called before the algorithm `name` can sum n elements of this
+        type.
+
+        The result is the same on all ranks. Only algorithms in NEED_SETUP are asked for.
+        """
         if name == "mpi":
             return self._library is None
         if self._topology is None:
@@ -167,8 +176,8 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
-    """Returns n rounded up to a power of two, and the type: a few reductions then serve all
-    buffers.
+    """Returns the key under which shared memory for sums of n elements is kept: n rounded up to a
+    power of two, and the type. So a few allocations serve arrays of all lengths.
     """
     return power_of_two(n), dtype
 

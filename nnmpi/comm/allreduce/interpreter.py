@@ -9,8 +9,9 @@ Rules:
   across a `yield` must not be shared: its scratch memory leaves the pool until it ends.
 - The order of additions, and of operands, is the same in blocking and non-blocking calls: the bits
   of a sum depend on the algorithm and the number of ranks alone.
-- Plans are cached by algorithm, and an algorithm is equal to itself only: a caller that creates a
-  new one for each call derives its moves each time (`rooted` is cached for that reason).
+- A `Plan`, all messages and additions of one rank, is cached by algorithm, and an algorithm is
+  equal to itself only: a caller that creates a new one for each call derives its plan each time
+  (`rooted` is cached for that reason).
 - `exchanges.algorithm_traffic` predicts how much a plan sends; tests compare it with the messages.
 """
 
@@ -46,8 +47,8 @@ and memory for received data that is added or moved later (SCRATCH)."""
 class Message(NamedTuple):
     """A message to or from rank `peer`: a slice of bytes of one of this rank's buffers.
 
-    `buffer` is ROW, SUMS or SCRATCH. If `packed` is given, these slices are concatenated, and
-    `bytes` is a slice of the result.
+    `buffer` is ROW (the array to reduce), SUMS (partial sums in a wider type) or SCRATCH. If
+    `packed` is given, these slices are concatenated, and `bytes` is a slice of the result.
     """
 
     peer: int
@@ -57,8 +58,8 @@ class Message(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The messages that one rank sends and receives in one round, and the handling of received
-    data.
+    """One round of a collective algorithm on one rank: the messages that it sends and receives, and
+    how it adds or copies the data that it receives.
     """
 
     out: tuple[Message, ...]
@@ -69,7 +70,7 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All moves of one rank for buffers of one length and type, with the same chunk boundaries.
+    """All that one rank does in a collective algorithm, for buffers of one length and type.
 
     Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 buffers
     it is float32: the rank that sends a complete sum rounds it first, so complete sums travel in 16
@@ -95,10 +96,10 @@ def make_plan(
     message_limit: int = 1 << 30,
     narrow_sums: bool = False,
 ) -> Plan:
-    """Returns the plan of rank r of p; no message is longer than `message_limit` bytes.
+    """Returns what rank r of p does to run a collective algorithm on a buffer.
 
-    `bounds` are the first elements of the chunks, and n. With `narrow_sums`, sums of 16-bit floats
-    are kept in 16 bits.
+    `bounds` are the first elements of the buffer's chunks, and its length. No message is longer
+    than `message_limit` bytes. With `narrow_sums`, sums of 16-bit floats are kept in 16 bits.
     """
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
@@ -153,7 +154,11 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
 
 
 def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice, ...], int, int]:
-    """Returns a message's pieces as slices of bytes, its first byte, and its number of bytes."""
+    """Returns the slices of bytes that a message consists of, the first byte, and the number of
+    bytes.
+
+    `message` has ranges of chunks, and `bounds` the first element of each chunk.
+    """
     parts = tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
     return parts, parts[0].start, sum(part.stop - part.start for part in parts)
 
@@ -163,8 +168,8 @@ def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
 
 
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
-    """Yields each piece that is not empty, and its place if the pieces are stored one after
-    another.
+    """Yields, for each piece of a packed message, its slice of the buffer and its slice of the
+    packed data, where pieces are stored one after another; empty pieces are left out.
 
     `parts` and `start`, the first place, are in bytes; the slices are in units of `unit` bytes.
     """
@@ -176,13 +181,14 @@ def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Sli
 
 
 def _cut(start: int, size: int, most: int) -> list[slice]:
-    """Cuts `size` bytes from `start` on into slices of at most `most` bytes."""
+    """Cuts the bytes from `start` to start + size - 1 into slices of at most `most` bytes."""
     return [slice(i, min(i + most, start + size)) for i in range(start, start + size, most)]
 
 
 def _round(rounded: NDArray[np.bool_], message: Pieces, bounds: Bounds) -> list[slice]:
-    """Returns the elements of a message's chunks that are not rounded yet; marks the chunks as
-    rounded.
+    """Returns the slices of sums that must be rounded to 16 bits before a message is sent.
+
+    `rounded` says which chunks are rounded already; the message's chunks are marked in it.
     """
     due = [c for piece in message for c in range(*piece) if not rounded[c]]
     rounded[due] = True
@@ -195,7 +201,10 @@ def _copy(parts: tuple[slice, ...], sums: Array, array: Array) -> None:
 
 
 class Interpreter:
-    """Carries out algorithms on one transport; caches their plans and pools scratch memory."""
+    """Runs collective algorithms over one transport: sends and receives the messages of this rank.
+
+    It caches what each algorithm does on this rank, and keeps scratch memory for later calls.
+    """
 
     def __init__(self, transport: Transport, narrow_sums: bool = False) -> None:
         self._transport, self.narrow_sums = transport, narrow_sums
@@ -211,14 +220,14 @@ class Interpreter:
         sums: Array | None = None,
         bounds: Bounds | None = None,
     ) -> Steps:
-        """Runs an algorithm on a flat buffer, in place; yields the requests that must be complete
-        to continue.
+        """Runs an algorithm on a flat buffer, in place: a generator that yields requests, and is to
+        be resumed when these are complete.
 
         `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
         Without `bounds`, lengths of chunks differ by at most one.
 
-        In each round the messages of all ports are posted at once. Received data is added when all
-        of them are complete, since the rank may still be sending the elements to which it adds.
+        In each round all messages of a rank are posted at once. Received data is added when all of
+        them are complete, since the rank may still be sending the elements to which it adds.
         """
         plan = self.plan(algorithm, row.size if bounds is None else bounds, row.dtype)
         return self.carry_out(plan, row, tag, blocks, sums)
@@ -226,8 +235,8 @@ class Interpreter:
     def carry_out(
         self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
     ) -> Steps:
-        """Runs a plan of this rank on a flat buffer, in place; arguments and yields are those of
-        `steps`.
+        """Runs a plan of this rank on a flat buffer, in place: a generator as that of `steps`, with
+        the same arguments.
         """
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:
@@ -270,7 +279,9 @@ class Interpreter:
         free.append(scratch)
 
     def finish(self, algorithm: Algorithm, row: Array) -> None:
-        """Runs an algorithm to its end, while no other operation uses this transport."""
+        """Runs a collective algorithm on a flat buffer to its end, while no other operation uses
+        this transport.
+        """
         for needs in self.steps(algorithm, row, tag=0, blocks=True):
             self._transport.wait(needs or ())
 
@@ -279,7 +290,8 @@ class Interpreter:
         self._transport.free()
 
     def plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
-        """Returns this rank's plan for an algorithm, cached by algorithm, cuts and type.
+        """Returns all that this rank does in an algorithm, a Plan, cached by algorithm, cuts and
+        type.
 
         `cuts` is the length of a buffer to be cut evenly, or the bounds of its chunks.
         """

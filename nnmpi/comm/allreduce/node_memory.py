@@ -30,7 +30,9 @@ USABLE = 0.9  # share of the free shared memory that a sum may take
 
 
 class NodeTopology(NamedTuple):
-    """The ranks that share memory with this one, and the algorithm that sums over the nodes."""
+    """The division of ranks into nodes: the ranks that share memory with this one, and, if there
+    are several nodes, the algorithm that sums over them.
+    """
 
     node: Transport
     size: int  # of the transport that was split
@@ -117,13 +119,19 @@ class SharedReduction:
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:
-        """Sums elements start..stop-1 of all ranks' `mine` into `total`, after all earlier sums."""
+        """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
+        of the requests to wait for.
+
+        If the caller does not block, it begins when all earlier sums in this memory are complete.
+        """
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)
 
     def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums `array`, which lies outside shared memory, in place; copies only elements that
-        others add.
+        """Sums `array`, which lies outside shared memory, over the ranks, in place: a generator of
+        the requests to wait for.
+
+        Of a long array, a rank copies to shared memory only the elements that other ranks add up.
         """
         if self._is_short:
             steps = self._exchange(array, blocks)
@@ -152,7 +160,11 @@ class SharedReduction:
         sum_loop(array, *parts)
 
     def _half_segments(self, n: int) -> list[tuple[Array, ...]]:
-        """For each of two turns, every rank's view of n elements of its segment; cached by n."""
+        """Returns the arrays of n elements in which ranks put what they add: a tuple with one array
+        of each rank, for each of the two halves of the segments.
+
+        Sums use the halves in turns. The result is cached by n.
+        """
         if n not in self._halves:
             segments = [segment.view(self.dtype) for segment in self._window.segments]
             starts = 0, self.total.size
@@ -162,7 +174,8 @@ class SharedReduction:
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """Sums elements start..stop-1 of all ranks' `mine` into `total`.
+        """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
+        of the requests to wait for.
 
         `array`, if given, is used in place of this rank's `mine`, and receives the sum.
         """
@@ -185,8 +198,8 @@ class SharedReduction:
             array[...] = self.total[:stop]
 
     def is_viewed(self) -> bool:
-        """Drops `mine` and `total`; returns True if other arrays are still views of the shared
-        memory.
+        """Gives up the views `mine` and `total` of the shared memory; returns True if other arrays
+        still view it, so that it must not be freed.
         """
         del self._segments, self.mine, self.total, self._sums
         return self._window.is_viewed()
@@ -216,8 +229,8 @@ class SharedReduction:
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
-    """Returns the bytes of p ranks' segments, of the total, and of sums in a wider type (0 if
-    none).
+    """Returns the bytes of shared memory that sums of n elements over p ranks take, in three parts:
+    what the ranks add, the total, and sums in a wider type (0 if none).
     """
     total, wider = _pages(n * dtype.itemsize), accumulator(dtype)
     segment = 2 * total if _is_short(n, dtype) else total
@@ -225,7 +238,11 @@ def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
 
 
 def _is_short(n: int, dtype: np.dtype[Any]) -> bool:
-    """True if each rank adds up the whole array; its segment then has two halves, used in turns."""
+    """True if arrays of n elements are so short that each rank of a node adds up all elements
+    itself.
+
+    Its segment of shared memory then has two halves, used in turns.
+    """
     return n * dtype.itemsize <= WHOLE_SUM_BYTES and accumulator(dtype) is dtype
 
 

@@ -38,10 +38,11 @@ class CallComparison:
         self._transport.free()
 
     def steps(self, call: LoggedCall, blocks: bool) -> Steps:
-        """Completes if all ranks make this call; otherwise raises the same MismatchError on all of
-        them.
+        """Compares a call over all ranks: a generator of the requests to wait for.
 
-        Lines of code are not compared: in correct programs, ranks may call from different lines.
+        It completes if all ranks make this call; otherwise it raises the same MismatchError on all
+        of them. Lines of code are not compared: in correct programs, ranks may call from different
+        lines.
         """
         return self._queue.add(self._steps(call, blocks))
 

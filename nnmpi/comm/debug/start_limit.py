@@ -64,7 +64,7 @@ def limited_start(timeout: float) -> Iterator[None]:
 
 
 def _problem(ends: int, timeout: float, parent: int) -> str:
-    """Waits until the start is over and returns "", or returns the reason to end the job.
+    """Waits until MPI has started and returns "", or returns the reason why the job must be ended.
 
     `ends` is a pipe that the rank closes when it has started, `parent` the launcher's process.
     """
@@ -116,14 +116,16 @@ def limit_end(timeout: float) -> None:
 
 
 def end_late(limit: float, process: int, parent: int) -> None:
-    """Ends a rank that has waited in MPI_Finalize for `limit` seconds."""
+    """Prints that a rank has waited in MPI_Finalize for `limit` seconds, and ends the rank
+    (`process`) and the other ranks of its launcher (`parent`)."""
     time.sleep(BETWEEN_RANKS * min(rank_of(os.environ), 5))
     problem = f"has waited for longer than NNMPI_TIMEOUT={limit:g} s for the end of MPI"
     end_rank(process, parent, problem + stopped_ranks(parent))
 
 
 def end_rank(process: int, parent: int, problem: str) -> None:
-    """Prints the problem of a rank, then ends its launcher's ranks and the process of this one."""
+    """Prints the problem of the rank that is process `process`, then ends the launcher `parent`
+    with all its ranks, and that process."""
     print_error(f"rank {rank_of(os.environ)} {problem}")
     time.sleep(TIME_TO_READ)
     launcher.terminate(parent)

@@ -51,7 +51,9 @@ END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # the wait of a ran
 
 
 class DepartedRank(NamedTuple):
-    """The state of a rank that has reached its end, as in its last message."""
+    """The state of a rank that has reached its end, from its last message to the watchdogs of
+    others.
+    """
 
     calls: dict[str, int]  # number of collectives that it has called, by communicator
     incomplete: list[list[object]]  # communicator and number of pending collectives
@@ -105,8 +107,8 @@ class Watchdog:
         self._thread.start()
 
     def leave(self) -> None:
-        """Ends the watchdog at the rank's end: returns when all ranks have called it, or a rank
-        ends the job.
+        """Called when this rank has reached its end: returns when all other ranks have too, or a
+        rank has ended the job, and then stops the watchdog.
         """
         self._ended.set()
         self._thread.join()
@@ -116,10 +118,12 @@ class Watchdog:
         return self._ended.is_set() or self.progress.waiting() is not None
 
     def failures(self, message: str, follows: bool) -> Failures:
-        """Tells the other ranks that this rank fails; returns the failures that they have reported.
+        """Tells the other ranks that this rank fails with `message`; returns the failures of other
+        ranks.
 
-        `follows` is True for an error caused by another rank's failure; it is not sent if the job
-        ends anyway. Of ranks that fail at the same time, the lowest number counts as the first.
+        `follows` is True for an error caused by another rank's failure; such an error is not sent
+        if the job ends anyway. Of ranks that fail at the same time, the lowest number counts as the
+        first.
         """
         channel = self.channel
         if channel is None or self._ended.is_set() or (follows and not self._ending.fault_tolerant):
@@ -263,8 +267,8 @@ def warn(rank: int, call: LoggedCall, seconds: float) -> None:
 def join(
     threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
 ) -> None:
-    """Waits for threads that run as ranks; if one waits too long, calls `abort` with a report of
-    each.
+    """Waits for the threads that run as ranks to end; if one waits too long for the others, calls
+    `abort` with a report of every rank.
 
     A thread cannot be stopped: one that computes for ever is left running.
     """

@@ -31,7 +31,7 @@ class RankLost(RuntimeError):
 
 
 class MessageLengthError(RuntimeError):
-    """A message has more or fewer bytes than the array that receives it."""
+    """Raised if a message has more or fewer bytes than the array that receives it."""
 
     def __init__(self, source: int, expected: int, got: str) -> None:
         super().__init__(
@@ -41,7 +41,7 @@ class MessageLengthError(RuntimeError):
 
 
 class NoRoomError(MemoryError):
-    """A node has too little shared memory; raised on all ranks alike."""
+    """Raised on all ranks alike if a node has too little shared memory."""
 
 
 class Ledger:
@@ -61,10 +61,11 @@ class Ledger:
 
 
 class TransportFamily:
-    """All transports that one rank has made since it started, or since its last shrink.
+    """All transports that one rank has made since it started, or since ranks were last lost
+    (`shrink`).
 
-    All of them are revoked together, at the first RankLost. In this base class a lost rank ends the
-    job; subclasses can continue.
+    All of them become unusable together ("revoked") when a rank is lost. In this base class a lost
+    rank ends the job; subclasses can continue.
     """
 
     abandoned = False
@@ -72,26 +73,30 @@ class TransportFamily:
     system: System = OperatingSystem()
 
     def abandon(self) -> None:
-        """Revokes all transports on all ranks, without waiting: their operations raise RankLost.
+        """Makes all transports of the family unusable on all ranks, without waiting: operations on
+        them raise RankLost.
 
         It may be called again.
         """
         self.abandoned = True
 
     def lost(self, reason: str) -> RankLost:
-        """Revokes all transports and returns the RankLost to raise."""
+        """Makes all transports of the family unusable, since a rank was lost; returns the RankLost
+        to raise.
+        """
         self.abandon()
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
     def confirm(self) -> None:
-        """Returns on all ranks if none is lost and all call it; otherwise raises RankLost on all
-        survivors.
+        """Checks for lost ranks: returns on all ranks if all call it and none is lost; otherwise
+        raises RankLost on all that are left.
 
         Ranks that call `shrink` meanwhile count as not confirming. After RankLost all ranks shrink.
         """
 
     def shrink(self) -> "Transport":
-        """Returns the first transport of a new family, of the surviving ranks in their old order.
+        """Returns a transport of the ranks that are left, in their old order: the first of a new
+        family.
 
         All survivors call it after they have abandoned this family. Raises RankLost if another rank
         is lost meanwhile, unless the new transport already excludes it.
@@ -103,7 +108,9 @@ class TransportFamily:
 
 
 class Segments(NamedTuple):
-    """The shared memory of a node: one buffer for each of its ranks."""
+    """The shared memory of a node: one buffer for each of its ranks, and functions that synchronize
+    and free it.
+    """
 
     buffers: Sequence[Any]
     sync: Callable[[], None]  # a memory fence, as MPI_Win_sync
@@ -111,7 +118,10 @@ class Segments(NamedTuple):
 
 
 class ShortSum(NamedTuple):
-    """A compiled all-reduce of a short array through shared memory, in one or two calls."""
+    """A compiled all-reduce of a short array through shared memory.
+
+    `call` starts a sum, and often completes it too; `wait` completes it if `call` has not.
+    """
 
     call: Callable[[NDArray[Any]], bool]  # starts; True if complete, as all other ranks called soon
     wait: Callable[[NDArray[Any]], None]  # completes a sum for which `call` has returned False
@@ -129,8 +139,8 @@ class SharedWindow(NamedTuple):
 
 
 class Receiver(Protocol):
-    """An object that receives messages: a transport, or its `receiver`, which checks their
-    lengths.
+    """The interface of objects that receive messages: a Transport, or the object returned by its
+    method `receiver`, which also checks the lengths of messages.
     """
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
@@ -204,7 +214,10 @@ class Transport(Receiver, Protocol):
         """Returns a transport of the ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Frees a duplicate or split; collective. Does nothing if the family was abandoned."""
+        """Frees a transport made by `duplicate`, `split` or `group`; collective.
+
+        Does nothing if the family was abandoned after the loss of a rank.
+        """
 
     def free_memory(self) -> int:
         """The free bytes of shared memory on this node."""

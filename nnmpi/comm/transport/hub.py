@@ -34,8 +34,10 @@ class RankKilled(BaseException):  # not an Exception: a killed process handles n
 
 
 class Caller(Protocol):
-    """The rank that calls an operation of the hub, during an era: from its start or last shrink to
-    the next.
+    """The rank that calls an operation of the hub.
+
+    `era` counts how often the ranks have shrunk, that is, made new communicators without lost
+    ranks; `members` are the ranks that were left the last time.
     """
 
     job_rank: int
@@ -46,7 +48,7 @@ class Caller(Protocol):
 
 
 class PostedMessage:
-    """A send or receive that a rank has posted; `awaited` holds the job rank of its peer."""
+    """A send or receive that a rank has posted, and that is complete when `done` is True."""
 
     def __init__(self, data: Bytes, sends: bool, label: str, era: int, peer: int) -> None:
         self.data, self.sends, self.label, self.done = data, sends, label, False
@@ -55,7 +57,9 @@ class PostedMessage:
 
 
 class Rendezvous:
-    """One collective of a channel; complete when all its ranks have called it with their values."""
+    """One collective call of ranks that are threads: it collects a value of each rank, and is
+    complete when all ranks have called it.
+    """
 
     error = None
 
@@ -72,8 +76,8 @@ class Rendezvous:
 
 
 class SurvivorMeeting:
-    """A collective of the surviving ranks: complete when every rank that has not ended has called
-    it.
+    """The collective by which surviving ranks find out who is left: complete when every rank that
+    has not ended has called it.
     """
 
     label, error, awaited = "all ranks that are left", None, ()
@@ -89,7 +93,8 @@ _DONE = attrgetter("done")
 
 
 class Hub:
-    """The meeting point of ranks that are threads; one lock guards all its state.
+    """The object through which ranks that are threads of one process exchange messages; one lock
+    guards all its state.
 
     `killed` maps ranks to the number, from 1, of the operation at which each is lost. The scheduler
     decides when each thread runs, and when a rank learns of other ranks' actions.
@@ -121,8 +126,8 @@ class Hub:
     # ---- operations of a rank
 
     def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
-        """Queues a send or receive, or copies its message if the matching one is queued; returns
-        it.
+        """Posts a send or receive of a rank. If the matching receive or send is posted already, the
+        message is delivered; else this one waits for it in a queue. Returns `message`.
         """
         with self._lock:
             self._begin(caller, "posts", (message,))
@@ -144,8 +149,8 @@ class Hub:
     def join(
         self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
-        """Adds this rank's value to a collective of the job ranks `ranks`, and returns the
-        collective.
+        """Enters the calling rank, with a value, into a collective of the job ranks `ranks`;
+        returns the collective, which may not be complete yet.
 
         When all ranks have joined, `callback` gets their values, in the order of `ranks`.
         """
@@ -184,8 +189,8 @@ class Hub:
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
-        """Returns if all ranks of the caller's era call it and none is lost; otherwise raises
-        RankLost on all.
+        """Returns if all ranks that were left after the last shrink call it, and none of them is
+        lost; otherwise raises RankLost on all.
         """
         with self._lock:
             meeting = self._meet(caller, confirms=True)
@@ -194,8 +199,8 @@ class Hub:
                 raise self._loss(caller)
 
     def shrink(self, caller: Caller) -> SurvivorMeeting:
-        """Returns the completed meeting of all surviving ranks, once each has called `shrink` or
-        `confirm`.
+        """Waits until each surviving rank has called `shrink` or `confirm`; returns their completed
+        meeting, which lists the survivors.
         """
         with self._lock:
             return self._completed.pop(caller.job_rank, None) or self._meet(caller, confirms=False)
@@ -203,7 +208,9 @@ class Hub:
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
-        """Makes all pending and later operations of an era raise RankLost."""
+        """Makes all pending and later operations raise RankLost, on communicators of the given era:
+        those made between two shrinks.
+        """
         with self._lock:
             self._tell(("revoked", era))
 
@@ -230,7 +237,9 @@ class Hub:
             self.scheduler.end(rank)
 
     def leave(self, rank: int) -> None:
-        """Records that a rank's function has returned, or that the rank was killed."""
+        """Records that a rank takes part no more: the rank's function has returned, or the rank was
+        killed.
+        """
         with self._lock:
             self._running.discard(rank)
             self._complete_meeting()
@@ -257,8 +266,10 @@ class Hub:
         self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
-        """Counts an operation of a rank; raises RankKilled if the rank is to be lost at it, or is
-        lost already.
+        """Called at the start of each operation: waits for the rank's turn, and counts the
+        operation.
+
+        Raises RankKilled if the rank is to be lost at this operation, or is lost already.
         """
         rank = caller.job_rank
         self.scheduler.turn(rank, verb, requests)
@@ -279,9 +290,8 @@ class Hub:
         return self.fault_tolerant and (rank in self._lost or self._any_broken(rank, requests))
 
     def _any_broken(self, rank: int, requests: Sequence[Posted]) -> bool:
-        """Returns True if this rank has noticed that a request can never complete.
-
-        The reason is that its era was revoked, or that a rank that it needs is lost.
+        """Returns True if this rank knows that a request can never complete: its communicator was
+        revoked, or a rank that it needs is lost.
         """
         noticed = self._noticed[rank]
         return bool(noticed) and any(
@@ -304,7 +314,9 @@ class Hub:
         self._wake((*source.awaited, *into.awaited))
 
     def _tell(self, fact: tuple[str, int]) -> None:
-        """Notifies all ranks of a fact: ("lost", rank) or ("revoked", era)."""
+        """Notifies all ranks of a fact: ("lost", rank), or ("revoked", era) if the communicators of
+        an era, those made between two shrinks, have become unusable.
+        """
         for rank, noticed in enumerate(self._noticed):
             self.scheduler.notify(rank, fact, partial(noticed.add, fact))
         self._wake(range(self.size))
@@ -342,7 +354,7 @@ class Hub:
         return meeting
 
     def _complete_meeting(self) -> None:
-        """Completes the meeting of the surviving ranks if all of them have called it."""
+        """Lets the surviving ranks go on, if all of them have called `shrink` or `confirm`."""
         meeting = self._meeting
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True

@@ -55,7 +55,8 @@ def meet_loop(
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
 ) -> None:
-    """Writes this rank's count, then checks up to `looks` times if all others have reached it.
+    """Enters a barrier of a node's ranks: writes how often this rank has arrived, `count`, to its
+    counter `own`, then checks up to `looks` times if all `others` have counted as far.
 
     `here` receives the result, 0 or 1. `sync` makes writes visible; the compiled kernel uses atomic
     stores and loads instead.
@@ -71,7 +72,11 @@ def meet_loop(
 
 
 class Barrier:
-    """A barrier of a node's ranks; the object is also the request for its last `arrive`."""
+    """A barrier of a node's ranks in shared memory: each rank counts its arrivals.
+
+    The object is also the request that `arrive` returns, so `test` and `wait` are for the last
+    arrival.
+    """
 
     def __init__(
         self,
@@ -106,10 +111,12 @@ class Barrier:
         self._wait(self._own.item())
 
     def short_sum(self, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
-        """Returns the compiled sum of short arrays, or None if no kernel is compiled.
+        """Returns compiled code that sums short arrays of all ranks of a node, or None if none is
+        compiled.
 
-        `parts` are two tuples of all ranks' arrays, used in turns: a rank writes to its array of
-        the tuple parts[turn[0]] and arrives at the barrier, then all arrays of the tuple are added.
+        `parts` are two tuples with an array of each rank in shared memory, used in turns: a rank
+        writes what it adds to its array in parts[turn[0]] and arrives at the barrier, then all
+        arrays of that tuple are added. So one barrier is enough for each sum.
         """
         make = native.kernel("short_sum")
         counts = self._own, turn, *self._others
@@ -131,8 +138,8 @@ class Barrier:
 
 
 def length(nbytes: int) -> int:
-    """Returns the bytes of a segment: `nbytes` of data, padded, and the barrier count after
-    them.
+    """Returns how many bytes of shared memory a rank takes for `nbytes` of data: the data, padding,
+    and then the rank's barrier count.
     """
     return -(-nbytes // LINE) * LINE + LINE
 

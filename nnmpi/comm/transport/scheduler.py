@@ -16,7 +16,8 @@ from nnmpi.comm.transport.system import OperatingSystem, System
 
 
 class Scheduler(System, Protocol):
-    """Decides when the ranks of a hub run; the methods below are called under `lock`.
+    """Decides when ranks that are threads run, and when their messages arrive; the methods below
+    are called under `lock`.
 
     pending  True if a delivery or notification is under way that may let a waiting rank continue
     """
@@ -33,23 +34,25 @@ class Scheduler(System, Protocol):
         """
 
     def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
-        """Returns when `is_over` returns True."""
+        """Makes a waiting rank sleep until `is_over` returns True."""
 
     def wake(self, ranks: Iterable[int]) -> None:
         """Makes these ranks, if they wait, check `is_over` again."""
 
     def buffers(self, message: Any) -> bool:
-        """Returns True if the data of an unmatched send is to be copied, so that the send is
-        complete.
+        """Returns True if a send whose receive is not posted yet is to be complete at once, by a
+        copy of its data, as MPI does with small messages.
         """
 
     def deliver(self, source: Any, into: Any, complete: Callable[[], object]) -> None:
-        """Calls `complete`, which copies a message from `source` to `into`, when the message
-        arrives.
+        """Calls `complete`, which copies a message from `source` to `into`, at the moment when the
+        message is to arrive.
         """
 
     def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
-        """Calls `notice` when `rank` is to learn of a fact: ("lost", rank) or ("revoked", era)."""
+        """Calls `notice` at the moment when `rank` is to learn of a fact: ("lost", rank), or
+        ("revoked", era) if communicators have become unusable.
+        """
 
     def end(self, rank: int) -> None:
         """Records that a rank makes no more operations."""

@@ -23,7 +23,9 @@ FAILED_TESTS = 30  # after so many in a row, a rank lets other threads run
 
 
 class ThreadFamily(TransportFamily):
-    """The transports of one rank of the hub in one era: between two shrinks."""
+    """The transports that one rank, a thread, has made since ranks were last lost, or since the
+    start.
+    """
 
     def __init__(self, hub: Hub, job_rank: int, members: Sequence[int], era: int = 0) -> None:
         self.hub, self.job_rank, self.members, self.era = hub, job_rank, members, era
@@ -42,12 +44,14 @@ class ThreadFamily(TransportFamily):
         return ThreadFamily(self.hub, self.job_rank, survivors.ranks, survivors.era).first()
 
     def first(self) -> "ThreadTransport":
-        """Returns the transport of all ranks of the family."""
+        """Returns the transport that connects all ranks that are left."""
         return ThreadTransport(self, self.members, self.era)
 
 
 class ThreadTransport:
-    """The transport of one rank that is a thread: messages pass through a channel of the hub."""
+    """The transport of one rank that is a thread; the Hub, which all threads share, delivers its
+    messages.
+    """
 
     any_thread = True
 

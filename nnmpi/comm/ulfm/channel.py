@@ -17,8 +17,9 @@ class UlfmChannel(MPIChannel):
     """A channel for watchdogs' messages between ranks some of which may be lost."""
 
     def __init__(self, transport: UlfmTransport) -> None:
-        """Creates the channel from the first transport of a new family; the caller then calls
-        `confirm`.
+        """Creates the channel of the ranks of `transport`, the first one after ranks have shrunk.
+
+        All ranks create it; the caller then calls `confirm`.
         """
         super().__init__(transport.family.communicator())
         self._gone: set[int] = set()

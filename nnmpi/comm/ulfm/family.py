@@ -1,9 +1,10 @@
-"""The transports that survive the loss of ranks until the next shrink, on a single communicator.
+"""The transports of a fault-tolerant MPI job, all on one MPI communicator, which is replaced by a
+smaller one ("shrunk") when ranks are lost.
 
 If a rank dies while MPI creates a communicator, survivors may be killed: a half-made communicator
 cannot be revoked. Only MPI_Comm_shrink is safe, since it leaves out ranks that die meanwhile. So
 all communicators are made by shrinking, also at the start of the job. The survivors always shrink
-MPI_COMM_WORLD, which no rank revokes.
+MPI_COMM_WORLD, which no rank revokes. Transports are ranges of tags:
 
 tags    0 ..              SPAN ..           2 SPAN ..
         first transport   second            third ...
@@ -24,7 +25,8 @@ LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 
 class UlfmFamily(TransportFamily):
-    """The transports that one rank makes between two shrinks, all of them on one communicator.
+    """The transports that one rank makes until ranks are lost and it shrinks, all on one MPI
+    communicator.
 
     Each transport has a number that none of its ranks has used before, and that determines its
     range of tags. So two transports with the same number have no rank in common. Numbers grow;
@@ -53,11 +55,15 @@ class UlfmFamily(TransportFamily):
             self.comm.Revoke()
 
     def leave(self) -> None:
-        """Marks an unused family as abandoned, without revoking its communicator."""
+        """Marks this family of transports as abandoned, without revoking its communicator: it was
+        never used.
+        """
         self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:
-        """Returns the first number >= `least` that is new to this rank and whose tags are free."""
+        """Returns the first transport number, `least` or more, that this rank has not used and
+        whose range of tags is free.
+        """
         if len(self._taken) == self._contexts:
             raise RuntimeError(f"{self._contexts:,} Comms are not freed yet: free some")
         number = max(least, self._next)
@@ -66,17 +72,23 @@ class UlfmFamily(TransportFamily):
         return number
 
     def reserve(self, number: int) -> int:
-        """Reserves the tags of transport `number`, and returns the first of them."""
+        """Takes the range of message tags that belongs to transport `number`, and returns the first
+        tag.
+        """
         context = number % self._contexts
         self._taken.add(context)
         return context * SPAN
 
     def skip(self, number: int) -> None:
-        """Excludes all numbers up to this one from new transports of this rank."""
+        """Records that this rank must not use the transport numbers up to `number`, since other
+        ranks may have.
+        """
         self._next = number + 1
 
     def give_back(self, first_tag: int) -> None:
-        """Frees the tags of a transport."""
+        """Frees the range of message tags that begins at `first_tag`, when its transport is
+        freed.
+        """
         self._taken.remove(first_tag // SPAN)
 
     def keep(self, request: MPI.Request) -> MPI.Request:
@@ -94,8 +106,8 @@ class UlfmFamily(TransportFamily):
             raise self.lost("lost a rank")
 
     def _meet(self, confirms: bool) -> bool:
-        """Returns True on all ranks if all of them confirm and none is lost, otherwise False on
-        all.
+        """Agrees with all ranks whether they go on: returns True on all if all of them confirm and
+        none is lost, otherwise False on all.
 
         Ranks that shrink call it too, since ranks that confirm wait for them. Once the result is
         False, it stays False.

@@ -40,10 +40,11 @@ def problem() -> str:
 def connected(
     progress: Progress, agree: Callable[[Transport], None]
 ) -> tuple[Comm, channel.UlfmChannel]:
-    """Returns a Comm of the surviving ranks and a channel for their watchdogs, once `agree`
-    succeeds.
+    """Connects the ranks of a fault-tolerant job that are alive: returns their Comm, and a channel
+    for their watchdogs.
 
-    If a rank is lost at the very end, the Comm is returned abandoned: the caller's next operation
+    `agree` is called with the new transport; if a rank is lost in it, the others connect again. If
+    a rank is lost at the very end, the Comm is returned abandoned: the caller's next operation
     raises RankLost, as for a later loss, and the caller shrinks.
     """
     progress.family = before_start()
@@ -61,8 +62,8 @@ def connected(
 
 
 def before_start() -> UlfmFamily:
-    """Returns the family of all ranks that the launcher has started; they shrink it to start the
-    job.
+    """Returns the TransportFamily of all ranks that the launcher has started. Its `shrink` starts
+    the job, with the ranks that are alive.
     """
 
     def first(family: UlfmFamily) -> UlfmTransport:

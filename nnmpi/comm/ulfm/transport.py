@@ -37,8 +37,8 @@ TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
 
 
 class UlfmTransport(MPITransport):
-    """A transport between some ranks of the family's communicator; raises RankLost if a rank is
-    lost.
+    """A transport between ranks of a fault-tolerant MPI job; its operations raise RankLost if a
+    rank that they need is lost.
     """
 
     fault_tolerant = True
@@ -140,7 +140,9 @@ class UlfmTransport(MPITransport):
         return node
 
     def _agreed_number(self) -> int:
-        """Returns a new transport number: the ranks repeat proposals until all propose the same."""
+        """Agrees with the other ranks on the number of a new transport, which determines its tags:
+        ranks propose numbers until all propose the same.
+        """
         least = 0
         while True:
             proposals = self.gather([self.family.new_number(least)])
@@ -232,7 +234,9 @@ class MessageGather:
 
 
 class UlfmBarrier(Barrier):
-    """A barrier in shared memory that notices lost ranks; the plain barrier would wait for ever."""
+    """A barrier in shared memory that raises RankLost if a rank is lost; the plain barrier would
+    wait for ever.
+    """
 
     def test(self) -> bool:
         if super().test():
@@ -242,7 +246,9 @@ class UlfmBarrier(Barrier):
 
 
 class UlfmReceiver(MPIReceiver):
-    """Receives by polling; raises RankLost if a rank is lost."""
+    """A receiver of messages that polls, so that it can raise RankLost if a rank is lost; it also
+    checks the lengths of messages.
+    """
 
     def __init__(self, transport: UlfmTransport) -> None:
         super().__init__(transport)
