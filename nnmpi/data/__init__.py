@@ -88,7 +88,8 @@ def _why_unknown(spec: str) -> str:
 
 
 def _entry(name: str) -> DatasetEntry | None:
-    """The entry of a data set; None if there is none with this name."""
+    """Returns the entry of a data set in the table of nnmpi or of an add-on: how it is loaded, and
+    its form on the command line. None if there is no data set with this name."""
     entry: DatasetEntry | None = DATASETS.get(name) or addons.row("datasets", name)
     return entry
 

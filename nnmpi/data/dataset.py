@@ -77,8 +77,8 @@ class DatasetRequest(NamedTuple):
 
 
 class DatasetSize(NamedTuple):
-    """The shape and dtype of a sample, the number of classes, and the numbers of training and test
-    samples."""
+    """The size of a data set whose samples need not be read: the shape and dtype of a sample, the
+    number of classes, and the numbers of training and test samples."""
 
     shape: tuple[int, ...]
     classes: int

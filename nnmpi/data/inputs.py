@@ -26,8 +26,8 @@ Inputs: TypeAlias = Structure[np.ndarray]
 
 
 def parts(x: Structure[T]) -> list[tuple[str, T]]:
-    """The inputs as (name, part) pairs: the name is "" for a single one, ".0", ".1" in a tuple,
-    ".NAME" in a dict."""
+    """Lists a model's inputs as (name, array) pairs; the name is "" for a single array, ".0", ".1"
+    in a tuple, ".NAME" in a dict."""
     if isinstance(x, dict):
         return [(f".{name}", part) for name, part in x.items()]
     if isinstance(x, tuple):
@@ -36,15 +36,19 @@ def parts(x: Structure[T]) -> list[tuple[str, T]]:
 
 
 def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
-    """The values, one for each input, in the structure of x: a single one, a tuple or a dict."""
+    """Returns `values`, one for each of a model's inputs, arranged as x is: a single value, a tuple
+    or a dict."""
     if isinstance(x, dict):
         return dict(zip(x, values, strict=True))
     return tuple(values) if isinstance(x, tuple) else values[0]
 
 
 def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]:
-    """Tuples of each input of x and its counterparts of the same name in `others`; raises
-    ValueError unless all have the same names."""
+    """Pairs each of a model's inputs in x with the inputs of the same name in `others`: returns a
+    list of tuples.
+
+    Raises ValueError unless all have the same names.
+    """
     named = [dict(parts(other)) for other in others]
     for by_name, other in zip(named, others, strict=True):
         if by_name.keys() != dict(parts(x)).keys():

@@ -48,8 +48,11 @@ class Batch(NamedTuple):
 
 
 class WantedFields(NamedTuple):
-    """The parts of a batch to gather: a pipeline needs x on its first rank and y on its last, and a
-    context-parallel rank needs only some positions of the sequences."""
+    """The parts of a batch that a rank needs: x, y, or only some `positions` of the sequences.
+
+    A pipeline needs x on its first rank and y on its last; a context-parallel rank needs only some
+    positions.
+    """
 
     x: bool = True
     y: bool = True
@@ -60,9 +63,10 @@ X_AND_Y = WantedFields()
 
 
 class StepBatch(NamedTuple):
-    """The work of one step: the rows of the global batch, and this rank's part of each micro-batch.
+    """The data of one training step: the row numbers of the global batch, and this rank's samples
+    of each micro-batch.
 
-    divisor: by which the summed loss is divided: each rank sums over its own samples
+    divisor: the number by which the loss of the step, summed over samples, is divided
     """
 
     rows: np.ndarray
@@ -181,8 +185,11 @@ class Loader:
     def loads(
         self, epoch: int, cut: BatchCut, first: int = 0, fields: WantedFields = X_AND_Y
     ) -> Generator[StepBatch, None, None]:
-        """Yields the steps of an epoch from `first` on; only the micro-batches that `cut` chooses
-        are gathered."""
+        """Yields the batches of an epoch, from batch number `first` on, as StepBatch.
+
+        `cut` divides the rows of a batch into the micro-batches of this rank; only these rows are
+        read.
+        """
         loads = self._loads(epoch, cut, first, fields)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 

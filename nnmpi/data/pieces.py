@@ -85,7 +85,8 @@ def _check(count: int) -> None:
 
 @lru_cache(maxsize=8)
 def _last(cuts: re.Pattern[bytes]) -> re.Pattern[bytes]:
-    """A pattern that matches a block up to its last cut."""
+    """Returns a pattern that matches a block of bytes from its start to the last place where it may
+    be cut."""
     return re.compile(rb"(?s:.*)" + cuts.pattern)
 
 

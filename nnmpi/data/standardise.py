@@ -199,7 +199,8 @@ def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
 
 
 def _merge(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
-    """The moments of the union of two sets of values (Chan, Golub and LeVeque)."""
+    """Combines (n, mean, M2) of two sets of values to those of their union (Chan, Golub and
+    LeVeque); M2 is the sum of squared deviations."""
     n = a[0] + b[0]
     shift = b[1] - a[1]
     return n, a[1] + shift * (b[0] / n), a[2] + b[2] + shift**2 * (a[0] * b[0] / n)

@@ -208,8 +208,8 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class TokenizerKind(NamedTuple):
-    """A kind of tokenizer: its constructor, the types of the values in its description, and a text
-    for messages."""
+    """A kind of tokenizer in the table of kinds: how to make one from its JSON description, the
+    types of the values in the description, and a text for messages."""
 
     make: Callable[..., Any]
     types: Mapping[str, type]  # by the name of the value

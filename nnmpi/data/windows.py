@@ -101,7 +101,11 @@ def windows(tokens: Any, T: int) -> Split:
 
 
 def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
-    """The data set of windows of the tokens, with the last tenth of the tokens held out."""
+    """Makes a data set of windows of T tokens for language models; the last tenth of the tokens is
+    for testing.
+
+    `about` describes the tokens, and `name` the data set.
+    """
     n, taken = len(tokens), held_out(len(tokens))
     kept = len(range(n)[taken])
     if kept <= T:

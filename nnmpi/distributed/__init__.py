@@ -57,7 +57,7 @@ class _WorldType(type):
 
 
 class group(metaclass=_WorldType):  # noqa: N801 - PyTorch's name
-    """The default group, `group.WORLD`."""
+    """A namespace with the default group as `group.WORLD`, as in PyTorch."""
 
 
 def init_process_group(

@@ -93,7 +93,8 @@ def reduce_scatter(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Reduces tensor i of the lists over the ranks; the result is the `output` of rank i."""
+    """Reduces a list of tensors over the ranks: `output` of rank i becomes the reduction of tensor
+    i of all ranks' `input_list`."""
     parts, part = [to_read(t, "reduce_scatter") for t in input_list], to_read(output, "output")
     _check_length("reduce_scatter", "input_list", parts, rows_of(group).comm.size)
     for row in parts:
@@ -250,9 +251,10 @@ def _write(output: Array, part: Array) -> None:
 
 
 def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array) -> list[Any]:
-    """Returns `to_write` of each tensor of a list, which has one for each of `size` ranks.
+    """Converts a list of tensors, one for each rank, to 1-D arrays to write to, each with the
+    function to call after the write (see `to_write`).
 
-    Raises an error unless each has the type and the size of `like`.
+    Raises an error unless there are `size` tensors with the type and the size of `like`.
     """
     _check_length(call, name, tensors, size)
     parts = [to_write(t, call) for t in tensors]
@@ -262,7 +264,10 @@ def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array)
 
 
 def _split(call: str, row: Array, value: Any, sizes: Sequence[int] | None, ranks: int) -> Any:
-    """Divides a flat row into one part per rank; `sizes` are along the first axis of `value`."""
+    """Divides a flat array into one part per rank, for an all-to-all.
+
+    `sizes` are the lengths of the parts along the first axis of `value`; None: equal parts.
+    """
     length = len(value) if len(value.shape) else 1
     if sizes is None or not len(sizes):
         if length % ranks:
@@ -288,7 +293,11 @@ def _check_length(call: str, name: str, values: Sequence[Any], size: int) -> Non
 
 
 def _check_fits(call: str, name: str, row: Array, part: Array, parts: int = 1) -> None:
-    """Raises an error unless a row has the type of a part and the size of `parts` such parts."""
+    """Raises an error unless an array has the type of `part`, and `parts` times its number of
+    elements.
+
+    `call` and `name` name the function and the argument in the message.
+    """
     _check_type(call, name, row, part)
     if row.size != part.size * parts:
         raise ValueError(

@@ -35,17 +35,18 @@ FLAGS = "doubling"
 
 
 class DistributedDataParallel(Module):
-    """A model of which each rank of a group has a replica.
+    """A model of which each rank of a group has a replica, trained with the mean of all ranks'
+    gradients.
 
     Parameters and buffers of the first rank replace those of the others. After a backward pass
     through an output, each `grad` is the mean over the ranks; this includes gradients accumulated
-    under `no_sync` before. A gradient that only some ranks have counts as 0 on the others. Sums
-    begin when the backward pass has ended; a Trainer begins them earlier.
+    under `no_sync` before. A gradient that only some ranks have counts as 0 on the others.
+    All-reduces begin when the backward pass has ended; a Trainer begins them earlier.
 
-    bucket_cap_mb      the most megabytes of gradients that are summed at once
+    bucket_cap_mb      the most megabytes of gradients in one all-reduce
     broadcast_buffers  True: a forward pass in training first copies the buffers of the first rank
-                       to all, but not after a pass under `no_sync`, of which each rank may make
-                       another number
+                       to all ranks. After a pass under `no_sync` it does not, since ranks may make
+                       different numbers of these
 
     Other arguments of PyTorch's class change nothing.
     """
@@ -87,8 +88,8 @@ class DistributedDataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context to accumulate gradients: after its forward passes they add up on each rank, and
-        are not averaged."""
+        """A context to accumulate gradients on each rank: backward passes through outputs that were
+        computed in it do not average them."""
         was_synced, self._is_synced = self._is_synced, False
         try:
             yield
@@ -110,7 +111,11 @@ class GradientMeans:
             flatten([*of_type])  # which draws values, by the paths that they have now
 
     def average(self) -> None:
-        """Replaces each gradient by its mean; one that no rank has stays None."""
+        """Replaces each gradient by its mean over the ranks.
+
+        A gradient that only some ranks have counts as 0 on the others; one that no rank has stays
+        None.
+        """
         comm = self._rows.comm
         used = np.array([p.has_grad for p in self._parameters], np.float32)
         comm.all_reduce(used, FLAGS)
@@ -124,7 +129,8 @@ class GradientMeans:
             p.has_grad = count > 0
 
     def _buckets(self) -> Iterator[Array]:
-        """Yields the memory of the gradients in rows of at most a bucket, the last layers first.
+        """Yields the flat arrays of gradients to all-reduce, of at most `bucket_bytes` each, those
+        of the last layers first.
 
         An optimizer that was made later may have moved them, so the memory is looked up each time.
         """
@@ -135,7 +141,8 @@ class GradientMeans:
 
 
 def _slices(parameters: Sequence[Parameter]) -> list[tuple[FlatStore, int, int]]:
-    """The slices of flat buffers that hold the gradients of these parameters, neighbours joined."""
+    """Returns where the gradients of parameters lie: (flat buffer, start, stop) for each run of
+    parameters that are neighbours in memory."""
     slices = list[tuple[FlatStore, int, int]]()
     for p in parameters:
         store = p.store
@@ -172,10 +179,10 @@ def _each_tensor(function: Callable[[Tensor], Tensor], y: Any) -> Any:
 
 
 class LastNode(TapeNode):
-    """A node without parents, which a backward pass visits after all others; then it calls `act`.
+    """A tape node that makes a backward pass call a function, `act`, at its end.
 
-    It counts as created before all other nodes. If a pass has several of them, the one that was
-    created last is visited first.
+    It has no parents and counts as created before all other nodes, so it is visited last. If a pass
+    has several of them, the one that was created last is visited first.
     """
 
     def __init__(self, act: Callable[[], None]) -> None:

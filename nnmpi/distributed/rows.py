@@ -101,15 +101,15 @@ class Rows:
         self.comm, self.algorithm, self.measures = comm, algorithm, measures
 
     def sum_of(self, nbytes: int) -> str:
-        """The algorithm for a sum of `nbytes` bytes."""
+        """Returns the name of the all-reduce algorithm for `nbytes` bytes."""
         if self.measures or self.algorithm != "auto":
             return self.algorithm
         return "doubling" if nbytes <= DOUBLING_BYTES else "ring"
 
     @property
     def half(self) -> str:
-        """The algorithm of a reduce-scatter or an all-gather: `algorithm` if it exists for these,
-        else the ring."""
+        """The name of the algorithm for a reduce-scatter or an all-gather (half an all-reduce):
+        `algorithm` if it exists for these, else the ring."""
         return self.algorithm if self.algorithm in REDUCE_SCATTERS else "ring"
 
     def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:

@@ -58,8 +58,8 @@ class Distribution:
         raise NotImplementedError
 
     def drawn(self, shape: Shape) -> Tensor:
-        """Returns samples of the shape (*shape, *event_shape); the last axes of `shape` are those
-        of `batch_shape`."""
+        """Draws samples of the shape (*shape, *event_shape), where `shape` ends with `batch_shape`:
+        subclasses define it, and `sample` calls it."""
         raise NotImplementedError
 
 
@@ -183,7 +183,10 @@ class Categorical(Distribution):
 
 
 def _broadcast(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Returns both as float tensors of one shape; numbers get the dtype of the other."""
+    """Returns two parameters, which may be numbers, as float tensors broadcast to one shape.
+
+    A number gets the dtype of the other parameter.
+    """
     like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
     if like is None:
         like = tensor(np.zeros((), np.result_type(*map(_float_type, (a, b)))))

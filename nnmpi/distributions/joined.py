@@ -40,7 +40,8 @@ class Independent(Distribution):
         return variances
 
     def joined(self, values: Tensor) -> Tensor:
-        """Returns sums over the axes of an event: joint log-probabilities or entropies."""
+        """Sums log-probabilities or entropies over the batch axes that have become axes of an
+        event."""
         n = self.reinterpreted_batch_ndims
         return values.sum(axis=tuple(range(-n, 0))) if n else values
 
@@ -100,11 +101,12 @@ class MixtureSameFamily(Distribution):
         return self._mixed(component.variance) + between
 
     def _beside(self, values: Tensor) -> Tensor:
-        """Returns values of the mixtures with an axis for the components, before the event axes."""
+        """Returns values of the mixtures with a new axis, before the event axes, along which they
+        broadcast to the components."""
         return values.unsqueeze(-1 - len(self.event_shape))
 
     def _mixed(self, values: Tensor) -> Tensor:
-        """Returns the sums of values of the components, weighed by their probabilities."""
+        """Averages values of the components, weighted by the components' probabilities."""
         probs = self.mixture_distribution.probs
         probs = probs.reshape(*probs.shape, *(1,) * len(self.event_shape))
         sums: Tensor = (probs * values).sum(axis=-1 - len(self.event_shape))
