@@ -59,7 +59,9 @@ def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
 
 
 def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
-    """Returns a line of text for each difference that changes the result of the run."""
+    """Returns a line of text for each difference between two runs that is allowed, but changes the
+    result of the resumed run.
+    """
     return [
         f"{name} is {shown(new)}, and was {shown(old)} before: {rule.why}"
         for rule, name, old, new in _changed(old_run, new_run)
@@ -70,8 +72,8 @@ def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str
 def _changed(
     old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
-    """Yields (rule, name, old value, new value) for each option or fact with a rule that
-    differs.
+    """Yields (rule, name, old value, new value) for each option or fact that differs between two
+    runs and for which RULES has a rule.
     """
     for name, rule in RULES.items():
         if rule.beside and old_run[rule.beside] != new_run[rule.beside]:

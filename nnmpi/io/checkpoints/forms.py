@@ -1,4 +1,6 @@
-"""The types of the values in a manifest; `schema.checked` checks its JSON against them."""
+"""The types that the JSON of a checkpoint's manifest must have; `schema.checked` checks it against
+them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from nnmpi.parallel.unit_costs import UnitCosts
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts about a run that a checkpoint has besides a snapshot.
+    """Facts about a run in a checkpoint, besides the state of training, which is in its Snapshot.
 
     complete     True if the run has no more steps to make
     total_steps  the number of steps after which the run ends
@@ -56,7 +58,9 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class MeasuredForm:
-    """The measurements by which ranks were arranged, as the JSON has them."""
+    """Measurements of a run by which work was placed on ranks, as a manifest stores them: the cut
+    of the pipeline, the costs of layers, the fastest all-reduce.
+    """
 
     cut: str | None = None
     unit_costs: UnitCosts | None = None
@@ -65,7 +69,7 @@ class MeasuredForm:
 
 @dataclass(frozen=True)
 class RunForm:
-    """A `Snapshot` without its arrays, as the JSON has it."""
+    """A `Snapshot` as it is stored in a manifest: all fields except the arrays."""
 
     options: Mapping[str, Any]
     ranks: int
@@ -79,10 +83,11 @@ class RunForm:
 
 
 class TensorForm(NamedTuple):
-    """A tensor and the arrays of its state, which have the same shape and memory order.
+    """A tensor in a manifest, with the arrays of optimizer state that have its shape and memory
+    order.
 
-    dtypes   maps the end of each array's name, after the tensor's name and a point, to its type;
-             "" is the tensor itself
+    dtypes   the type of each array, by the end of its name: "" is the tensor itself, and
+             "momentum_buffer" the array TENSOR.momentum_buffer
     """
 
     name: str
@@ -92,7 +97,10 @@ class TensorForm(NamedTuple):
 
 
 class RangeForm(NamedTuple):
-    """A range of an array in a file; `array` is its number, counted along all TensorForms."""
+    """A range of the elements of an array, as part of a rank's file in a manifest.
+
+    `array` is the number of the array among the arrays of all TensorForms, in order.
+    """
 
     array: int
     part: Part
@@ -102,7 +110,9 @@ class RangeForm(NamedTuple):
 
 @dataclass(frozen=True)
 class FileForm:
-    """A `RankFile` as the JSON has it."""
+    """A rank's file of a checkpoint as it is described in a manifest; a `RankFile` is made from
+    it.
+    """
 
     name: str
     bytes: int
@@ -112,7 +122,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class ManifestForm:
-    """The content of manifest.json that its digest covers."""
+    """The content of a checkpoint's manifest.json, without the digest that covers it."""
 
     format: int
     time: float

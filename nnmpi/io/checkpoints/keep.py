@@ -47,7 +47,9 @@ def folder_of(directory: Path, step: int) -> Path:
 
 
 def part_of(directory: Path, step: int) -> Path:
-    """Returns the folder in which the checkpoint of a step is being written."""
+    """Returns the path of the temporary folder in which the checkpoint of a step is being
+    written.
+    """
     return directory / f".step-{step:08d}.part"
 
 
@@ -78,8 +80,9 @@ def _is_whole(folder: Path) -> bool:
 
 
 def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, Outcome]:
-    """Returns the Outcome of each checkpoint up to step `last` with an intact manifest, in their
-    order.
+    """Reads the Outcome (metrics and completeness) of each checkpoint up to step `last`, by step.
+
+    Checkpoints with a damaged manifest are left out.
     """
     known: dict[int, Outcome] = {}
     for step, folder in by_step.items():
@@ -98,12 +101,11 @@ def best_until(directory: Path, step: int, metric: str) -> float | None:
 
 
 def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]]) -> int | None:
-    """Returns the earliest step before `step` to which the run was restored after a checkpoint, or
-    None.
+    """Tells whether a checkpoint is outdated: returns the earliest step, before its `step`, to
+    which the run was taken back after it was written, or None.
 
-    A checkpoint of `step` is then outdated. `restored` is its list of steps to which
-    `Trainer.restore` had taken the run; `others` are such lists of other checkpoints, and of the
-    run itself.
+    `restored` are the steps to which `Trainer.restore` had taken the run back when the checkpoint
+    was written; `others` are such lists of other checkpoints, and of the run itself.
     """
     later = chain.from_iterable(other[len(restored) :] for other in others)
     return min((to for to in later if to < step), default=None)
@@ -170,7 +172,10 @@ def replace(part: Path, folder: Path) -> None:
 
 
 def make_part(directory: Path, step: int) -> None:
-    """Creates the folder in which the checkpoint of a step is written, after `clean`."""
+    """Creates the temporary folder in which the checkpoint of a step is written.
+
+    Temporary files of writers that were killed are removed first (`clean`).
+    """
     clean(directory)
     part_of(directory, step).mkdir()
 
@@ -238,7 +243,9 @@ def locked(directory: Path) -> DirectoryLock:
 
 
 def _try_lock(path: Path) -> DirectoryLock | None:
-    """Returns the lock, or None if another run has it, or has just removed the file."""
+    """Locks the directory by its file `path`; returns None if another run has the lock, or has just
+    removed the file.
+    """
     file = path.open("a+b")
     with suppress(BlockingIOError):
         lock(file)
@@ -249,7 +256,9 @@ def _try_lock(path: Path) -> DirectoryLock | None:
 
 
 def is_same(file: IO[Any], path: Path) -> bool:
-    """Returns True if the path still names this open file."""
+    """Returns True if the path still leads to this open file, and not to another one of the same
+    name.
+    """
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

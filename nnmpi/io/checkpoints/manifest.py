@@ -57,7 +57,7 @@ RUN, ABOUT = "manifest.run", "manifest.about"
 
 
 class Outcome(NamedTuple):
-    """The facts that are compared among all checkpoints of a directory.
+    """The facts about a checkpoint that decide whether it is kept, or used to resume a run.
 
     metrics    results of the evaluation after which it was written; empty if there was none
     restored   the steps to which `Trainer.restore` had taken the run back, in order
@@ -96,8 +96,10 @@ class Manifest(NamedTuple):
         return sum(file.size for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """Returns the facts about the run, with the values `arrays`, or with arrays without
-        values.
+        """Returns the facts about the run that the manifest has.
+
+        Some of them are arrays, whose values are in the first rank's file: `arrays` are these
+        values; without it, the facts have descriptions of the arrays in their place.
         """
         if arrays is None:
             arrays = [x for x in self.files[0].arrays if is_about(x)]
@@ -293,8 +295,8 @@ def _run_from_json(run: RunForm) -> Snapshot:
 
 
 def _files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
-    """Returns the arrays of all files, each once, and for each file its ranges of them, in file
-    order.
+    """Returns the JSON for all files of a checkpoint: each array once, and for each file the ranges
+    of arrays in it, in file order.
     """
     tensors = dict[str, TensorForm]()
     for x in (x for file in files for x in file.arrays):
@@ -315,7 +317,9 @@ def _files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
 
 
 def _arrays(tensors: Iterable[TensorForm]) -> Iterator[StateArray]:
-    """Yields the whole arrays of the tensors and their state, without values."""
+    """Yields a description, without values, of each tensor and of each array of its optimizer
+    state.
+    """
     for name, shape, axes, dtypes in tensors:
         for state, dtype in dtypes.items():
             place = Place.of_whole(f"{name}.{state}" if state else name, shape)
@@ -332,7 +336,9 @@ def _files_from_json(form: ManifestForm) -> tuple[RankFile, ...]:
 
 
 def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
-    """Returns the file of a rank, laid out by its ranges; raises DamagedError if it cannot be."""
+    """Makes the layout of a rank's file from its entry in the manifest, `form`; raises DamagedError
+    if the entry is wrong.
+    """
     field = f"manifest.files[{rank}]"
     ranges = (_array(arrays, row, f"{field}.ranges[{i}]") for i, row in enumerate(form.ranges))
     file = laid_out(rank, [*ranges])
@@ -344,7 +350,11 @@ def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> StateArray:
-    """Returns the array or range of a row of the manifest; raises DamagedError if there is none."""
+    """Returns the array, or the range of one, that an entry of a manifest's file names; raises
+    DamagedError if there is none.
+
+    `field` is the path of the entry, for the message.
+    """
     number = row if isinstance(row, int) else row.array
     if number >= len(arrays):
         raise refused(f"{field}.array", f"{number:,}, but there are {len(arrays):,} arrays")

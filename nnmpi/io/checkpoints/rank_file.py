@@ -78,7 +78,12 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
 
 
 def _cut(byte: int, x: StateArray, least: int) -> int:
-    """Returns the number of elements of x before a byte; 0 or all if the array is not to be cut."""
+    """Returns at which element array x is cut if the files of two ranks are to meet at its byte
+    `byte`.
+
+    The result is 0 or all elements if the array is not to be cut: it is smaller than `least` bytes,
+    or its copies on different ranks may differ.
+    """
     if x.nbytes < least or x.may_differ:
         return x.size if 2 * byte > x.nbytes else 0
     return min(max(byte * x.size // x.nbytes, 0), x.size)
@@ -87,7 +92,11 @@ def _cut(byte: int, x: StateArray, least: int) -> int:
 def _shared_slices(
     owned: Sequence[Sequence[StateArray]],
 ) -> Iterator[tuple[StateArray, tuple[int, ...]]]:
-    """Yields slices of each array, each with the ranks that have the whole slice."""
+    """Yields the slices into which the state of all ranks is divided, each with the ranks that hold
+    all of it.
+
+    `owned` has the arrays of each rank.
+    """
     of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateArray]]](list)
     for rank, arrays in enumerate(owned):
         for x in arrays:
@@ -105,7 +114,7 @@ def _shared_slices(
 
 
 class RankFile(NamedTuple):
-    """The layout of a rank's file.
+    """The layout of one rank's file of a checkpoint.
 
     size     in bytes
     header   the bytes before the arrays
@@ -160,7 +169,9 @@ def _name(x: StateArray) -> str:
 
 
 def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
-    """Returns the arrays of the facts about a run, named `about 0`, `about 1`, ..."""
+    """Returns the arrays among the facts about a run as arrays of a checkpoint, named `about 0`,
+    `about 1`, ...
+    """
     return [
         StateArray(
             Place.of_whole(f"{ABOUT} {i}", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name

@@ -117,8 +117,8 @@ class StoredCheckpoint(NamedTuple):
         """Returns the snapshot of the run, equal on all ranks; its arrays are in files and not read
         yet.
 
-        A `Mover` reads the elements that a rank needs, and raises DamagedError on a rank that finds
-        a damaged block.
+        Each rank then reads the elements that it needs (class `Mover`); a rank that finds a damaged
+        block raises DamagedError.
         """
         arrays = (x for x in self._arrays(range(len(self.manifest.files))) if not is_about(x))
         pace = self.about().pace

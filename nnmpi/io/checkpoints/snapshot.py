@@ -40,16 +40,17 @@ class Changes(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The state of one rank between two steps, in copies that later steps do not change.
+    """The state of one rank between two steps, from which a run can continue: copies that later
+    steps do not change.
 
     config     the options of the run
     ranks      the number of ranks
-    measured   the measurements by which ranks were arranged
+    measured   what was measured to place work on ranks, such as the costs of layers
     run        the first step of a call fit(epochs=N) and the step after its last, or None
     state      the step, epoch and batch reached; like all counters, the same on all ranks
     skipped    the number of steps that were skipped because a value was not finite
     epoch      sums of loss and metrics over the steps of the epoch so far
-    positions  the positions of workers that do not synchronize each step
+    positions  how far each worker has come, if workers do not synchronize each step
     changes    settings that callbacks have changed
     arrays     the ranges of model, optimizer state and loss scale that this rank owns
     norms      the sum of the gradient norms of the epoch so far, and their number; a checkpoint has
@@ -69,8 +70,8 @@ class Snapshot(NamedTuple):
     norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """Returns the measurements that stay valid if `config` arranges this number of ranks
-        anew.
+        """Returns the measurements that need not be repeated if the run goes on with the options
+        `config` on `ranks` ranks.
         """
         old, new = vars(self.config), vars(config)
 
@@ -83,9 +84,7 @@ class Snapshot(NamedTuple):
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Returns one snapshot with the ranges and positions of several, for a rank that replaces their
-    ranks.
-    """
+    """Merges the snapshots of several ranks into one, for a rank that takes over their work."""
     return snapshots[0]._replace(
         positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
         arrays=tuple(x for snapshot in snapshots for x in snapshot.arrays),
@@ -93,8 +92,10 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
-    """Returns `config` with these changes; raises ValueError if the run cannot continue with
-    them.
+    """Returns `config` with changed options, for a run that continues from a snapshot on `ranks`
+    ranks.
+
+    Raises ValueError if an option must not change, or if the run cannot continue with it.
     """
     for name in changes:
         if name not in {option.name for option in options(LAYOUT_GROUPS)}:
@@ -111,10 +112,10 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """Returns the next step of each of `workers` asynchronous workers; collective.
+    """Returns the step with which each of `workers` asynchronous workers continues; collective.
 
-    Empty unless the positions are those of as many workers: with another number, each worker gets
-    other parts of the batches.
+    Empty unless `positions`, gathered from all ranks, are those of as many workers: with another
+    number, each worker gets other parts of the batches.
     """
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}

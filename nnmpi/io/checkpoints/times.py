@@ -52,7 +52,9 @@ class SaveTimes:
         return self._unit == "seconds" and self._clock() - self._saved >= self._every
 
     def begun(self) -> None:
-        """Records that the write of a checkpoint begins."""
+        """Records that a checkpoint is being written from now on, so that the next one is due
+        later.
+        """
         self._saved = self._clock()
 
     def written(self, seconds: float) -> None:
@@ -60,10 +62,11 @@ class SaveTimes:
         self._write = seconds
 
     def is_over(self) -> bool:
-        """Returns True if the run must end now for a checkpoint to be written before the time
+        """Returns True if the run must end now, so that a checkpoint can be written before the time
         limit.
 
-        The reserve includes twice the longest time between two calls so far.
+        It is called between steps. The time to spare includes twice the longest time between two
+        calls.
         """
         now = self._clock()
         self._longest, self._asked = max(self._longest, now - self._asked), now

@@ -213,7 +213,8 @@ class Writer:
     ) -> Generator[None, None, WriteResult]:
         """Writes a checkpoint as a generator, which returns the result.
 
-        It yields when its part is copied, then whenever it waits for threads or messages.
+        It yields when this rank's arrays are copied, then whenever it waits for threads or
+        messages.
         """
         snapshot, files = content.snapshot, list[FileWritten]()
         step = snapshot.state.step
@@ -247,7 +248,9 @@ class Writer:
         return future.result()
 
     def _gathered(self, written: FileWritten) -> Generator[None, None, list[FileWritten]]:
-        """Returns the results of all ranks on each rank; yields while it waits for messages."""
+        """Sends the size and digests of this rank's file to all ranks; returns those of all ranks.
+        Yields while it waits for messages.
+        """
         comm, data = self._comm, np.frombuffer(json.dumps(written).encode(), np.uint8)
         counts = np.zeros(comm.size, np.int64)
         counts[comm.rank] = len(data)
@@ -263,8 +266,8 @@ class Writer:
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
     def _commit(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
-        """Writes the manifest and renames the folder, on rank 0, or removes it if there was a
-        problem.
+        """On rank 0, completes a checkpoint: writes the manifest and renames the folder to its
+        final name. If there was a problem, removes the folder instead.
         """
         step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
