@@ -115,7 +115,7 @@ class Logger:
         self._rows, self._written = {}, time.monotonic()
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """Begins a run of the library, with the options of training."""
+        """Begins a run in the logger's library, and passes it the options of training."""
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
         """Writes the numbers in `rows`, which maps each step to its numbers by name."""
@@ -127,13 +127,14 @@ class Logger:
         """Writes a matplotlib figure under a name."""
 
     def end(self) -> None:
-        """Ends the run of the library."""
+        """Ends the run that `begin` has begun in the logger's library."""
 
 
 def numbers(event: Event, prefix: str) -> dict[str, float]:
-    """The numbers in an event by name, with `prefix`: epoch/loss, or epoch/epoch for the epoch.
+    """Returns the numbers in an event by name, with `prefix`: epoch/loss, or epoch/epoch for the
+    epoch.
 
-    For an event of a step, the step and the epoch are left out: the row is that of the step.
+    An event of a step omits its step and epoch, since loggers write its numbers under that step.
     """
     skipped = ("step", "steps", "epoch") if "step" in event else ()
     items = ((k, v) for k, v in event.items() if k not in skipped and not isinstance(v, bool))
@@ -222,7 +223,7 @@ class Trackio(Logger):
         self._to = self._module.init(project=self.where, config=dict(options), **how)
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Writes a message for each step."""
+        """Writes the numbers of each step in a message of their own."""
         for step, row in rows.items():
             self._to.log(dict(row), step=step)
 

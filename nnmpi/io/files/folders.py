@@ -30,7 +30,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 class ModelFolder(ModelFile):
-    """A GPT or a Llama in a folder."""
+    """A GPT or Llama model stored in a folder: config.json and model.safetensors or its shards."""
 
     @property
     def weights(self) -> str:
@@ -43,14 +43,16 @@ class ModelFolder(ModelFile):
         return gpt2.weights_in(self.path)
 
     def form(self) -> FileFormat:
-        """Returns the names and layouts of the tensors in an existing folder."""
+        """Returns the names and layouts (transposed or not) that tensors have in the folder's
+        file.
+        """
         return format_of(sizes_in(self.path))
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build]:
-        """Returns the config with the name of the model in the folder, and the function that builds
-        the model.
+        """Takes the model from the folder: returns the config with the model's name, and the
+        function that builds the model.
 
-        Raises ValueError if `is_named` and the config's model has other sizes.
+        Raises ValueError if the user has named a model (`is_named`) and it has other sizes.
         """
         sizes, named = sizes_in(self.path), sizes_named(config.model)
         if is_named and (named is None or named.model != sizes.model):
@@ -93,10 +95,11 @@ class ModelFolder(ModelFile):
     def prepared(
         self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
     ) -> Iterator[Prepared]:
-        """Returns a context in which the tensors of a model are written to the folder.
+        """A context in which the tensors of a model are written to a file of the folder.
 
-        The folder is created, and removed after a failure. Its other files are replaced when the
-        block ends, right after the tensors; config.json is the last.
+        It yields the file, and the names and metadata to write. The folder is created, and removed
+        after a failure. Its other files are replaced when the block ends, right after the tensors;
+        config.json is the last.
         """
         assert sizes is not None
         self.check()

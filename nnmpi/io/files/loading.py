@@ -179,7 +179,8 @@ def _checked(
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:
-    """Compares names and shapes of a file with those of a model, and returns the Loaded.
+    """Compares the names and shapes of a file's tensors with those of a model; returns which fit,
+    as a Loaded.
 
     Raises ValueError unless all fit or, with `partial`, some do.
     """

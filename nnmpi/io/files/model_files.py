@@ -16,8 +16,8 @@ Build = Callable[[], Module]
 
 
 class Prepared(NamedTuple):
-    """The file to which the tensors of a model are written, their names and layouts, and the
-    metadata.
+    """A file to which a model's tensors are about to be written: its path, the names and layouts
+    that the tensors have in it, and its metadata.
     """
 
     file: str
@@ -28,7 +28,7 @@ class Prepared(NamedTuple):
 class ModelFile:
     """A model in a file: tensors under the names that they have in the model, and metadata.
 
-    The add-on row `folder` of `model_files` has the same methods for a path that names a folder.
+    If a path names a folder, an add-on's class with the same methods is used instead.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -45,15 +45,17 @@ class ModelFile:
         return Path(self.path)
 
     def form(self) -> FileFormat:
-        """Returns the names and layouts of the tensors in the file."""
+        """Returns the names and layouts that the model's tensors have in the file: here those of
+        the model.
+        """
         return PLAIN
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build | None]:
-        """Returns the config, with the name of a stored model, and the function that builds the
-        model.
+        """Takes the model from a stored one, if that describes it: returns the config with its
+        name, and the function that builds the model.
 
         A file has tensors only: the config is unchanged and the function is None. Raises ValueError
-        if `is_named` and the config's model is another one.
+        if the user has named a model (`is_named`), and it is another than the stored one.
         """
         return config, None
 
@@ -78,7 +80,9 @@ class ModelFile:
 
 
 def model_file(path: str | os.PathLike[str]) -> ModelFile:
-    """Returns a ModelFile for a path, which need not exist: for a folder, that of the add-on."""
+    """Returns the object that reads and writes a model at a path: a ModelFile, or for a folder the
+    class of the add-on that reads folders. The path need not exist.
+    """
     kind = addons.row("model_files", "folder") if is_folder(path) else None
     file: ModelFile = (kind or ModelFile)(path)
     return file

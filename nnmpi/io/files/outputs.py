@@ -113,7 +113,9 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
 
 
 def _is_of_run(log: str, mark: LogMark) -> bool:
-    """Returns True if the mark fits this log, and no other run has been appended after it."""
+    """Returns True if the log is that of the run whose checkpoint has `mark`: the log has this
+    content up to the mark, and no other run was appended after it.
+    """
     if os.path.getsize(log) < mark.size or LogMark.of(log, mark.size) != mark:
         return False
     with open(log, "rb") as file:
@@ -206,9 +208,8 @@ def _refuse_other_kinds(
 
 
 def version(path: str | None) -> tuple[int, int] | None:
-    """Returns the inode and the modification time of a saved model, or None if there is no file.
-
-    They differ between two versions of the file.
+    """Returns what identifies the present version of a saved model: the inode and the modification
+    time of its file, or None if there is no file.
     """
     try:
         status = os.stat(model_file(path or "").weights)

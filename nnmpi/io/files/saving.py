@@ -43,7 +43,7 @@ BLOCK = 1 << 20  # bytes that are read at once
 
 
 class HeaderRow(NamedTuple):
-    """The entry of a tensor in the header of a file."""
+    """A tensor's entry in the header of a safetensors file: its name, type and shape."""
 
     name: str
     dtype: np.dtype[Any]
@@ -119,7 +119,8 @@ def write_whole(
     sizes: tuple[Any, ...] | None,
     model: str,
 ) -> str:
-    """Writes a model on the rank whose `path` is given; other ranks send their parts.
+    """Writes a whole model to a file on the rank whose `path` is given; all other ranks send their
+    parts of the tensors to it.
 
     They send them even if writing fails, since they cannot know. `sizes` are those of a GPT or
     Llama, else None, and `model` is the model's name. Returns the name of the file.
@@ -190,7 +191,8 @@ def write(
 
 
 def place_of(header: bytes, key: str) -> int:
-    """Returns the offset of the digest of a metadata key in the header; -1 if there is none.
+    """Returns at which byte of the header the digest under a metadata key begins; -1 if there is
+    none.
 
     It cannot be found within another text, since quotes are escaped there.
     """

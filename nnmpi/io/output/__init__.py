@@ -26,9 +26,10 @@ Events and their fields:
                  `sent` in a step, and its `memory_bytes`
     complete     the only event of --resume if the run had ended before
 
-With servers, pipedream and averaged replicas no rank knows the norm of the whole gradient. With
-servers the loss of a step is that of all samples that rank 0 has received results of since the last
-event; with --sync local and gossip a round counts as one step.
+With parameter servers, PipeDream and averaged replicas no rank knows the norm of the whole
+gradient. With parameter servers the loss of a step is that of all samples that rank 0 has received
+results of since the last event. With --sync local and gossip, the local steps until replicas
+exchange parameters count as one step.
 """
 
 from nnmpi.io.output.messages import Event as Event

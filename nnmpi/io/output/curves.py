@@ -30,7 +30,7 @@ OF_STEPS = {
 
 
 class Curves(NamedTuple):
-    """The rows of the curves of a run."""
+    """The curves of a run, as lists of rows of numbers: by epoch, by step, and by evaluation."""
 
     epochs: list[Event]
     steps: list[Event]
@@ -43,8 +43,8 @@ class Curves(NamedTuple):
 
 
 def _add(rows: list[Event], row: Event) -> None:
-    """Appends a row, after the removal of rows of the same or later steps, which the run has
-    repeated.
+    """Appends a row to a curve, and removes rows of the same or later steps, which the run has
+    repeated after it was resumed.
     """
     while rows and rows[-1]["steps"] >= row["steps"]:
         rows.pop()

@@ -55,8 +55,9 @@ def _suspended(e: Event) -> str:
 
 
 def _waited(e: Event, which: str = "") -> str:
-    """Returns text on the number of checkpoints, and on the time for which training waited for
-    them.
+    """Returns text on how many checkpoints were written, and how long training waited for them.
+
+    `which` is added after the directory.
     """
     return (
         f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
@@ -78,7 +79,9 @@ def gpus(e: Event) -> Iterator[str]:
 
 
 def _padding(e: Event) -> str:
-    """Returns text on the share of padding in the batches."""
+    """Returns text on which share of the batches is padding, with and without
+    --bucket-by-length.
+    """
     return (
         f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
         f"{e['padding_unsorted']:.1%} without --bucket-by-length"
@@ -100,7 +103,9 @@ def _loaded(e: Event) -> Iterator[str]:
 
 
 def ranks_used(e: Event) -> Iterator[str]:
-    """Yields phrases on the number of ranks, and on their arrangement: pipeline, axes, sums."""
+    """Yields phrases on the ranks of a run and how they are used: their number, GPUs, pipeline,
+    axes of parallelism, and all-reduce.
+    """
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
     yield from phrases("sync_phrases", e)
@@ -120,13 +125,18 @@ def ranks_used(e: Event) -> Iterator[str]:
 
 
 def phrases(table: str, e: Event) -> Iterator[str]:
-    """Yields the phrases of add-ons: `table` names rows of functions for fields of an event."""
+    """Yields phrases that add-ons have for fields of an event.
+
+    `table` names a table of functions by field (see `addons.py`): "phrases" or "sync_phrases".
+    """
     for of_field in addons.of_fields(table, e):
         yield from of_field(e)
 
 
 def _step(e: Event) -> str:
-    """Returns the text for a step, for progress, or for an evaluation within an epoch."""
+    """Returns the text of an event about a step, about progress, or about an evaluation within an
+    epoch.
+    """
     parts = [f"step {e['step']:,} of {e['steps']:,}"]
     for key, label, form in (
         ("loss", "loss", ".4f"),
@@ -151,8 +161,8 @@ def _epoch(e: Event) -> str:
 
 
 def _measured(e: Event) -> Iterator[str]:
-    """Yields phrases on the metrics of an evaluation; accuracy exists only for classification
-    losses.
+    """Yields phrases on the metrics in an event: accuracy, which only classification has,
+    perplexity, and users' metrics.
     """
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
@@ -177,8 +187,8 @@ def _rates(e: Event, of: str = "") -> Iterator[str]:
 
 
 def _result(e: Event) -> str:
-    """Returns the text for the end of a run: the metrics, and a line for each of the other
-    results.
+    """Returns the text for the end of a run: a line with metrics, loss and speed, then lines on
+    skipped steps, checkpoints and results of add-ons.
     """
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
     checkpoints = e.get("checkpoints", {})
@@ -193,7 +203,9 @@ def _result(e: Event) -> str:
 
 
 def _passes(e: Event) -> str:
-    """Returns text on whether the recorded passes of a stage are replayed."""
+    """Returns text on whether a pipeline stage replays its forward and backward passes, which were
+    recorded as lists of array calls, or computes them op by op, and why.
+    """
     if e["replayed"]:
         return f"stage {e['stage']}: passes are replayed, as {plural(e['calls'], 'call')}"
     return f"stage {e['stage']}: passes are not replayed: {e['reason']}"
