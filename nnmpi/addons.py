@@ -1,18 +1,20 @@
-"""The add-ons of nnmpi: parts that can be left out, and the rows that they add to tables of core.
+"""The add-ons of nnmpi: parts that can be left out, and the objects that they add to tables of
+core.
 
-Core imports no add-on. It asks here for the rows of a table, and a row is loaded when it is asked
-for. `scripts/without NAME` takes out the modules of an add-on and its entry here, and tests the
-rest.
+Core imports no add-on. It asks here for the object that a table has under a key, and its module is
+imported only then. `scripts/without NAME` takes out the modules of an add-on and its entry here,
+and tests the rest.
 
     table           key                the value, or the function and what it returns
-    options         its name           a Part of Config: its options, and their features
+    options         its name           a Part of Config: options of a run, and the features (what a
+                                       run can be asked to do) that they switch on
     names           a name of nnmpi    what `nnmpi.NAME` is; NAME may be in a package, as nn.GPT
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
     in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     the function that it calls, with the session and arguments
-    instead         an option          (config, comm): the exit status of the command, which does
-                                       this instead of training
+    instead         an option          (config, comm): does something else than training, and
+                                       returns the exit status of the command
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
     job_checks      an option          (config, comm): the same for the ranks of the job
     batch_checks    an option          (config, samples): the same for data with so many samples
@@ -30,18 +32,21 @@ rest.
                                        the codec, and what each rank sends, or None
     device_kernels  a device           the DeviceKernels for its arrays
     device_settings a device           (config, backend): makes settings of the whole process
-    late_outcomes   a device           (spec, store, optimizer, update): steps whose outcome the
-                                       host reads during the next one, as DeferredSteps, or None
+    late_outcomes   a device           (spec, store, optimizer, update): DeferredSteps, optimizer
+                                       steps whose loss and norm the host reads one step later
     convolutions    an algorithm       (x, w, shape): the method of a convolution on the host, and
                                        how many images it takes at a time; None if it has none
     library_sums    an all-reduce      the LibrarySums of that name
-    slowed          an option          (config, rank, ranks, sync, stats): slowed sync and stats
+    slowed          an option          (config, rank, ranks, sync, stats): both with delays that
+                                       simulate slow ranks
     twins           an option          (arrangement): the arrangement of a second model, trained too
-    compared        an option          (strategy, twin's, spec): the Strategy that compares both
+    compared        an option          (strategy, that of the second model, spec): a Strategy that
+                                       trains both models and compares them
     fitted          an option          (config, workers): options changed for so many workers
     fitted_notes    an option          (config): a note on other changes with their number, or ""
-    read_every      an option          (config): the number of steps after which it reads the model
-    plans           an option          (setup, config, comm): the RunPlan of a run
+    read_every      an option          (config): the number of steps after which the add-on reads
+                                       the model
+    plans           an option          (setup, config, comm): the RunPlan, a prediction of the run
     simulations     one of `simulate`  the module of the subcommand: HELP, add_options, run
     sim_options     an option of it    (subcommand, parser): adds it if it is of this subcommand
     memory_limits   an option          (config): the most bytes of a rank, for a plan
@@ -54,7 +59,8 @@ rest.
     restarts        an option          (log): a note on a run that was to continue from a checkpoint
                                        and has found none
     layouts         an option          (config, comm): the layout for the ranks of the job
-    undos           "step", "round"    (objects): the object that finishes or undoes the last one
+    undos           "step", "round"    (objects): what completes or takes back the last step, or
+                                       round of local steps, if a rank was lost in it
     backups         an option          (arrangement): None, or a function of a rank: the traffic of
                                        a backup, and the bytes of memory for backups
     samplers        an option          (comm, config, dataset): the Sampler of a run
@@ -73,12 +79,14 @@ rest.
     optimizers      its name           what makes it, of parameters and options of a run
     models          before a colon     a SizedModel, for models whose names begin so
     model_facts     a class            (model): its ModelFacts; the key is "module:name"
-    recomputed      a --recompute      the class of the layers that it makes run again
+    recomputed      a --recompute      the class of the layers that this value makes run again in
+                                       the backward pass
     layer_rules     a class            its LayerRule, by which ranks divide it; the key is the same
     module_rules    a class            (graph, ranks): its OwnedParts, which single ranks along tp
                                        compute alone; the key is the same
-    layout_axes     one of --layout    the Marker of ways that cut this axis of activations
-    layout_ways     one of --layout    the same, for the name of these ways
+    layout_axes     one of --layout    the Marker that says how ranks along tp cut this axis of
+                                       activations
+    layout_ways     one of --layout    the same Marker, by the name that --layout has for this cut
     model_files     "folder"           (path): the ModelFile that the folder is
     state_files     "nested"           the module that divides a state into arrays and a structure
                     "pickle"           (path): the content of a file of PyTorch
@@ -97,11 +105,13 @@ from typing import Any, NamedTuple
 
 
 class AddOn(NamedTuple):
-    """An add-on.
+    """An add-on: an optional part of nnmpi, described by the files that make it up and what it
+    adds.
 
     modules   its folders and files
     uses      the add-ons that it imports
-    rows      its rows of core's tables, {table: {key: "module:name"}}, or "module" for the module
+    rows      the rows that it adds to tables of core, {table: {key: "module:name"}}; "module" alone
+              stands for the module itself. The tables are listed at the top of this file
     commands  by name: the module whose `parser()` defines the options, and a short description
     files     other files and folders that are removed with the add-on, besides tests that import
               its modules
@@ -115,9 +125,10 @@ class AddOn(NamedTuple):
 
 
 def _places(modules: Mapping[str, str], package: str = "") -> dict[str, str]:
-    """Rows of the table `names`, {"package.name": "nnmpi.module:name"}.
+    """Returns rows for the table `names`, which lists what add-ons add to the namespace of nnmpi.
 
-    `modules` has for each module its names, separated by spaces; `package` is a prefix of keys.
+    The result is {"package.name": "nnmpi.module:name"}. `modules` has for each module its names,
+    separated by spaces; `package` is a prefix of the keys.
     """
     return {
         f"{package}{name}": f"nnmpi.{module}:{name}"
@@ -790,38 +801,49 @@ ADD_ONS = {
 
 
 def table(name: str) -> dict[str, str]:
-    """The rows that all add-ons have in a table: "module:name" by key."""
+    """Returns a table of add-ons, such as "optimizers": where the object of each key is defined.
+
+    The result is {key: "module:name"}, from all add-ons that are installed.
+    """
     return {key: where for a in ADD_ONS.values() for key, where in a.rows.get(name, {}).items()}
 
 
 def names_of(package: str) -> dict[str, str]:
-    """The names that add-ons add to a package, "nnmpi" or one in it: "module:name" by name."""
+    """Returns the names that add-ons add to a package, "nnmpi" or a package in it.
+
+    The result is {name: "module:name"}: where each name is defined.
+    """
     full = {f"nnmpi.{key}".rpartition("."): where for key, where in table("names").items()}
     return {name: where for (of, _, name), where in full.items() if of == package}
 
 
 def row(name: str, key: str) -> Any:
-    """Loads the row of a table with this key; None if no add-on has it."""
+    """Imports and returns the object that a table of add-ons has under a key; None if no add-on has
+    it."""
     where = table(name).get(key)
     return None if where is None else loaded(where)
 
 
 def needed(name: str, key: str) -> Any:
-    """Loads the row of a table with this key; raises AttributeError if no add-on has it."""
+    """Imports and returns the object that a table of add-ons has under a key.
+
+    Raises AttributeError if no add-on has it.
+    """
     if (value := row(name, key)) is None:
         raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
     return value
 
 
 def rows(name: str) -> Iterator[Any]:
-    """Loads and yields all rows of a table."""
+    """Imports and yields every object in a table of add-ons."""
     return map(loaded, table(name).values())
 
 
 def given(name: str, options: object) -> Iterator[Any]:
-    """Loads and yields the rows of a table that `options`, such as a Config, ask for.
+    """Yields the objects in a table of add-ons that `options`, such as a Config, ask for.
 
-    The key of a row is an option, which must differ from its default, or a feature.
+    Keys of such a table are options or features. An option asks for its object if its value differs
+    from the default, a feature if it is switched on.
     """
     features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
     for key, where in table(name).items():
@@ -834,18 +856,20 @@ def given(name: str, options: object) -> Iterator[Any]:
 
 
 def chosen(name: str, options: object) -> Any:
-    """The first row that `given` yields, or None."""
+    """Returns the first object in a table of add-ons that `options` ask for (see `given`), or
+    None."""
     return next(given(name, options), None)
 
 
 @cache
 def _features() -> dict[str, Any]:
-    """The features of add-ons by name."""
+    """Returns the features of all add-ons by name: what a run can be asked to do, by one or more
+    options."""
     return {f.name: f for part in rows("options") for f in part.features}
 
 
 def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
-    """Loads and yields the rows of a table whose keys are in `fields`."""
+    """Imports and yields the objects in a table of add-ons whose keys are in `fields`."""
     return (loaded(where) for key, where in table(name).items() if key in fields)
 
 

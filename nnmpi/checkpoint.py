@@ -36,8 +36,8 @@ class CommandOutput(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line; each subcommand sets `run` to the function that makes its
-    output."""
+    """Returns the parser of the command line. Each subcommand sets `run` in the parsed options to a
+    function of them that returns its CommandOutput."""
     about = "List and verify checkpoints, and export one as a model, without MPI."
     p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
@@ -135,7 +135,8 @@ def _folders(directory: str) -> dict[int, Path]:
 
 
 def _chosen(options: argparse.Namespace) -> Path:
-    """The folder of the checkpoint of `options.step`; raises ValueError if there is none."""
+    """Returns the folder of the checkpoint of step `options.step`; raises ValueError if there is
+    none."""
     by_step = _folders(options.directory)
     if options.step not in by_step:
         name = folder_of(Path(options.directory), options.step).name
@@ -149,7 +150,11 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """A checkpoint as a JSON object; `problem` is not empty if its manifest or `check` fails."""
+    """Returns what is shown of a checkpoint, as a JSON object: step, epoch, loss, ranks, size and
+    so on.
+
+    Its `problem` is not empty if the checkpoint's manifest is damaged or `check` fails.
+    """
     try:
         manifest = read_manifest(folder)
         check(folder, manifest)

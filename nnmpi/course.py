@@ -89,7 +89,8 @@ def assignments() -> list[str]:
 
 
 def new(given: argparse.Namespace) -> int:
-    """The subcommand `new`: writes the files of an assignment, with the numbers of the student."""
+    """Runs the subcommand `new`: writes the files of an assignment, whose numbers are drawn from
+    the student's name."""
     folder, student = given.folder, given.student or given.folder.resolve().name
     for name in (*HANDED_OUT, RECORD):
         if (folder / name).exists():
@@ -112,7 +113,8 @@ def seed_of(student: str) -> int:
 
 
 def check(given: argparse.Namespace) -> int:
-    """The subcommand `check`: grades a folder, prints points and faults; returns 1 for a fault."""
+    """Runs the subcommand `check`: grades a folder, prints the points and what is wrong; returns 1
+    unless all points are reached."""
     assignment, student = _record(given.folder / RECORD)
     adapters = (given.folder / "adapters.py").resolve()
     content(
@@ -159,7 +161,13 @@ def _report(
     not_loaded: str,
     seconds: float,
 ) -> None:
-    """Prints the results as text or JSON, and writes them for Gradescope and Autolab on request."""
+    """Prints the result of the checks of an assignment as text or JSON, and writes it for
+    Gradescope and Autolab on request.
+
+    of_student   the fields about the student and the assignment
+    rows         the result of each check
+    not_loaded   why the student's code could not be loaded, or ""
+    """
     points, most = (sum(row[key] for row in rows) for key in ("score", "max_score"))
     if given.json:
         facts = {**of_student, "score": points, "max_score": most, "fault": not_loaded}

@@ -156,7 +156,7 @@ def launcher() -> Finding:
 
 
 def _started(found: str, remedy: str) -> Finding:
-    """Starts two ranks with mpirun, and returns what they found.
+    """Starts two ranks with mpirun, and returns the Finding: whether they have found each other.
 
     found    the text of the finding so far, which names the mpirun
     remedy   how to use another mpirun or library, for the case that ranks do not find each other

@@ -1,4 +1,4 @@
-"""Settings that can be set and read, and change nothing."""
+"""A base class for modules of settings that programs for PyTorch set, and that nnmpi ignores."""
 
 from types import ModuleType
 from typing import Any
