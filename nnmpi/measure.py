@@ -29,8 +29,9 @@ from nnmpi.run.setup.setup import set_up
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line: options of nnmpi.train that determine what a rank computes,
-    --out, and --within."""
+    """Returns the parser of the command line: the options of nnmpi.train that determine what a rank
+    computes, the file to write (--out), and a limit of time (--within).
+    """
     about = "Measure how long a machine takes for a model, for python -m nnmpi.plan."
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def known_machine(comm: Comm, out: str, ranks: int) -> Machine | None:
-    """The measurements that the file `out` already has, to which new ones are added, or None.
+    """Returns the measurements that the file `out` already contains, to which new ones are added;
+    None if there is no file.
 
     Only rank 0 reads the file. Raises ValueError if it was measured on another machine, or with
     another number of `ranks` per node.
@@ -93,7 +95,9 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def _summary(machine: Machine, config: Config, out: str) -> str:
-    """A line about the measurements, and another about those for which no time was left."""
+    """Returns a line that summarizes the measurements, and another one that lists those for which
+    no time was left.
+    """
     units = f"no units of {config.model}"
     if machine.models:
         of_sizes = machine.models[0].units

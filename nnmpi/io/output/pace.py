@@ -1,4 +1,9 @@
-"""Measures times, rates, gradient norms, and losses and metrics of a run, for its events."""
+"""Measures the speed of a training run, and collects the losses, gradient norms and metrics that
+the run reports.
+
+A run reports by events: dictionaries that are printed and written to its log, such as "step" (every
+few steps) and "epoch".
+"""
 
 import math
 import time
@@ -17,12 +22,13 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 class Window(NamedTuple):
-    """Sums over the steps since the last "step" event.
+    """Sums over the training steps since the last "step" event, which is logged every few steps.
 
-    since, until     the number of the run's steps at its begin (0 before the first event) and end
-    loss, divisor    the sum of the losses, and the divisor of their mean
-    norm, norms      the sum of gradient norms, and their number
-    before           the seconds, samples and tokens that counted for rates at its begin
+    since, until     the number of steps of the run at the start and at the end of the window
+    loss, divisor    the sum of the losses, and the number by which it is divided for the mean
+    norm, norms      the sum of the gradient norms of these steps, and the number of known norms
+    before           (seconds, samples, tokens) of the run so far at the start of the window, as in
+                     PaceCounts
     """
 
     since: int = 0
@@ -34,7 +40,9 @@ class Window(NamedTuple):
     before: tuple[float, int, float] = (0.0, 0, 0.0)
 
     def plus(self, result: StepResult, norm: float | None) -> "Window":
-        """Returns the window with one more step, and the norm of its gradient if known."""
+        """Returns the window with one more step added; `norm` is the norm of its gradient, or None
+        if it is unknown.
+        """
         return Window(
             self.since,
             result.state.step,
@@ -46,7 +54,7 @@ class Window(NamedTuple):
         )
 
     def is_over(self, every: int) -> bool:
-        """Returns True if an event is due: after the first step of a run, and at multiples of
+        """Returns True if a "step" event is due: after the first step of a run, and at multiples of
         `every` steps.
         """
         if not every or self.until == self.since:
@@ -55,10 +63,12 @@ class Window(NamedTuple):
 
 
 class PaceCounts(NamedTuple):
-    """The times of a run so far, with which a resumed run continues.
+    """The times and sums of a run so far, which a checkpoint saves, so that a resumed run continues
+    to count.
 
-    seconds, samples, tokens   sums over the steps that count for rates
-    before_epoch               the same three at the begin of the epoch
+    seconds, samples, tokens   sums over the steps from which samples per second are computed: all but
+                               the first one of a process
+    before_epoch               the values of these three sums at the start of the epoch
     norm, norms                the sum of gradient norms in the epoch, and their number
     elapsed                    seconds since the start of the run
     window                     sums over the steps since the last "step" event
@@ -74,8 +84,9 @@ class PaceCounts(NamedTuple):
     window: Window = Window()
 
     def at(self, norms: tuple[float, int]) -> "PaceCounts":
-        """Returns the counts after the run goes back to an earlier step, with its epoch's norms
-        until then.
+        """Returns the counts for a run that goes back to an earlier step, after a rank was lost.
+
+        norms: the sum of gradient norms in the epoch until that step, and their number
         """
         return self._replace(norm=norms[0], norms=norms[1], window=Window())
 
@@ -100,11 +111,13 @@ class Pace:
 
     @property
     def counts(self) -> PaceCounts:
-        """The times so far, with which a run that is resumed at this point continues."""
+        """The counts so far, as a PaceCounts, with which a run that is resumed at this point
+        continues.
+        """
         return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
-        """Returns another Pace of the same run, which continues from the counts `before`."""
+        """Returns a new Pace that measures the same run further, from the counts `before`."""
         return Pace(self._counts_tokens, before)
 
     def start(self) -> None:
@@ -113,11 +126,15 @@ class Pace:
         self.resume()
 
     def resume(self) -> None:
-        """Restarts the timer of a step, after something that does not count for rates."""
+        """Restarts the timer of a step, after something that is not to count as training, such as
+        an evaluation.
+        """
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult, every: int) -> None:
-        """Records the end of a step; starts a new window if the last one has `every` steps."""
+        """Records the end of a step and its loss. If a "step" event was due (every `every` steps),
+        the sums for the next event start again.
+        """
         now = time.perf_counter()
         seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):
@@ -141,8 +158,9 @@ class Pace:
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:
-        """Resets the window as the run goes back to an earlier step; `norms` are its epoch's norms
-        until then.
+        """Resets the sums as the run goes back to an earlier step.
+
+        norms: the sum of gradient norms in the epoch until that step, and their number
         """
         self._so_far = self._so_far.at(norms)
 
@@ -174,10 +192,11 @@ class Pace:
         }
 
     def of_window(self) -> tuple[Event, Event]:
-        """Returns fields for a "step" event: mean loss and gradient norm before clipping; and,
-        apart, rates.
+        """Returns two dictionaries of fields for a "step" event: the mean loss and the mean
+        gradient norm (before clipping) since the last such event; and the samples or tokens per
+        second.
 
-        Rates are missing if no step was measured.
+        The second one is empty if no step was measured.
         """
         window = self._so_far.window
         norm = {"gradient_norm": window.norm / window.norms} if window.norms else {}
@@ -185,8 +204,8 @@ class Pace:
         return {"loss": mean(window.loss, window.divisor), **norm}, {k: v for k, v in rates if v}
 
     def of_epoch(self) -> Event:
-        """Returns fields for an epoch's event: seconds, rates, and the mean gradient norm before
-        clipping.
+        """Returns the fields of an "epoch" event: seconds, samples or tokens per second, and the
+        mean gradient norm before clipping.
         """
         norm, norms = self._so_far.norm, self._so_far.norms
         known = {"mean_gradient_norm": norm / norms} if norms else {}
@@ -201,9 +220,7 @@ class Pace:
 
 
 def tested(dataset: Dataset, loss: Criterion, test: Sums) -> Event:
-    """Returns loss and metrics of an evaluation as fields of an event.
-
-    The accuracy has a field of its own; other metrics are under the key "metrics".
+    """Returns the loss and the metrics of an evaluation, summed in `test`, as fields of an event.
     """
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}

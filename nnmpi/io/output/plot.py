@@ -48,11 +48,7 @@ LONGEST_NAME = 100  # characters
 
 
 class RunLog(NamedTuple):
-    """A run: its name, its model and data (`task`), and its curves.
-
-    The curves are columns of numbers per epoch, per step (only if there are few epochs), and per
-    evaluation within epochs.
-    """
+    """A run in a log: its name, a title of model and data (`task`), and the numbers to draw."""
 
     name: str
     task: str
@@ -61,8 +57,8 @@ class RunLog(NamedTuple):
     evaluations: Table
 
     def table(self, quantity: str) -> Table:
-        """Returns the table with the most points of a quantity; empty if the run does not have
-        it.
+        """Returns the table (per epoch, per step or per evaluation) that has the most values of a
+        quantity such as "loss"; empty if no table has any.
         """
         tables = [t for t in (self.steps, self.evaluations, self.epochs) if quantity in t]
         return max(tables, key=lambda table: len(table[quantity]), default={})
@@ -138,7 +134,9 @@ def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
-    """Returns functions that draw one panel each."""
+    """Returns a list of functions, each of which draws one panel of the figure: losses, accuracy,
+    and with `everything` further quantities. `key` is the quantity of the x axis.
+    """
     panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
     measured = [run for run in runs if run.table("accuracy")]
     if measured:
@@ -266,7 +264,9 @@ def read_log(file: File, name: str) -> list[RunLog]:
 
 
 def _run(start: Event, events: Sequence[Event]) -> RunLog:
-    """Returns a run, whose name is still empty."""
+    """Returns the numbers of a run from its start event and all its events; its name is filled in
+    later.
+    """
     made = curves(events)
     steps = made.steps if made.has_few_epochs else []
     tables = map(_table, (made.epochs, steps, made.evaluations))
@@ -274,8 +274,8 @@ def _run(start: Event, events: Sequence[Event]) -> RunLog:
 
 
 def _table(rows: Sequence[Event]) -> Table:
-    """Returns the numbers in rows as columns, for the keys of the last row; NaN if a row lacks the
-    key.
+    """Returns the numbers in rows (one event each) as columns by key; NaN if a row lacks a number.
+    Only keys of the last row that can be drawn are included.
     """
     keys = [key for key in DRAWN if key in rows[-1]] if rows else []
     numbers = {key: np.fromiter((row.get(key) for row in rows), float) for key in keys}

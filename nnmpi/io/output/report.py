@@ -1,5 +1,5 @@
-"""Reports: show the events of a run as text or JSON, write them to the log, and draw a progress
-bar.
+"""Reports: show the events of a run (dictionaries such as the loss after a step) as text or JSON,
+write them to the log, and draw a progress bar.
 """
 
 import json
@@ -84,9 +84,10 @@ class Report:
 
     @property
     def describes_ranks(self) -> bool:
-        """Whether the start event has the bytes that ranks hold and send, which text does not show.
+        """True if the start event is to list the bytes that each rank stores and sends.
 
-        They are computed by a simulated step for each kind of ranks.
+        Text on a terminal does not show them. They are computed by simulating a step for each group
+        of ranks with equal work.
         """
         return self.kept is not None or self._log is not None or self.as_json
 
@@ -105,7 +106,9 @@ class Report:
 
     @property
     def mark(self) -> LogMark | None:
-        """The LogMark at the end of the log so far; None if there is no log, or if it is a pipe."""
+        """The LogMark (file, and length in bytes) of the log so far, at which a resumed run
+        continues; None if there is no log, or if it is a pipe.
+        """
         if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
@@ -206,11 +209,11 @@ def open_report(
     appends: bool = False,
     mark: LogMark | None = None,
 ) -> Report:
-    """Returns the report of this rank; collective.
+    """Returns the object with which this rank reports events; every rank calls it.
 
     It is `given`, or else a Report by the config on rank 0 and a NullReport on other ranks. All
-    ranks raise an error if the log cannot be opened. `mark` is the position in the log at which it
-    continues.
+    ranks raise an error if the log cannot be opened. `mark` is the position in the log at which a
+    resumed run continues to write.
     """
 
     def opened() -> Report:

@@ -1,5 +1,7 @@
-"""Text on activations that are swapped to disk or recomputed, if a step does not fit into
+"""Formats text on activations that are moved to disk or recomputed, where a step does not fit into
 --memory.
+
+Events list this per unit: a part of the model that is never divided, usually one layer.
 """
 
 from collections import Counter
@@ -10,9 +12,8 @@ from nnmpi.options.tables import columns
 
 
 def beyond_memory(event: dict[str, Any]) -> str:
-    """Returns a line that counts the units whose activations are swapped to disk or recomputed.
-
-    It also has the disk's speeds and the predicted time of a micro-batch.
+    """Returns a line that counts the units (layers, or layers fused into one op) whose activations
+    are swapped to disk, and those whose activations are recomputed.
     """
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
@@ -28,8 +29,9 @@ def beyond_memory(event: dict[str, Any]) -> str:
 
 
 def units(event: dict[str, Any]) -> str:
-    """Returns that line, and a table with each unit's bytes, time, and residence: kept, swap or
-    recompute.
+    """Returns the line of `beyond_memory`, and a table of the units (layers, or layers fused into
+    one op): bytes and time of each, and whether its activations are kept, swapped to disk or
+    recomputed.
     """
     rows = [("unit", "bytes", "time", "activations")]
     for e in event["residences"]["units"]:

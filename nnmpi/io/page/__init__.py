@@ -8,9 +8,9 @@
 
 Bytes and messages are those of `Comm.ledger` in the first step on a full batch that is not the
 first step of the run; values that ZeRO gathers during the next step count for the step that has
-updated them, and messages between steps are not counted. Measured memory is the largest growth of
-a rank's process (its resident set, on Linux) since before the model was made; of ranks with equal
-roles, that with the most is shown.
+updated them, and messages between steps are not counted. Measured memory is the largest growth of a
+rank's process (its resident set, on Linux) since before the model was made; of ranks with equal
+work, the one with the largest growth is shown.
 
 Names in logs are shown as text and never as HTML, and the content security policy allows only the
 page's own scripts and addresses. Logs may have 100 MB, traces 500 MB; of a trace with more than

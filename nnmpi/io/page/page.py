@@ -33,7 +33,9 @@ LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 
 
 class LoggedEvents(NamedTuple):
-    """The events of a log, and the traces that belong to its last run."""
+    """A log as the page shows it: its name, its events, and the traces (files of --trace) of its
+    last run.
+    """
 
     name: str
     events: Sequence[Event]
@@ -41,7 +43,9 @@ class LoggedEvents(NamedTuple):
 
 
 def read(file: File) -> LogOrTrace:
-    """Reads a log or a trace; raises ValueError for a file that cannot be read, or is neither."""
+    """Reads a file of --log or of --trace; raises ValueError for a file that cannot be read, or is
+    neither.
+    """
     with suppress(OSError), open(file, "rb") as opened:  # events_of says what is wrong
         if opened.read(len(HEAD)) == HEAD:
             return TraceFile.read(Path(file))
@@ -49,9 +53,9 @@ def read(file: File) -> LogOrTrace:
 
 
 def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
-    """Returns the logs among these files, each with its traces.
+    """Returns the logs among some files, by name of the file, each with its traces.
 
-    A trace belongs to the last run of the log that is named before it.
+    A trace belongs to the last run of the log that precedes it in `sources`.
     """
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
     names, logged = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
@@ -64,9 +68,9 @@ def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
 
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
-    """Returns the log and the trace of a run that has ended.
+    """Returns the log and the trace of a run that has ended, as a list with one element.
 
-    If it has no log, `kept`, the events that its report has kept, are used.
+    If the run has no log file, the events in `kept`, which its Report has kept in memory, are used.
     """
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
@@ -80,7 +84,7 @@ def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[
     """Returns the values that the page draws, for JSON; raises ValueError for events of other
     programs.
 
-    version: the number of times that the files shown have changed while the page follows them
+    version: for a page that follows running logs, how often these files have changed so far
     """
     values = list[dict[str, Any]]()
     for log in logs:
@@ -106,9 +110,8 @@ MOST_SPANS = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
-    """Returns the spans of a trace, measured and simulated, in milliseconds, for JSON.
-
-    If the trace is long, only the steps around the one of median duration are included.
+    """Returns the operations of the ranks over time, as measured in a trace and as simulated, in
+    milliseconds, for JSON.
     """
     steps = shown_steps(trace)
     measured = trace.timeline(steps[0], len(steps))
@@ -141,9 +144,10 @@ def timeline(trace: TraceFile) -> dict[str, Any]:
 
 
 def shown_steps(trace: TraceFile) -> range:
-    """Returns the consecutive steps of a trace that the page shows.
+    """Returns the range of steps of a trace that the page shows.
 
-    They are the step of median duration and its neighbours, with at most MOST_SPANS spans together.
+    It contains the step of median duration and its neighbours, as many as have at most MOST_SPANS
+    spans (operations) together.
     """
     first = last = middle = trace.median_step()
     room = MOST_SPANS - _span_count(trace, middle)
@@ -161,7 +165,9 @@ def _span_count(trace: TraceFile, step: int) -> int:
 
 
 def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
-    """Returns spans as columns, sorted by rank and start; kinds are encoded by `numbers`."""
+    """Returns spans (operations of ranks, with start and end) as columns for JSON, sorted by rank
+    and start. `numbers` maps each kind of operation to the integer that stands for it.
+    """
     rows = sorted(spans, key=lambda span: (span.rank, span.start))
     return {
         "rank": [span.rank for span in rows],
@@ -184,9 +190,8 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
 
 
 def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
-    """Makes the rank that `writes` write the page of --report when `outputs` are closed.
-
-    The page shows the log if there is one, otherwise the events that the report has kept.
+    """Registers in `outputs` that the page of --report is written when `outputs` is closed, on the
+    rank where `writes` is True.
     """
     assert config.report is not None
     path = Path(config.report)

@@ -67,7 +67,9 @@ def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """Returns a number rounded to seven digits, or None for a value that no axis can show."""
+    """Returns a number rounded to seven digits; None for NaN, values that are too large to draw,
+    and values of other types.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not abs(value) <= LARGEST:  # of NaN too
@@ -76,7 +78,9 @@ def number(value: Any) -> float | None:
 
 
 def figures(events: Sequence[Event]) -> dict[str, str]:
-    """Returns the last known values of FIGURES, as text by name."""
+    """Returns the most important numbers of a run (the table FIGURES), such as loss and time, as
+    text by name; of each the last known value.
+    """
     told = [e for e in events if e["event"] in (*QUIET, *ENDS)]
     last = {k: v for e in told for k, v in e.items()}
     step = told[-1].get("step", told[-1].get("steps", 0)) if told else 0
@@ -132,8 +136,9 @@ def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the panels for these runs: a title, and series by their keys, without series of
-    zeros.
+    """Returns a description of each panel of curves that the page draws for these runs, the loss
+    first: its title, and the keys of the values to draw. Quantities that are always zero are left
+    out.
     """
     tables = [run[name] for run in runs for name in Curves._fields]
     known = dict.fromkeys(key for table in tables for key in table)
@@ -161,21 +166,25 @@ def _block(block: Event) -> Event:
 
 
 def held(kinds: Sequence[Event]) -> Event:
-    """Returns bars of the bytes that each kind of ranks is predicted to hold."""
+    """Returns the data of a bar chart: the predicted bytes of parameters, gradients and so on, for
+    each group of ranks that do equal work.
+    """
     keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
     rows = ((ranks_text(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
     return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
 
 
 def seconds(ranks: dict[str, Event]) -> Event:
-    """Returns bars of how each rank spent its time, if the run was traced."""
+    """Returns the data of a bar chart of how each rank spent its time, if the run was traced."""
     names = list(next(iter(ranks.values()), {}))
     rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
     return _bars(names, rows, duration)
 
 
 def staleness(workers: dict[str, dict[str, int]]) -> Event:
-    """Returns bars that count each worker's gradients by staleness; empty if none was stale."""
+    """Returns the data of a bar chart that counts each worker's gradients by staleness (the number
+    of updates since their parameters were read); empty if none was stale.
+    """
     most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
     rows = list[tuple[str, list[float]]]()
     for rank, counts in workers.items():
@@ -190,7 +199,9 @@ def staleness(workers: dict[str, dict[str, int]]) -> Event:
 def _bars(
     names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
 ) -> Event:
-    """Returns a bar for each row, divided into a part for each name."""
+    """Returns the data of a bar chart: for each row, of (label, sizes), a bar that is divided into
+    one segment for each name. `text` formats a size.
+    """
     bars = [
         {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
         for ranks, sizes in rows
@@ -199,9 +210,10 @@ def _bars(
 
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
-    """Yields rows that compare predicted with measured values.
+    """Yields rows that compare a predicted with a measured value: the bytes and messages of a step,
+    memory, the time of a step, and the bubble (idle time) of the pipeline.
 
-    They are the bytes and messages of a step, memory, the time of a step and the pipeline's bubble.
+    e is the start event of the run, `last` its last event.
     """
     measured: Sequence[Event] = last.get("measured", ())
     kinds = () if e.get("servers") else e.get("kinds", ())  # with servers nothing is predicted
@@ -232,8 +244,8 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
 
 
 def _row(label: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
-    """Returns a row with the predicted size and, if known, the measured size: two bars and their
-    text.
+    """Returns a row of `compared`: a label, the ranks concerned, the predicted size and, if known,
+    the measured size, each with its text.
     """
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""

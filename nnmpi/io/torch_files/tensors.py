@@ -10,8 +10,10 @@ from nnmpi.options.quoting import shown
 
 
 class ReadTensor(NamedTuple):
-    """A tensor that is in memory, as the whole file had to be read; its interface is that of a
-    StoredTensor.
+    """A tensor of a PyTorch file, whose array is in memory already, since the whole file had to be
+    read.
+
+    It has the interface of StoredTensor, which reads a tensor from a safetensors file on demand.
     """
 
     file: Path
@@ -50,8 +52,8 @@ def _is_state(value: Any) -> bool:
 
 
 def _remedy(file: Path, state: Any) -> str:
-    """Returns the remedy, for an error message, if a file has more than the state_dict of a
-    model.
+    """Returns advice for the error message about a file that does not contain just the state_dict
+    of a model.
     """
     if not isinstance(state, dict):
         return "save model.state_dict() in PyTorch"

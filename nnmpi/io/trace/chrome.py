@@ -3,8 +3,8 @@
 There is one process per rank, in order. Operations are complete events. A wait within an operation
 is drawn as a part of category "wait", until the other ranks are ready, and a part of category
 "communicate". An arrow leads from a send to the end of the wait for it. Collectives and messages in
-the background (Works) are on lanes of their own, from their start to when their end was noticed;
-above them are counters of the bytes in flight and of the memory.
+the background (Works) are drawn on further lines of the rank, called lanes, from their start to
+when their end was noticed; above them are counters of the bytes in flight and of the memory.
 
 `nnmpi.sim.commands.trace` reads the file.
 
@@ -38,9 +38,10 @@ DRAWN_AS = {
 
 
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """Returns a mask of the Works that began and ended within one event of communication.
+    """Returns a mask of the Works (asynchronous collectives and messages) that began and ended
+    within a single wait of the rank.
 
-    They need no lane, as that event shows them already.
+    The wait shows them already, so they are not drawn again.
     """
     shown = events[which(events, *WAITS, *SENDS)]
     shown = shown[np.argsort(shown["began"], kind="stable")]
@@ -51,9 +52,10 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
 
 
 def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields complete events for Works in the background, on as many lanes as are needed.
+    """Yields trace events for a rank's Works: asynchronous collectives and messages that run in the
+    background. Works that overlap are drawn on several lanes (lines of the timeline).
 
-    Times are relative to `start`.
+    Times are relative to `start`, in seconds of the rank's clock.
     """
     rows = entries.works[~within_waits(entries.works, entries.events)]
     ends = list[int]()  # of the last work of each lane
@@ -72,8 +74,8 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields counters of the bytes of all Works in flight, after each change, and of the process's
-    memory.
+    """Yields trace events with two counters of a rank: the bytes of all asynchronous communication
+    in flight, after each change, and the memory of the process.
     """
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[
@@ -104,7 +106,12 @@ def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
 def write(
     path: str, table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
-    """Writes the trace of all ranks to a file atomically; raises OSError if it cannot."""
+    """Writes the trace of all ranks to a file atomically; raises OSError if that fails.
+
+    table   the operations and waits of all ranks, as `summary.traced` returns them
+    ranks   the recorded entries of each rank
+    facts   the summary of the trace, which is stored in the file too
+    """
     with replaced(Path(path), "x") as file:
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
@@ -119,7 +126,9 @@ def write(
 def _events(
     table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh
 ) -> Iterator[dict[str, Any]]:
-    """Yields names, operations, arrows, Works in the background and counters, rank by rank."""
+    """Yields the trace events of all ranks, rank by rank: names, operations, arrows for messages,
+    background communication, and counters.
+    """
     start = min(rows["began"].min(initial=np.inf) for rows in (table, *(r.works for r in ranks)))
     began, arrived, ended = (
         nanoseconds(table[name], start) for name in ("began", "arrived", "ended")
@@ -150,7 +159,9 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
-    """Yields an operation as one event, or a wait as up to two: waiting and communicating."""
+    """Yields the trace events of one row of the table: one for an operation; for a wait up to two,
+    since it is divided into waiting for other ranks and communicating.
+    """
     kind = EVENT_KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]

@@ -1,8 +1,9 @@
-"""The Recorder of --trace, whose memory is bounded.
+"""Records the operations of a rank for --trace, in bounded memory.
 
-Operations, waits within them and Works (collectives and messages in the background) of the Comms
-are entries with the same fields, among them the times at which they began and ended. Operations and
-waits are stored in the order of their ends.
+The records, called entries, are of three kinds: operations of the training step, the waits within
+them, and Works (collectives and messages that run in the background). All have the same fields,
+among them the times at which they began and ended. Operations and waits are stored in the order of
+their ends.
 """
 
 import os
@@ -73,7 +74,7 @@ def which(events: np.ndarray, *kinds: str) -> np.ndarray:
 
 
 def unknown() -> int:
-    """Returns 0, in place of the memory of the process if there is no /proc."""
+    """Returns 0: the resident memory on systems without /proc, where it is not known."""
     return 0
 
 
@@ -96,11 +97,11 @@ def resident_bytes() -> Iterator[Callable[[], int]]:
 
 
 class RankEntries(NamedTuple):
-    """The entries of a rank's first steps, all of which are complete.
+    """The records of a rank's first steps, without the last step if it is incomplete.
 
     events      operations, and the waits within them, in the order of ends
-    works       Works in the background, in the order of starts
-    operations  name, algorithm and bytes of each kind of Work
+    works       collectives and messages in the background, in the order of starts
+    operations  name, algorithm and bytes of each kind of work
     """
 
     events: np.ndarray
@@ -109,7 +110,9 @@ class RankEntries(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
-        """Separates the rows of a rank into events and Works."""
+        """Separates the records of a rank (an array of ENTRY) into operations with their waits, and
+        background communication.
+        """
         is_work = rows["kind"] >= len(EVENT_KINDS)
         events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))
@@ -118,8 +121,8 @@ class RankEntries(NamedTuple):
 
 
 class Works(list[Work]):
-    """The unfinished Works of a rank; those that started within a step are recorded when they
-    end.
+    """The list of a rank's unfinished Works (asynchronous collectives and messages). It records
+    each in a trace when it ends, if it started within a step.
     """
 
     def __init__(self, recording: "Recording") -> None:
@@ -137,9 +140,11 @@ class Works(list[Work]):
 
 
 class Recording(Recorder):
-    """Records the first entries of a run, until CAPACITY is reached.
+    """The Recorder of --trace: stores the operations, waits and background communication of a rank,
+    until it has CAPACITY entries.
 
-    Works are added by the thread that ends them, under the lock of the Progress.
+    Works (background communication) are added by the thread that completes them, under the lock of
+    the Progress.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -150,7 +155,9 @@ class Recording(Recorder):
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
-        """Returns a context in which Works and memory are recorded too."""
+        """Returns a context for a training run, in which background communication on `comm` and the
+        memory of the process are recorded too.
+        """
         with resident_bytes() as self._memory, comm.works_in(Works(self)):
             try:
                 yield
@@ -165,7 +172,9 @@ class Recording(Recorder):
         self._append(CODES[name], stage, micro, self.step, began, memory)
 
     def add_work(self, work: CallSignature, step: int, began: float) -> None:
-        """Records a Work that ends now, with the step in which it started."""
+        """Records a Work (asynchronous communication) that ends now; `step` is the step in which it
+        started, at the time `began`.
+        """
         number = self._operations.setdefault(work, len(self._operations))
         self._append(len(EVENT_KINDS) + number, -1, -1, step, began, 0)
 
@@ -196,14 +205,14 @@ class Recording(Recorder):
 
     @property
     def operations(self) -> list[tuple[str, str, int]]:
-        """Name, algorithm and bytes of each kind of Work."""
+        """Name, algorithm and bytes of each kind of Work (asynchronous communication)."""
         return [(work.operation, work.algorithm, work.bytes) for work in self._operations]
 
     @property
     def limit(self) -> int:
-        """The number of recorded steps that are complete, or NO_LIMIT while there is room.
+        """The number of steps whose records are complete, or NO_LIMIT while there is room for more.
 
-        Excluded is the last step with an APPLY, whose Works may be unfinished.
+        The step that was recorded last is not counted, since its communication may be unfinished.
         """
         if not self._is_full:
             return NO_LIMIT
@@ -211,7 +220,7 @@ class Recording(Recorder):
         return int(rows["step"][which(rows, "APPLY")].max(initial=0))
 
     def rows(self, limit: int) -> np.ndarray:
-        """Returns the entries of steps below `limit`."""
+        """Returns the records of the steps with numbers below `limit`."""
         rows = np.frombuffer(self._rows, ENTRY)
         return rows[rows["step"] < limit]
 

@@ -1,4 +1,5 @@
-"""Joins the events of all ranks in one table, divides each wait in two parts, and computes sums.
+"""Joins the traced operations of all ranks in one table, divides each wait into two parts (until
+the other ranks are ready, and the communication itself), and sums each rank's seconds.
 
     receiver    began ├─── waiting ───┤── communicating ──┤ ended
     sender                            └ SEND started              a message
@@ -59,9 +60,10 @@ TRACED = np.dtype(
 
 
 def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
-    """Returns the table of all events, rank by rank.
+    """Returns one table of the operations and waits of all ranks, rank by rank, with a row for
+    each.
 
-    `gathered` has the events of each rank, on one clock.
+    `gathered` has the recorded events of each rank, with times on the clock of rank 0.
     """
     events = np.concatenate(gathered)
     table = np.empty(len(events), TRACED)
@@ -79,7 +81,9 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
 
 
 def _net(events: np.ndarray) -> np.ndarray:
-    """Returns the seconds of each event without those of the waits within it, which precede it."""
+    """Returns the duration of each event in seconds, without the waits within it. Waits precede
+    their operation in `events`.
+    """
     seconds: np.ndarray = events["ended"] - events["began"]
     inside = which(events, *WAITS)
     operations, waits = np.flatnonzero(~inside), np.flatnonzero(inside)
@@ -89,8 +93,8 @@ def _net(events: np.ndarray) -> np.ndarray:
 
 
 def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
-    """Returns for each rank the first rank of its group along these axes; a server is a group of
-    its own.
+    """Returns an array with the first rank of each rank's group along these axes of the mesh. A
+    parameter server is a group by itself.
     """
     first = np.arange(ranks)
     for group in mesh.groups(*axes):
@@ -99,13 +103,18 @@ def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
 
 
 def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: int) -> None:
-    """Writes to the table, for each wait for a message, the row of its send and when that began.
+    """Finds, for each wait for a message, the send that it waits for; writes the row of the send
+    and the time when it began into the table.
+
+    pipeline     the pipeline of each rank, by the number of its first rank
+    wait, send   the kinds of events that are matched
+    away         the stage of the sender minus the stage of the receiver
 
     A send that seems to have begun after the wait had ended is ignored: the clocks of hosts drift.
     """
 
     def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yields (pipeline, step, micro-batch, stage of the sender) and the row, for each event of
+        """Yields ((pipeline, step, micro-batch, stage of the sender), row number) for each event of
         a kind.
         """
         at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
@@ -123,9 +132,8 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
 
 
 def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
-    """Writes to the table, for each wait of a kind, when the last rank of its group arrived.
-
-    The k-th wait of a step is the same collective on all ranks of the group.
+    """Writes into the table, for each wait of a kind, when the last rank of the collective started
+    to wait. `group` has a group number for each rank.
     """
     at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
     waits = table[at]
@@ -160,9 +168,8 @@ class Seconds(NamedTuple):
 
 
 def facts(table: np.ndarray) -> dict[str, Any]:
-    """Returns the number of recorded steps, and the seconds of each rank with such a step.
-
-    They are fields of the run's last event.
+    """Returns the number of recorded steps, and for each rank the seconds it spent computing,
+    communicating and waiting, as fields of the run's last event.
     """
     in_steps = table[table["step"] != EVALUATION]
     rows = {}
@@ -173,7 +180,9 @@ def facts(table: np.ndarray) -> dict[str, Any]:
 
 
 def seconds(rows: np.ndarray) -> Seconds:
-    """Returns the seconds of a rank from its rows of the table, which include a step."""
+    """Returns how a rank spent its time, from its rows of the table, of which some belong to a
+    step.
+    """
     in_steps = np.flatnonzero(rows["step"] != EVALUATION)
     first, last = in_steps[[0, -1]]
     span = rows["ended"][last] - rows["began"][in_steps].min()
@@ -193,10 +202,12 @@ Bubble: TypeAlias = dict[str, dict[str, float]]
 
 
 def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
-    """Returns the bubble of all pipelines (measured, simulated, and by the schedule's formula, in
-    which all stages are equal) and the spans of a simulated step.
+    """Returns the bubble (idle time divided by computing time) of all pipelines, and the operations
+    of a simulated step.
 
-    Both are empty without a pipeline or a recorded step. If steps overlap there are no spans.
+    The bubble has up to three values: measured, simulated, and by the formula of the schedule for
+    stages of equal duration. Both results are empty without a pipeline or a recorded step. If steps
+    overlap, no operations are returned.
     """
     p = mesh.axes["pp"]
     if p == 1:
@@ -235,7 +246,9 @@ def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray
 
 
 def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
-    """Returns the passes of a pipeline's ranks in each step, or in each epoch if steps overlap."""
+    """Returns a table for each step (or for each epoch if steps overlap) with the forward and
+    backward passes of one pipeline's ranks; `rows` are all events of these ranks.
+    """
     number = rows["step"]
     if overlap:  # an evaluation ends each epoch, so counting evaluations numbers the epochs
         of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
@@ -255,10 +268,8 @@ def _message(rows: np.ndarray) -> float:
 
 
 def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> Simulation:
-    """Simulates a step of m micro-batches on p ranks, each pass with its stage's mean time in
-    `rows`.
-
-    `send` is the time of a message.
+    """Simulates a step of m micro-batches on a pipeline of p ranks; each pass takes the mean time
+    of its stage in `rows`, and each message `send` seconds.
     """
 
     def mean(*kinds: str, stage: int | None = None) -> float:

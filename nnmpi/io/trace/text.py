@@ -1,4 +1,4 @@
-"""The text on a trace, at the end of a run."""
+"""Formats the summary of a trace as text, which is printed at the end of a run."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from nnmpi.options.tables import columns
 
 
 def times(e: dict[str, Any]) -> str:
-    """Returns a table of each rank's seconds of computing, communicating and waiting, and the
-    bubble.
+    """Returns a table of the seconds that each rank spent computing, communicating and waiting, and
+    a line on the bubble: the idle time of a pipeline, relative to its computing time.
     """
     trace = e["trace"]
     rows = [["seconds", "computing", "communicating", "waiting", "other"]]

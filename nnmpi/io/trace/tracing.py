@@ -38,11 +38,15 @@ class Tracer:
         self._offsets = offsets(comm, self.recorder.now)
 
     def of_run(self) -> AbstractContextManager[None]:
-        """Returns a context for all steps of a run, in which Works and memory are recorded too."""
+        """Returns a context for all steps of a run, in which background communication and memory
+        are recorded too.
+        """
         return self.recorder.of_run(self._comm)
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
-        """Writes the trace file, and returns its summary for the last event; collective."""
+        """Writes the trace file, and returns its summary, which is added to the run's last event;
+        every rank calls it.
+        """
         gathered = gather(self._comm, self.recorder, self._offsets)
         try:
             return all_or_none(self._comm, lambda: self._written(gathered, mesh))
@@ -50,8 +54,8 @@ class Tracer:
             raise AgreedError(str(error)) from None
 
     def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
-        """Writes the file and returns its summary on rank 0, which has all entries; returns {} on
-        others.
+        """Writes the trace file on rank 0, where `gathered` has the records of all ranks, and
+        returns its summary; returns {} on other ranks.
         """
         path = self._config.trace
         if not gathered or path is None:
@@ -89,8 +93,8 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
 
 
 def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
-    """Returns the time of a round trip to rank `other`, and by how much that rank's clock is
-    ahead.
+    """Measures a message to rank `other` and back; returns its seconds, and by how many seconds
+    that rank's clock is ahead of this one's.
     """
     theirs, began = np.zeros(1), clock()
     comm.isend(theirs, other).wait()
@@ -100,9 +104,11 @@ def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[flo
 
 
 def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
-    """Returns on rank 0 the entries of all ranks, on its own clock; collective.
+    """Returns on rank 0 the recorded operations of all ranks, with times converted to the clock of
+    rank 0; returns [] on other ranks. Every rank calls it.
 
-    Only steps that all ranks have recorded are included. Other ranks return [].
+    Only steps that all ranks have recorded are included. `offsets` has the seconds by which each
+    rank's clock is ahead.
     """
     of_ranks = gather_objects(comm, (recording.limit, recording.operations))
     entries = recording.rows(min(limit for limit, _ in of_ranks))
