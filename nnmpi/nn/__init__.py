@@ -1,8 +1,9 @@
 """Layers, losses and models, with PyTorch's names and shapes.
 
-This package has `Module` and `Parameter`, layers and models, the place and the store of a
-parameter, keyed initial values, and the graph of a model, which is recorded on arrays without data.
-It does not have optimizers (`optim`), or the execution of a graph on several ranks (`parallel`).
+This package has `Module` and `Parameter`, layers and models; `Place` (which part of a tensor a rank
+has) and `Store` (the memory of parameters); initial values that depend on a seed and a path; and
+`Graph`, the recorded structure of a model. Optimizers are in `optim`, and the execution of a model
+on several ranks is in `parallel`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -8,7 +8,9 @@ from nnmpi.nn.parameter import Parameter
 
 
 class _Numbered(Module):
-    """The base of list-like modules: children have the names "0", "1", ..."""
+    """The base class of list-like containers of modules or parameters, which get the names "0",
+    "1", ...
+    """
 
     registry: ClassVar[str] = "_modules"
 
@@ -36,7 +38,7 @@ class _Numbered(Module):
 
 
 class NumberedLayers(_Numbered):
-    """The base of ModuleList and Sequential."""
+    """The base class of ModuleList and Sequential: a list of layers with the names "0", "1", ..."""
 
     def __init__(self, layers: Iterable[Module] = ()) -> None:
         super().__init__(layers)

@@ -41,10 +41,10 @@ OPTIONS: dict[type[Module], str] = {ReLU: "relu", SiLU: "silu"}
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
-    """Yields the layers in groups: a group has the layers that run as one op (a row of `FUSED`), or
-    a single layer.
+    """Yields the layers in groups of consecutive layers that run as one fused op (a row of
+    `FUSED`); a layer that is not fused is a group by itself.
 
-    A layer that has hooks is always alone.
+    A layer that has hooks is never fused.
     """
     i = 0
     for taken in fused([Module if layer._hooks else type(layer) for layer in layers]):
@@ -53,7 +53,8 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
 
 
 def fused(types: Sequence[type[Module]]) -> Iterator[int]:
-    """Yields the number of layers in each group, given the types of all layers in order.
+    """Yields the number of layers in each group of layers that run as one op, given the types of
+    all layers in order.
 
     A subclass is not fused, since its `forward` may differ, unless its `fuses_as` names the class
     whose options its own `forward` takes.
@@ -67,8 +68,9 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
 
 
 def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
-    """Yields the functions that run the layers: one for each group, but only one for consecutive
-    Linear layers that are small together."""
+    """Yields the functions that run these layers in order: one for each group that runs as one op.
+    Consecutive Linear layers with few weights together form a single such function.
+    """
     run = list[Sequence[Module]]()
     for group in groups(layers):
         if type(group[0]) is Linear:
@@ -99,8 +101,9 @@ longer than small products."""
 
 
 def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
-    """Yields the functions of consecutive groups, each a Linear and perhaps a ReLU: a single
-    function if they have at most `SMALL` weights together."""
+    """Yields the functions that run consecutive Linear layers, each perhaps followed by a ReLU: a
+    single function if all have at most `SMALL` weights together, else one for each.
+    """
     linears = [group[0] for group in run]
     weights = sum(layer.in_features * layer.out_features for layer in linears)
     steps = [_step_of(group) for group in run]
@@ -113,8 +116,9 @@ def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
 def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
     """Returns a function that runs Linear layers and their ReLUs as one op.
 
-    A call runs them one by one if a layer has hooks, if a recorder has to see each op, or if the
-    store uses one memory for the weights or gradients of several layers.
+    A call runs them one by one (by `steps`) if a layer has hooks, if the graph of the model is
+    being recorded, or if several layers use the same memory for their weights in turn, as with ZeRO
+    3.
     """
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
@@ -152,8 +156,9 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
 
 
 def _unless_hooked(fused: FusedStep, layer: Module, rest: Sequence[Module]) -> FusedStep:
-    """Returns a function that runs layers as one op, or one by one if a layer has hooks at the time
-    of the call."""
+    """Returns a function that runs `layer` and the layers `rest` by the fused op `fused`; if a
+    layer has hooks at the time of the call, it runs them one by one.
+    """
     second, last = rest[0], rest[-1]
 
     def step(x: Tensor) -> Tensor:

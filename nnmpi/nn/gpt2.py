@@ -123,7 +123,9 @@ class FolderFormat(FileFormat):
 
     @property
     def stated(self) -> Sequence[Any]:
-        """The sizes in the form of config.json: null for the default width within an MLP."""
+        """The sizes of the model in the order of `keys` (their names in config.json), with the
+        values to write there: null for the default width within an MLP.
+        """
         *sizes, intermediate = self.sizes
         return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
@@ -134,7 +136,9 @@ class FolderFormat(FileFormat):
         return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 
     def order(self, path: str) -> StorageOrder:
-        """Returns the order in which a file stores the elements of the tensor at a path."""
+        """Returns how the file stores the tensor at a path of the model: for example transposed, or
+        with the rows in another order.
+        """
         if path.endswith(("attn.c_attn.weight", "attn.c_attn.bias")):
             return StorageOrder(path.endswith("weight"), self.sizes.heads, (1, 1, 1))
         return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
@@ -145,8 +149,9 @@ class FolderFormat(FileFormat):
         return bool(getattr(self.sizes, "is_tied", True))
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Returns for the path of each tensor in the model its names in a file, given all names in
-        the file."""
+        """Returns a dict from the path of each tensor in the model to its names in a file, given
+        all names in the file.
+        """
         paths: dict[str, tuple[str, ...]] = {}
         parts = [(part, layer) for layer, stored in self.layers.items() for part in stored]
         known = dict.fromkeys(names)

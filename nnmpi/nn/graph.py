@@ -36,14 +36,16 @@ class VariableRef:
 
 @dataclass(frozen=True)
 class SampleCount:
-    """A placeholder for an integer that is a multiple of the number of samples, for instance in a
-    shape."""
+    """A placeholder for an integer argument, such as a length in a shape, that is `times` the
+    number of samples.
+    """
 
     times: int
 
 
 class Axis(NamedTuple):
-    """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`.
+    """An axis of a tensor in a graph; its length is `size`, multiplied by the number of samples if
+    `of_samples` is True.
 
     `axis_names.py` lists the names of axes.
     """
@@ -54,7 +56,7 @@ class Axis(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A tensor between nodes.
+    """A tensor in a graph: an input of the model or a result of a node, which other nodes take.
 
     order          the order of its axes in memory
     requires_grad  whether it depends on a parameter that is trained
@@ -122,7 +124,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Node:
-    """A layer, a module that is recorded as one unit, or an op between them.
+    """A node of a graph: a layer, a module with children that is recorded as a whole, or an op
+    between layers.
 
     name       the path of the module, or the name of the op
     result     the returned value, with TensorRef in place of tensors
@@ -131,7 +134,7 @@ class Node:
                the order of their first use
     layer      the class of the module; Module if the instance has its own forward; None for an op
     settings   the public attributes of the module that are numbers, text, or tuples of these
-    note       why a module with children is recorded as one unit
+    note       why a module with children is recorded as one node; "" for other nodes
     """
 
     name: str
@@ -161,8 +164,9 @@ class Node:
 
 
 class Call(NamedTuple):
-    """A call of a module, with its path and class `layer`, or of an op; `nodes` is the range of the
-    nodes that it runs."""
+    """A call of a module, with its path and class `layer`, or of an op, in a recorded `forward`;
+    `nodes` is the range of the graph's nodes that the call runs.
+    """
 
     nodes: range
     path: str | None
@@ -178,7 +182,7 @@ class Call(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if this is a call of a module that takes one tensor and returns one."""
+        """True if a module, not an op, is called, with one tensor as argument and one as result."""
         args, named = self.arguments
         takes_one = len(args) == 1 and type(args[0]) is TensorRef and not named
         return self.op is None and takes_one and type(self.result) is TensorRef
@@ -212,24 +216,26 @@ class Graph(NamedTuple):
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The edges that the model is called with."""
+        """The numbers of the edges (tensors) that the model is called with."""
         return edges_of(self.arguments)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The reasons why modules with children are recorded as one unit."""
+        """The reasons why modules with children are recorded as single nodes, as text."""
         return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
 
     @property
     def may_differ(self) -> bool:
-        """True if a module with trained parameters is recorded as one node: its `forward` may then
-        use different parameters for different samples."""
+        """True if samples may use different parameters: a module with trained parameters is
+        recorded as one node, so what its `forward` does with each sample is unknown.
+        """
         noted = (v for node in self.nodes if node.note for v in node.variables)
         return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
-        """Returns for each edge the numbers of the nodes that take it. For an output of the model,
-        the number of nodes is added, which stands for the end."""
+        """Returns, for each edge (tensor), the numbers of the nodes that take it. An output of the
+        model also has the number of nodes, as a last user after all nodes.
+        """
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:
@@ -239,12 +245,14 @@ class Graph(NamedTuple):
         return users
 
     def crossing(self, k: int) -> tuple[int, ...]:
-        """Returns the edges that node k and later nodes take from earlier nodes or from the
-        inputs."""
+        """Returns the edges (tensors) that exist before node k and are needed by it or by later
+        nodes: those that a pipeline stage which begins with node k receives.
+        """
         return self.crossings()[k]
 
     def crossings(self) -> list[tuple[int, ...]]:
-        """Returns `crossing(k)` for each node k, and at last the outputs of the model."""
+        """Returns a list of `crossing(k)` for each node k, and at the end the outputs of the model.
+        """
         needed = [tuple(dict.fromkeys(self.outputs))]
         for node in reversed(self.nodes):
             later = (e for e in needed[-1] if e not in node.outputs)
@@ -253,8 +261,9 @@ class Graph(NamedTuple):
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """A dictionary in which functions of the graph keep their results, by function and
-        arguments."""
+        """A dictionary in which functions store results that depend on this graph, by function and
+        arguments.
+        """
         cache: dict[Any, Any] = self.source.cache
         return cache
 

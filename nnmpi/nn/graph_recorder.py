@@ -1,4 +1,5 @@
-"""GraphRecorder: records the layers and ops of one pass over a model as the nodes of a graph."""
+"""GraphRecorder: records the layers and ops of one forward pass of a model as the nodes of a Graph.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -45,7 +46,9 @@ class TracedTensor(Tensor):
 
     @property
     def data(self) -> Array:
-        """The array; when it is read, the recorder records the calling module as one unit."""
+        """The array of the tensor. When it is read, the module whose `forward` reads it is recorded
+        as a single node, since the graph cannot express what depends on the elements.
+        """
         note_untraceable(READS)
         return self.operand
 
@@ -89,8 +92,9 @@ TracedTensor.__name__ = Tensor.__name__  # error messages show it
 
 
 class ConflictError(Exception):
-    """Raised if a module has to be recorded as one unit: `path` is that of the module, `note` the
-    reason."""
+    """Raised if the module at `path` cannot be recorded layer by layer, but only as a single node
+    of the graph; `note` is the reason.
+    """
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
@@ -100,7 +104,7 @@ class GraphRecorder:
     """Records the layers and ops of one pass over a model: the structure of the model, not the work
     of a rank.
 
-    `notes` lists the modules to record as one unit, by path, with the reasons. `on_growth` is
+    `notes` lists the modules to record as single nodes, by path, with the reasons. `on_growth` is
     called with the bytes that the pass holds so far, whenever a node is added.
 
     edges  the tensors of the pass, with its number of samples; available after `free`
@@ -148,29 +152,33 @@ class GraphRecorder:
         self.returned = None
 
     def refuse(self, reason: str) -> None:
-        """Raises ConflictError for the innermost module whose `forward` is being traced: it has to
-        be recorded as one unit."""
+        """Raises ConflictError for the innermost module whose `forward` is being traced: the whole
+        module has to be recorded as a single node, for the given reason.
+        """
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
     def enter_no_grad(self) -> None:
-        """Refuses no_grad in a traced `forward` (see `nnmpi.autograd.recording`)."""
+        """Raises ConflictError if a traced `forward` uses no_grad: the module has to be recorded as
+        a single node.
+        """
         self.refuse(NO_GRAD)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs the function given to `checkpoint`, and records that its nodes run again in backward
-        passes."""
+        """Runs the function given to `checkpoint` (activation checkpointing), and records that its
+        nodes run again in backward passes.
+        """
         start = len(self.nodes)
         result = function()
         self.again.append(range(start, len(self.nodes)))
         return result
 
     def replace_edge(self, t: Tensor, y: Tensor) -> None:
-        """Records that a tensor becomes the result y of an op in place: later uses of the tensor
-        are uses of the edge of y.
+        """Records that an in-place op turns the tensor t into its result y: a later use of t is a
+        use of the edge (graph tensor) of y.
 
-        A module that does so with its argument changes a tensor of its caller, which then has to be
-        one unit.
+        If a module changes its argument like this, the module that called it has to be recorded as
+        a single node.
         """
         if self._unit is not None and self._within:
             raise ConflictError(self._within[-1], WRITES)
@@ -180,8 +188,9 @@ class GraphRecorder:
             self._edges[id(t)] = self._edges[id(y)]
 
     def note_older(self, t: Tensor) -> None:
-        """Refuses the use of a tensor whose memory an op in place should have changed (see
-        `nnmpi.autograd.recording`)."""
+        """Raises ConflictError if a `forward` uses a tensor whose values an in-place op on another
+        tensor with the same memory should have changed.
+        """
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 
@@ -208,8 +217,9 @@ class GraphRecorder:
         self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Runs a module and records it; called in place of each `forward` (see
-        `nnmpi.nn.passes.Pass`)."""
+        """Runs the `forward` of a module and records it; called in place of each `forward` while a
+        model is traced (see `nnmpi.nn.passes.Pass`).
+        """
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
         path = self._paths.get(id(module))  # None: made inside another forward
         if path is None or self._unit is not None or (in_sequence and not module._modules):
@@ -241,7 +251,9 @@ class GraphRecorder:
         return result
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """Runs layers one by one, and records which of them would otherwise run as one op."""
+        """Runs the layers of a Sequential one by one, and records which of them would otherwise run
+        as one fused op.
+        """
         for group in groups(layers):
             for layer in group:
                 args, named = (layer(*args, **named),), {}
@@ -257,7 +269,7 @@ class GraphRecorder:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        """Runs a module as one unit and records it as one node."""
+        """Runs a module without recording what is in it, and records it as one node."""
         arguments = self._templates((args, named))
         # while it is set, ops make no nodes, and note the variables that they use
         self._unit = dict.fromkeys(
@@ -274,15 +286,18 @@ class GraphRecorder:
         return self._add(node, result)
 
     def _add(self, node: Node, result: Any) -> Any:
-        """Adds a node and returns its results, each tensor of which becomes an edge."""
+        """Adds a node to the graph and returns the node's result, of which each tensor becomes an
+        edge.
+        """
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
         self._on_growth(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
-        """Makes a tensor a new edge and returns it; if the tensor is an edge already, a copy
-        becomes the edge."""
+        """Registers a tensor as a new edge of the graph and returns it; if the tensor is an edge
+        already, registers and returns a copy.
+        """
         if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
@@ -322,8 +337,9 @@ class GraphRecorder:
 
 
 def note_untraceable(reason: str) -> None:
-    """Tells the recorder of the model that is being traced, if any, that a `forward` does something
-    that a graph cannot express."""
+    """Reports to the recorder, if a model is being traced, that a `forward` does something that a
+    graph cannot express; the module is then recorded as a single node.
+    """
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(reason)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 
 class Hook(NamedTuple):
-    """A hook of a module; it is called with (module, args), then the keyword arguments if
-    `with_kwargs`, then the output if it is a hook after the forward pass."""
+    """A hook of a module. It is called with (module, args); then the keyword arguments of the call
+    follow if `with_kwargs`, then the output if the hook runs after `forward`.
+    """
 
     function: Callable[..., Any]
     is_before: bool

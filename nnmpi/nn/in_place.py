@@ -1,4 +1,6 @@
-"""`inplace=True` of functions and layers: the input becomes the result."""
+"""Implements the option `inplace=True` of functions and layers such as ReLU, where the result
+replaces the values of the input tensor.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +11,9 @@ from nnmpi.nn.passes import current_pass
 
 
 def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> Tensor:
-    """Returns function(input), or, if `inplace`, the input, which becomes that: all its names, and
-    all that share its memory, have the new values."""
+    """Returns function(input). With `inplace` the result is written into the input tensor itself,
+    so that all views of it see the new values, and the input is returned.
+    """
     x = as_tensor(input)
     if not inplace:
         return function(x)
@@ -25,7 +28,9 @@ def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> 
 
 
 def _is_alone(x: Tensor, y: Tensor) -> bool:
-    """True if nobody else has the memory of x, and y can take its place."""
+    """True if x can take over the array of y instead of copying its elements: no other tensor uses
+    the memory of x, and both arrays have the same shape and type.
+    """
     old, new = x.operand, y.operand
     return (
         x.is_replaceable
@@ -36,15 +41,18 @@ def _is_alone(x: Tensor, y: Tensor) -> bool:
 
 
 def applied_by_layer(function: Callable[[Tensor], Tensor], x: Any, inplace: bool) -> Tensor:
-    """Returns what `applied` does, for a layer."""
+    """Returns function(x) for a layer; with `inplace` the result is written into x, except in a
+    Trainer (see `_written_by_layer`).
+    """
     return _written_by_layer(function, x) if inplace else function(as_tensor(x))
 
 
 def _written_by_layer(function: Callable[[Tensor], Tensor], x: Any) -> Tensor:
-    """Returns the input of a layer, which becomes the result.
+    """Writes function(x) into x, the input of a layer, and returns it.
 
-    In a Trainer, which may cut a model between any two layers, nothing is written: a `forward` that
-    uses the input afterwards is refused when the graph of the model is recorded.
+    In a Trainer, which may divide a model between any two layers, nothing is written, and a new
+    tensor is returned: a `forward` that uses the input afterwards is refused when the graph of the
+    model is recorded.
     """
     if not isinstance(recording.get(), bool):
         y = function(as_tensor(x))

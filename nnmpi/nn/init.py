@@ -1,8 +1,9 @@
-"""Initial values as functions of a key and the index of an element, and PyTorch's `nn.init`.
+"""Initial values of weights as functions of a seed, the path of the parameter, and the index of the
+element; and PyTorch's `nn.init`.
 
-The functions are dataclasses, not closures, so that a parameter can be copied and pickled. The
-values that `uniform_` and the others write depend on the seed and the path of a parameter in its
-model, as the initial values of layers do, and on nothing else:
+The functions are dataclasses, not closures, so that a parameter can be copied and pickled. What
+`uniform_` and the other functions with a `_` write is drawn in the same way, and depends on nothing
+else:
 
     a parameter        key(seed, "init", path), and the index of an element in the whole tensor
     any other tensor   key(seed, "init", "", number), where the number counts the modules and

@@ -1,8 +1,8 @@
-"""Parameters in the memory of a tensor: `nn.Parameter(z)` and `p.data = z`, as in PyTorch.
+"""Lets a parameter share the memory of a tensor: `nn.Parameter(z)` and `p.data = z`, as in PyTorch.
 
-The optimizer moves parameters into one buffer. Tensors that were in the memory of a parameter
-follow it there as soon as they are used (`follow`). A gradient that a program keeps gets memory of
-its own when it is cleared.
+An optimizer moves parameters into one buffer. Tensors that shared the memory of a parameter are
+moved to its new memory as soon as they are used (`follow`). A gradient that a program keeps gets
+memory of its own when it is cleared.
 """
 
 import gc
@@ -21,8 +21,9 @@ from nnmpi.nn.single_store import SingleStore
 
 
 def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
-    """Makes p a parameter in the memory of the tensor z, if that is possible, and returns whether
-    it was."""
+    """Turns p into a parameter that uses the memory of the tensor z; returns whether that is
+    possible.
+    """
     if not is_float(z.dtype):
         return False
     p._declare(Place.of_whole("", z.shape), None, None)
@@ -31,9 +32,12 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
 
 
 def joins(p: Parameter, z: Any) -> bool:
-    """Gives a parameter the memory of the tensor z, if that is possible, and returns whether it
-    was: z has the shape, the type and the memory order of p, is no result that needs a gradient,
-    and neither is in the buffer of an optimizer."""
+    """Makes a parameter use the memory of the tensor z, if that is possible, and returns whether it
+    is.
+
+    z must have the shape, the type and the order of axes in memory of p, and must not be the result
+    of an op that needs a gradient; and neither may be in the buffer of an optimizer.
+    """
     source = z.parameter if isinstance(z, ParameterData) else z
     stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
     if source is p or p.has_grad or not all(type(store) is SingleStore for store in stores):
@@ -51,9 +55,12 @@ def joins(p: Parameter, z: Any) -> bool:
 
 
 def leave(p: Parameter, old: Array) -> None:
-    """Has all others that are in the memory `old` of a parameter follow it to its new one when they
-    are used, unless that has another type or device; raises ValueError if another parameter is in
-    it."""
+    """Called after a parameter has moved to new memory: lets all tensors that shared its memory
+    `old` move there too when they are next used. If the new memory has another type or device, they
+    stay.
+
+    Raises ValueError if another parameter shares the memory `old`.
+    """
     new, given = p.operand, None if p.given_grad is None else p.given_grad()
     if given is not None and p.has_grad:
         given.operand = p.grad_memory
@@ -76,8 +83,9 @@ def leave(p: Parameter, old: Array) -> None:
 
 
 def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
-    """Gives a tensor a copy of its values, to which its views follow, as others will have its
-    memory."""
+    """Gives a tensor new memory with a copy of its values, since its old memory gets other uses;
+    views of the tensor move with it.
+    """
     old = t.operand
     new = in_shape(old.transpose(memory_axes).flatten(), old.shape, memory_axes)
     sharing, t.operand, t.storage = t.storage.lend(), new, Storage()
@@ -86,8 +94,9 @@ def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
 
 
 def follow(t: Tensor) -> None:
-    """Moves a tensor to where the memory is that it shared with another; raises RuntimeError if the
-    memory order or the type is another there."""
+    """Moves a tensor to the new memory of the parameter with which it shares memory; raises
+    RuntimeError if the order of axes in memory or the type is different there.
+    """
     if isinstance(t, ParameterData):  # which reads the parameter
         t.storage = DataStorage(t.parameter)
         return

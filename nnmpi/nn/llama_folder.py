@@ -77,7 +77,7 @@ class LlamaFormat(gpt2.FolderFormat):
 
     @property
     def stated(self) -> Sequence[Any]:
-        """The sizes in the form of config.json."""
+        """The sizes of the model in the order of `keys`, their names in config.json."""
         sizes: Sequence[Any] = self.sizes
         return sizes
 

@@ -24,7 +24,9 @@ from nnmpi.nn.passes import current_pass
 
 
 class Loss(Module):
-    """The base class of losses: reduces the losses of the samples or elements to one number."""
+    """The base class of losses: computes the loss of each sample or element, and reduces them to
+    one number by `reduction`.
+    """
 
     register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
     register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
@@ -37,7 +39,9 @@ class Loss(Module):
         self.reduction = reduction
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
-        """Computes the loss without counting a forward pass, since nothing in a loss is random."""
+        """Computes the loss. Unlike the call of another module, it does not count as a new forward
+        pass with other random numbers, since no loss is random.
+        """
         current = current_pass.get()
         around = None if current is None else current.around
         forward = partial(around, self, self.forward) if around else self.forward
@@ -45,7 +49,9 @@ class Loss(Module):
         return loss
 
     def divisor(self, target: Any) -> float:
-        """Returns the divisor of the mean: the number of elements of the target."""
+        """Returns the number by which the summed losses are divided for the mean: the number of
+        elements of the target.
+        """
         return float(as_tensor(target).size)
 
     def reduced(self, losses: Tensor) -> Tensor:
@@ -124,7 +130,9 @@ class ClassLoss(Loss):
         return self.loss_of(scores, *self.checked(scores.array.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        """Returns the loss of labels that `checked` has returned; a subclass defines it."""
+        """Returns the loss for labels that `checked` has returned; subclasses define it.
+        `may_ignore` is False if no label equals `ignore_index`.
+        """
         raise NotImplementedError
 
     def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
@@ -167,8 +175,9 @@ class ClassLoss(Loss):
         return labels, True
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
-        """Checks an assumption of a recorded pass: raises UnlikeError unless `_may_ignore` returns
-        `may_ignore` for the labels."""
+        """Checks labels before a recorded pass is replayed: raises UnlikeError if some are ignored
+        and the pass was recorded without ignored labels (`may_ignore` False), or the reverse.
+        """
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 

@@ -3,7 +3,7 @@
 Rules:
 
 - A module knows nothing of ranks. Whatever a forward pass needs to know about other ranks or about
-  the step comes in the Pass (`passes.py`); where the values are is the business of stores.
+  the step comes in the Pass (`passes.py`); a Store has the memory of the values.
 - The order of the registries is the order of assignment. State dicts, files and the digest have the
   same order, so nothing may change it.
 - Initial values derive from the path of a parameter. A module that gets another path before its
@@ -185,9 +185,10 @@ class Module(Hooked, Registries):
         return ((full, getattr(m, name)) for full, m, name in self._entries("_buffers"))
 
     def tensors(self) -> Iterator[tuple[Place, Parameter | Array]]:
-        """Yields (place, parameter or buffer) for each entry of the state dict, in its order.
+        """Yields (place, parameter or buffer) for each entry of the state dict, in its order. The
+        Place has the name and shape of the whole tensor, and the part of it that this rank has.
 
-        The path of the place is the name of the entry, also if two names share one tensor.
+        Its path is the name of the entry, also if two names share one tensor.
         """
         for full, m, name in self._entries("_parameters", "_buffers"):
             value = getattr(m, name)

@@ -1,4 +1,5 @@
-"""Parameter: a tensor that is trained. A store holds its values and its gradient.
+"""Parameter: a tensor that is trained. The memory of its values and of its gradient belongs to a
+Store.
 
 Rules:
 
@@ -75,7 +76,8 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
 
 
 class Parameter(Tensor):
-    """A trainable tensor, whose values and gradient are in a store.
+    """A trainable tensor. Its values and its gradient are in the memory of a Store, which may hold
+    those of many parameters.
 
     `Parameter(array)` copies the array; `Parameter(tensor)` shares the memory of the tensor, where
     it can. `Parameter.lazy`, which layers use, draws the values when they are first needed, from
@@ -132,8 +134,8 @@ class Parameter(Tensor):
     ) -> Parameter:
         """Returns a parameter whose values are drawn when they are first needed.
 
-        `where` is its shape, or a Place (with any path) if this rank owns only a part of the
-        tensor.
+        where: the shape; or, if this rank has only a part of a larger tensor, a Place that says
+        which part (its path is ignored)
         """
         place = where if isinstance(where, Place) else Place.of_whole("", where)
         place.check()
@@ -142,13 +144,17 @@ class Parameter(Tensor):
         return p
 
     def lazy_copy(self) -> Parameter:
-        """Returns a parameter with the same place and options, whose values are not drawn yet."""
+        """Returns a new parameter with the same shape, initial values (not drawn yet) and options,
+        which belongs to no module.
+        """
         twin = Parameter.lazy(self._place, self.init, self.memory_axes)
         twin.requires_grad, twin.padded_size = self.requires_grad, self.padded_size
         return twin
 
     def copied(self, values: Array) -> Parameter:
-        """Returns a parameter at the same place, with these values, that belongs to no module."""
+        """Returns a new parameter of the same path and shape that has these values, in memory of
+        its own, and belongs to no module.
+        """
         copy = Parameter.lazy(self._place, None, self.memory_axes)
         copy._name = self.place.path
         copy.move(SingleStore(values), 0)
@@ -170,10 +176,10 @@ class Parameter(Tensor):
         self.seed_state: SeedState | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Returns values and gradient, and not the store, since a flat store holds all parameters
-        of the model.
+        """Returns what a copy or pickle contains: options, values and gradient, but not the Store,
+        since that may hold all parameters of the model.
 
-        `Module.__setstate__` sets the parent again.
+        `Module.__setstate__` sets the parent module again.
         """
         return (
             (self._place, self.init, self.memory_axes),
@@ -189,13 +195,16 @@ class Parameter(Tensor):
         self.grad_array = grad
 
     def move(self, store: Store, index: int) -> None:
-        """Makes this parameter number `index` of a store; the store must hold the gradient already,
-        if there is one."""
+        """Makes a Store hold this parameter, as its number `index`. The store must have the values
+        already, and the gradient if there is one.
+        """
         self.store, self.index = store, index
 
     @property
     def place(self) -> Place:
-        """The path in the whole model, the whole shape and the part that this rank owns."""
+        """The Place of this parameter: its path in the whole model, the shape of the whole tensor,
+        and the part of it that this rank owns.
+        """
         prefix = self._parent.path if self._parent is not None else ""
         return self._place._replace(path=f"{prefix}.{self._name}" if prefix else self._name)
 
@@ -217,8 +226,9 @@ class Parameter(Tensor):
     def draw(self, dtype: Any = None, on: Backend | None = None) -> None:
         """Draws the initial values, in the given type and on the given backend.
 
-        They depend on the seed and the place. In a layer that stands alone, and whose seed was not
-        set, they depend also on the number of modules constructed before it.
+        They depend on the seed, the path, and the index of each element in the whole tensor. In a
+        layer that stands alone, and whose seed was not set, they depend also on the number of
+        modules constructed before it.
         """
         self.seed, values = self._initial()
         memory = values.transpose(self.memory_axes)
@@ -238,11 +248,9 @@ class Parameter(Tensor):
         return seed, self.init(key, place.indices()).reshape(self._shape)
 
     def redraw(self, init: Init) -> None:
-        """Replaces the initial values: the new ones are drawn when needed, or at once if the old
-        ones are in use.
-
-        Values are in use if they have a gradient or are in a flat store, into which an optimizer
-        moves them.
+        """Sets another function for initial values, which are drawn when needed. Values that are in
+        use are replaced at once: those with a gradient, and those in a flat store, into which an
+        optimizer moves parameters.
         """
         self.init, store = init, self.store
         if self._parent is None:
@@ -269,13 +277,16 @@ class Parameter(Tensor):
 
     @property
     def operand(self) -> Array:
-        """The values in the memory of the store. A store that rotates reuses this memory for other
-        values."""
+        """The values, as an array in the memory of the Store. It is valid only until another
+        parameter is used if the store reuses this memory (`Store.rotates`), as with ZeRO 3.
+        """
         return (self.store or self._drawn_store()).value(self.index)
 
     @property
     def array(self) -> Array:
-        """The values in the memory of the store, or a copy if the store rotates its memory."""
+        """The values, as an array in the memory of the Store; a copy if the store reuses this
+        memory for other parameters (`Store.rotates`).
+        """
         values = self.operand
         return values.copy(order="K") if self._drawn_store().rotates else values
 
@@ -363,7 +374,7 @@ class Parameter(Tensor):
         return (self.store or self._drawn_store()).grad_memory(self.index)
 
     def _drawn_store(self) -> Store:
-        """Returns the store, after drawing the values if there is none."""
+        """Returns the Store with the values; if there is none, draws the initial values first."""
         if self.store is None:
             self.draw()
             assert self.store is not None
@@ -380,7 +391,9 @@ class Parameter(Tensor):
         self._drawn_store().written(self.index)
 
     def refresh(self) -> None:
-        """Makes a store that rotates put the values back into their memory."""
+        """Makes a store that reuses memory for several parameters (`Store.rotates`) put this
+        parameter's values back into the memory where they were.
+        """
         store = self.store
         if store is not None and store.rotates:
             store.value(self.index)
@@ -394,7 +407,9 @@ class Parameter(Tensor):
             super().lend(view)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Adds vjp(g) to the gradient; the first contribution overwrites the memory."""
+        """Adds vjp(g), a contribution of a backward pass, to the gradient; the first contribution
+        overwrites the memory.
+        """
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
             precision.add_to(target, vjp(g, None))
@@ -406,8 +421,9 @@ class Parameter(Tensor):
 
 
 class DataStorage(Storage):
-    """The storage of `p.data`: a write is reported to the store of the parameter, but not to the
-    tape."""
+    """The storage of the tensor `p.data`. A write to it is reported to the parameter, but autograd
+    does not record it.
+    """
 
     __slots__ = ("_of", "parameter")
 
@@ -426,9 +442,11 @@ class DataStorage(Storage):
 
 
 class ParameterData(Tensor):
-    """The tensor `p.data`: the values of a parameter, without a gradient.
+    """The tensor `p.data` of a parameter p: its values without gradient tracking. Writes to it
+    change the parameter.
 
-    It reads the store at every use, as the parameter does, so writes reach the values in any store.
+    It looks up the memory of the values at every use, as the parameter itself does, since an
+    optimizer may move them.
     """
 
     __slots__ = ("parameter",)
@@ -441,12 +459,13 @@ class ParameterData(Tensor):
 
     @property
     def operand(self) -> Array:
-        """The values in the memory of the store."""
+        """The values of the parameter, as an array in the memory of its Store."""
         return self.parameter.operand
 
     @property
     def array(self) -> Array:
-        """The values, or a copy of them if the store rotates its memory."""
+        """The values of the parameter; a copy if its Store reuses the memory for other parameters.
+        """
         return self.parameter.array
 
     @array.setter

@@ -1,7 +1,7 @@
-"""PassList: the forward and backward pass of a module as a list of calls, recorded on arrays
-without data.
+"""PassList: the forward and backward pass of a module as a list of kernel calls, which is recorded
+once and then replayed without autograd. It is recorded on arrays that have a shape but no data.
 
-    calls     F F F F F  I I I  W W W   kernels and array functions, in the order of the tape
+    calls     F F F F F  I I I  W W W   kernels and array functions, in the order of autograd
     given     parameters, gradients, buffers: existing memory, which the calls read and write
     inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
     the rest  new arrays, which get places in arenas
@@ -35,8 +35,9 @@ from nnmpi.nn.tracing import unchanged
 
 
 class RecordedKey(NamedTuple):
-    """A key of random numbers that depends on the step: the other parts of which it is made, and
-    the array `words` that stands for it."""
+    """A key of random numbers in a recorded pass. The key depends on the step: a replay computes it
+    from seed, purpose, names and step number, and writes it to the array that `words` stands for.
+    """
 
     seed: int
     purpose: str
@@ -45,7 +46,8 @@ class RecordedKey(NamedTuple):
 
 
 class PassList(NamedTuple):
-    """The calls of a forward and a backward pass, on arrays without data.
+    """The recorded calls of a forward and a backward pass. Their arrays have no data: a replay puts
+    arrays with memory in their place.
 
     calls      checks of inputs first; the backward pass begins at call number `backward`, and its
                second half, if there is one, at number `second`
@@ -56,7 +58,7 @@ class PassList(NamedTuple):
     seeds      the gradients of the outputs, from which the backward pass starts, or None
     gradients  the gradients of the inputs that come from another stage
     adds       True if the backward pass adds to gradients of an earlier one
-    halves     True if the backward pass has two halves
+    halves     True if the backward pass has two halves: gradients of inputs, then of parameters
     """
 
     calls: Sequence[Call]
@@ -73,42 +75,53 @@ class PassList(NamedTuple):
 
 
 class RecordedPass(Protocol):
-    """The pass of a stage, as `record` runs it on arrays without data."""
+    """The interface of what `record` runs on arrays without data: the forward pass of a pipeline
+    stage, and where its backward pass starts.
+    """
 
     def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
-        """The tensors that the stage takes."""
+        """Returns the tensors that the stage takes, given the input arrays."""
 
     def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
         """Runs the forward pass, and returns the tensor from which the backward pass starts."""
 
     def outputs(self, root: Any) -> Sequence[Tensor]:
-        """The results of the forward pass."""
+        """Returns the results of the forward pass, given what `run` has returned."""
 
     def seed(self, root: Any, gradients: Sequence[Any]) -> Array:
         """Returns the gradient of `root` with which the backward pass starts, given the gradients
         of the outputs."""
 
     def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
-        """The gradients of inputs that come from another stage."""
+        """Returns the gradients of those inputs that come from another stage, after the backward
+        pass.
+        """
 
 
 def uses(p: Parameter) -> None:
-    """Marks in a list that an op reads p next or, if the store of p rotates, that the vjps of a
-    node that uses p follow. It does nothing when it is called."""
+    """A marker in a recorded list of calls; it does nothing when it is called. It says that the
+    next call reads the values of p or, if p shares its memory with other parameters in turn, that
+    the backward functions of an op that uses p follow.
+    """
 
 
 def ready(p: Parameter) -> None:
-    """Marks in a list that the gradient of p is final. It does nothing when it is called."""
+    """A marker in a recorded list of calls; it does nothing when it is called. It says that the
+    gradient of p is complete.
+    """
 
 
 def progress() -> None:
-    """Moves messages, by the progress hook of the thread that runs the list."""
+    """Makes progress with messages, by the hook that the current thread has set; recorded as a call
+    of its own.
+    """
     progress_hook.get()()
 
 
 class KeyedPass(Pass):
-    """A pass without a step number: its keys of random numbers are arrays, which are filled in each
-    step."""
+    """A Pass for recording: it has no step number, and the keys of its random numbers are arrays,
+    which a replay fills with the keys of its step.
+    """
 
     keys: list[RecordedKey]
 
@@ -128,18 +141,25 @@ class KeyedPass(Pass):
 
 
 def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
-    """Marks in a list that ranks join their batch statistics, of `n` numbers on this rank and
-    `total` on all. It does nothing when it is called."""
+    """A marker in a recorded list of calls; it does nothing when it is called. It says that ranks
+    combine the mean and sum of squares `m2` of their `n` values per channel into those of all
+    `total` values, written to `means` and `m2s`.
+    """
 
 
 def sum_over_ranks(sums: Array, total: Array) -> None:
-    """Marks in a list that ranks add up `sums`, into `total`. It does nothing when it is called."""
+    """A marker in a recorded list of calls; it does nothing when it is called. It says that ranks
+    add up the arrays `sums` into `total`.
+    """
 
 
 class _StatsOfRanks:
-    """BatchStats whose results are not computed here: they come from several ranks, or from the
-    first run of a pass. `counts` has the number of values of each layer's moments; `tracks` is
-    False in a second run, since the first one has updated the running statistics."""
+    """BatchStats for recording a pass whose batch statistics are computed elsewhere: by several
+    ranks, or in the first run of a pass that runs twice. They are only marked in the list of calls.
+
+    counts   the number of values in the moments of each BatchNorm layer
+    tracks   False in a second run, since the first one has updated the running statistics
+    """
 
     def __init__(self, counts: Sequence[int], tracks: bool) -> None:
         self._counts, self._tracks = iter(counts), tracks
@@ -164,7 +184,9 @@ class StandIns:
         self.pairs = list[tuple[Any, Array]]()
 
     def of(self, array: Array) -> Any:
-        """A new array without data that stands for this one."""
+        """Returns a new array without data that stands for this one in recorded calls, and notes
+        the pair.
+        """
         if not array.transpose(axis_order(array)).flags.c_contiguous:
             refuse(f"an array of shape {array.shape} with gaps in memory")
         self.pairs.append((meta.like(array), array))
@@ -172,8 +194,9 @@ class StandIns:
 
 
 class _StandInStore(SingleStore):
-    """The store of one parameter, with arrays without data that stand for its memory in another
-    store."""
+    """The Store of one parameter while a pass is recorded: arrays without data, which stand for the
+    parameter's memory in its real store.
+    """
 
     def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
         if not p.is_drawn:
@@ -193,13 +216,13 @@ class _StandInStore(SingleStore):
 class Recording(NamedTuple):
     """Facts that decide which calls are recorded, besides the module and shapes of inputs.
 
-    samples   the global indices of the samples
+    samples   the row numbers of the samples in the data set
     batch     the number of samples of the whole batch
     counts    for each layer of BatchNorm, the number of values in its moments; None unless other
               ranks have samples of the same batch, or the pass runs a second time
     again     True if the pass runs a second time
     adds      True if the backward pass adds to gradients that another one has computed
-    halves    True if the backward pass has two halves
+    halves    True if the backward pass has two halves: gradients of inputs, then of parameters
     """
 
     samples: Array
@@ -244,8 +267,10 @@ def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
 
 
 def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
-    """Returns a view as (number of its memory, offset, shape, strides, dtype), where memories are
-    numbered in the order of their first use."""
+    """Describes a view of an array without data as (number of its memory, offset, shape, strides,
+    dtype), for comparison. Memories are numbered in the order of their first use; `numbers` has the
+    numbers given so far.
+    """
     memory = owner(array)
     offset = array.ctypes.data - memory.ctypes.data
     number = numbers.setdefault(id(memory), len(numbers))
@@ -285,8 +310,9 @@ def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:
 
 @contextmanager
 def _as_current(current: Pass) -> Iterator[None]:
-    """A context in which `current` is the current pass, ops are recorded, and calls of the progress
-    hook are logged."""
+    """A context for recording: `current` is the current Pass, autograd is on, and calls of the
+    progress hook are recorded.
+    """
     tokens = (
         (current_pass, current_pass.set(current)),
         (recording, recording.set(True)),
@@ -304,7 +330,10 @@ def record(
 ) -> PassList:
     """Records a forward and a backward pass of a module on inputs with the shapes of `arrays`.
 
-    parts   the module, and the loss if it is a module
+    parts   the module, and the loss function if it is a module
+
+    recorded   what is run on arrays without data
+    how        further facts on which the calls depend
     """
     stand_ins = StandIns()
     given, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(how.samples)
@@ -358,8 +387,9 @@ def record(
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
-    """Returns the calls with all checks of given arrays, or of copies of them, moved to the front:
-    so a check that fails does so before anything is changed."""
+    """Returns the calls with all checks of input values (such as the range of labels) moved to the
+    front, so that a failing check leaves everything unchanged.
+    """
     known, first = {*map(id, given)}, list[Call]()
     checked = {id(owner(array)) for c in calls if c.is_check for array in arrays_in(c.args)}
     for call in calls:

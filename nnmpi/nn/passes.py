@@ -1,4 +1,6 @@
-"""Pass: the data, besides its input, on which a forward pass of a model depends."""
+"""Pass: everything besides its input on which a forward pass of a model depends, such as the step
+number and the samples, from which random numbers follow.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +20,13 @@ T = TypeVar("T")
 
 
 class BatchStats(Protocol):
-    """Sums over a batch, whose samples may be on several ranks."""
+    """The interface by which BatchNorm gets the statistics of a batch whose samples may be on
+    several ranks.
+    """
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments to normalise with, given those of the samples on this rank.
+        """Returns the moments (number of values, mean, sum of squared deviations) of the whole
+        batch, given those of the samples on this rank.
 
         `track` updates the running statistics of the layer. It is called once per forward pass,
         during this call or later, with the moments of the whole batch.
@@ -50,7 +55,8 @@ class Untracked(Local):
 
 
 class ReplayStats:
-    """BatchStats of a forward pass that runs twice: the second run gets the moments of the first.
+    """BatchStats for a forward pass that runs twice, to save memory: in the second run, calls
+    return the results of the first run.
 
     The second run neither communicates nor updates running statistics.
     inner   the BatchStats of the first run
@@ -66,7 +72,9 @@ class ReplayStats:
         self._replayed = iter(self._results)
 
     def computed_once(self, make: Callable[[], T]) -> T:
-        """Returns `make()`; in the second run returns the result of the first run instead."""
+        """Returns `make()` in the first run, and keeps the result; returns the kept result in the
+        second run.
+        """
         if self._replayed is None:
             result = make()
             self._results.append(result)
@@ -92,9 +100,10 @@ UNTRACKED: BatchStats = Untracked()
 
 
 class Pass(NamedTuple):
-    """The state of one forward pass, for keyed randomness and batch statistics.
+    """The state of one forward pass of a model, on which random numbers and batch statistics
+    depend.
 
-    samples  the global indices of the samples on this rank; None stands for 0, 1, 2, ...
+    samples  the row numbers in the data set of the samples on this rank; None: 0, 1, 2, ...
     counted  whether the next pass counts as another step: True once a module in training mode has
              run, or if a trainer counts the steps
     batch    the number of samples of the whole batch, on all ranks; None: the samples of the input
@@ -110,11 +119,15 @@ class Pass(NamedTuple):
     around: Callable[..., Any] | None = None
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
-        """Returns the key of random numbers for a purpose in this step."""
+        """Returns the key from which random numbers for a purpose, such as "dropout", are drawn in
+        this step.
+        """
         return keyed.key(seed, purpose, self.step, *names)
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
-        """Returns the key of a random tensor."""
+        """Returns the key from which the next random tensor of a program (such as `nnmpi.rand`) is
+        drawn, given the current seed state.
+        """
         return keyed.key(drawn.seed, "tensor", drawn.draws)
 
 
@@ -137,11 +150,11 @@ def checked_combine(combine: Combine) -> Combine:
 def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
-    """Wraps a `forward` that changes buffers and sees only some samples of a batch. Afterwards the
-    buffers have the values that result from all samples of the batch.
+    """A context around a `forward` that changes buffers of `module` and sees only some samples of a
+    batch. Afterwards the buffers have the values that result from all samples of the batch.
 
     A second run on the same samples starts from the buffers of the first one, and changes nothing.
-    `forward` gets copies of the buffers, since the tape may keep them.
+    `forward` gets copies of the buffers, since autograd may keep them for the backward pass.
     """
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}

@@ -21,9 +21,9 @@ Part: TypeAlias = tuple[tuple[int, int], ...]
 class Place(NamedTuple):
     """The position of a rank's part of a tensor in the whole model.
 
-    Whatever must not depend on the layout of ranks is derived from the place: initial values, names
-    in files, the digest, comparisons, and which rank counts an element in the norm of the gradient.
-    Ranks with equal places have copies of the same part.
+    Whatever must not depend on how a model is divided among ranks is derived from the place:
+    initial values, names in files, the digest, comparisons, and which rank counts an element in the
+    norm of the gradient. Ranks with equal places have copies of the same part.
 
     path    the name in the state dict of the whole model, also on a rank with only a stage of it
     shape   the shape of the whole tensor
@@ -81,7 +81,8 @@ def whole(shape: tuple[int, ...]) -> Part:
 
 
 class Range(NamedTuple):
-    """Elements lo..hi-1 of a box of a tensor, counted in the order of memory.
+    """Elements lo..hi-1 of a rectangular part of a tensor, the `box`, counted in the order of
+    memory.
 
     Ranges describe the elements of a tensor that a rank updates, owns or needs, that are copied
     between ranks, or that a file holds.
@@ -161,7 +162,9 @@ class StateArray(NamedTuple):
         return StateArray(place, self.axes, 0, place.size, self.dtype, self.may_differ)
 
     def on_paper(self) -> "StateArray":
-        """Returns a description of these elements that cannot read or write them."""
+        """Returns a description of this array (name, range, dtype) that cannot read or write the
+        elements, to be sent to other ranks.
+        """
         return self._replace(read=None, write=None)
 
     def elements(self) -> np.ndarray:

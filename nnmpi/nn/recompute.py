@@ -1,10 +1,12 @@
-"""Modules that keep only their inputs for the backward pass, and run `forward` again in it.
+"""Activation checkpointing: modules that keep only their inputs for the backward pass, and run
+`forward` again in it.
 
     block       the outermost modules with a number for a name and layers of their own: h.0, h.1
-    others      the layers of one class, by the table `recomputed` of add-ons
+    others      the layers of one class, of those in the table `recomputed` of add-ons
 
-The first forward pass makes tape nodes too, since they tell which leaves the module uses and how
-often; then they are dropped. Both runs get the same random numbers and batch statistics.
+The first forward pass makes autograd nodes too, since they tell which parameters and inputs the
+module uses and how often; then they are dropped. Both runs get the same random numbers and batch
+statistics.
 """
 
 import re
@@ -70,8 +72,9 @@ def checkpoint(
 
 
 class _Repeat:
-    """The two runs of a function: holds the pass in which they run, and a digest of the first
-    result."""
+    """Runs a checkpointed function twice, in the forward and in the backward pass, with the same
+    random numbers and batch statistics; keeps a checksum of the first result for comparison.
+    """
 
     def __init__(self, current: Pass, record: Any) -> None:
         self._stats, self._record = ReplayStats(current.batch_stats), record
@@ -79,7 +82,7 @@ class _Repeat:
         self._is_checked = current.step < CHECKED_STEPS
 
     def first(self, function: Callable[[], Any]) -> Any:
-        """Runs the function for the first time."""
+        """Runs the function for the first time, in the forward pass."""
         before = current_pass.get()
         current_pass.set(self._pass)
         try:
@@ -93,8 +96,10 @@ class _Repeat:
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
     ) -> RepeatedNode:
-        """Returns a RepeatedNode that replaces the nodes of the first run: `last`, and all nodes
-        below it that were made after `began`."""
+        """Returns a single autograd node for the result y, which runs the function again in the
+        backward pass. It replaces the nodes that the first run has made: `last`, and all nodes
+        below it that were made after the time `began`.
+        """
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
         self._digest = digest(y) if self._is_checked else 0
@@ -103,8 +108,10 @@ class _Repeat:
         return node
 
     def again(self, call: Callable[[], Any], node: RepeatedNode) -> TapeNode:
-        """Runs the function again, and returns the node of its result. The new nodes get numbers
-        just below that of `node`, which replaced the nodes of the first run."""
+        """Runs the function again in the backward pass, and returns the autograd node of its
+        result. New nodes get numbers just below that of `node`, which replaced the nodes of the
+        first run, so that the backward pass visits them next.
+        """
         tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
         self._stats.replay()
         began = tick()
@@ -132,9 +139,10 @@ def digest(t: Tensor) -> int:
 def _made_after(
     began: int, last: TapeNode
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
-    """Returns the nodes from `last` down that were made after `began`, in order; then what they use
-    of earlier nodes and leaves, each as often as it is used; and for each use whether it gets a
-    gradient."""
+    """Returns the autograd nodes from `last` down that were made after the time `began`, in order;
+    then the earlier nodes, parameters and tensors that they use, each as often as it is used; and
+    for each use whether it gets a gradient.
+    """
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
     for node in nodes:  # which grow
@@ -149,10 +157,10 @@ def _made_after(
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
-    """Gives nodes every second number from `number` + 1 on, with gaps where a node replaces others.
+    """Renumbers autograd nodes of a second run: every second number from `number` + 1 on, with gaps
+    where a node stands for several others.
 
-    In-place writes after `began`, to the memory of the nodes or of `others`, are renumbered so that
-    they stay between the same nodes.
+    In-place writes after `began` are renumbered too, so that they stay between the same nodes.
     """
     made = [number, *(node.tick for node in nodes)]
     for node in nodes:
@@ -170,7 +178,9 @@ def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], beg
 
 
 class Recomputed(Module):
-    """The base class of modules that run `forward` again in their backward pass."""
+    """The base class of modules with activation checkpointing: `forward` runs again in the backward
+    pass.
+    """
 
     def forward(self, *args: Any, **named: Any) -> Any:
         return checkpoint(super().forward, *args, **named)
@@ -183,7 +193,9 @@ class Recomputed(Module):
 
 
 def as_recomputed(module: Module) -> None:
-    """Changes the class of a module so that it runs `forward` again in its backward pass."""
+    """Changes the class of a module so that it keeps only its inputs for the backward pass, and
+    runs `forward` again in it.
+    """
     kind = type(module)
     if not issubclass(kind, Recomputed):
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -194,8 +206,10 @@ BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
 def recomputed_with(node: Node, how: str) -> str:
-    """Returns the path of the module with this node that runs again, given the option `how`
-    ("none", "stage", "block" or a layer); "" if there is none."""
+    """Returns the path of the module with activation checkpointing that contains this node of a
+    graph, if the option --recompute is `how` ("none", "stage", "block" or the name of a layer
+    class); "" if there is none.
+    """
     if how in ("none", "stage"):
         return ""
     if how != "block":
@@ -207,9 +221,12 @@ def recomputed_with(node: Node, how: str) -> str:
 
 
 def recomputed_paths(graph: Graph, how: str) -> list[str]:
-    """Returns the paths of the modules of a model that run again for the option `how`. Raises
-    ValueError if `how` asks for some and the model has none, or if one of them returns several
-    tensors."""
+    """Returns the paths of the modules whose `forward` runs again in the backward pass if the
+    option --recompute is `how`.
+
+    Raises ValueError if `how` asks for some and the model has none, or if one of them returns
+    several tensors.
+    """
     paths = [*dict.fromkeys(filter(None, (recomputed_with(node, how) for node in graph.nodes)))]
     if not paths and how not in ("none", "stage"):
         lacks = "in a numbered module with layers of its own, such as h.0 of a GPT"
@@ -229,8 +246,9 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
 
 
 def recompute(model: Module, graph: Graph, how: str) -> None:
-    """Makes those modules of a model that the option `how` names run again in backward passes;
-    `graph` is the graph of the model."""
+    """Gives activation checkpointing to the modules of a model that the option `how` of --recompute
+    selects; `graph` is the graph of the model.
+    """
     modules = dict(model.named_modules())
     for path in recomputed_paths(graph, how):
         as_recomputed(modules[path])

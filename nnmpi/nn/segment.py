@@ -1,8 +1,9 @@
-"""Segments: the part of a graph between two cuts, as a module.
+"""Segments: a range of nodes of a model's graph, such as a pipeline stage, as a module that can be
+run.
 
-inputs    the edges that enter the segment; for the first segment, the arguments of the model
+inputs    the tensors that enter the segment; for the first segment, the arguments of the model
 steps     modules that lie in the segment as a whole, and the ops of modules that are cut
-outputs   the edges that leave the segment; for the last segment, the outputs of the model
+outputs   the tensors that leave the segment; for the last segment, the outputs of the model
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +29,13 @@ from nnmpi.nn.sequential import Sequential
 
 
 def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()) -> Module:
-    """Returns a module that runs these nodes of a model's graph.
+    """Returns a module that runs the given nodes of a model's graph, for example a pipeline stage.
 
-    It contains the model's own modules, found by their paths in the graph, and the parameters among
-    the variables `holds`, whether it uses them or not; all keep their paths in the model. If the
-    nodes form one chain of layers, the result is a Sequential, which fuses some of them. If a
-    module that runs again in its backward pass is cut, its parts that return one tensor do so too.
+    It contains the model's own modules, found by their paths in the graph, and the parameters and
+    buffers with the numbers `holds`, whether it uses them or not; all keep their paths in the
+    model. If the nodes form one chain of layers, the result is a Sequential, which fuses some of
+    them. If a module with activation checkpointing is cut, those of its parts that return one
+    tensor are checkpointed too.
     """
     modules, calls = dict(model.named_modules()), [*graph.calls]
     divided = [*_divided(graph, nodes, modules)]
@@ -73,8 +75,8 @@ def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Itera
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """Returns the chains of calls that compute these nodes: calls of modules that lie within the
-    range, and single nodes.
+    """Returns the calls that compute these nodes (calls of modules that lie within the range, and
+    of single nodes), as a list of chains.
 
     In a chain, each call takes the result of the call before, which no other call uses. An op, or a
     module that takes or returns several tensors, is a chain of its own.
@@ -108,8 +110,9 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """True if the nodes of a module get tensors only from its arguments, and no other node takes a
-    tensor of theirs except its result."""
+    """True if a module's call is independent of its surroundings: its nodes get tensors only from
+    its arguments, and other nodes take only its results.
+    """
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}
@@ -117,7 +120,9 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
 
 
 def _inputs_of(graph: Graph, nodes: range) -> Arguments:
-    """Returns the arguments of the segment, with TensorRef in place of tensors."""
+    """Returns the arguments of the segment that consists of these nodes, with TensorRef in place of
+    tensors.
+    """
     if nodes.start == 0:
         return graph.arguments
     return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
@@ -138,7 +143,9 @@ def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callabl
 
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
-    """Returns the module that has a variable, and the name of the attribute."""
+    """Returns the module that has the parameter or buffer with this number in the graph, and the
+    name of the attribute.
+    """
     path, _, name = graph.variables[variable].path.rpartition(".")
     return modules[path], name
 
@@ -181,8 +188,10 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Replaces the constants among the arguments of the steps by those of another graph, which
-        must be equal otherwise."""
+        """Replaces the constant arguments (such as numbers) with which the segment calls ops and
+        modules by those in another graph, which was recorded from the same model after an attribute
+        changed.
+        """
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:
@@ -215,7 +224,8 @@ class Segment(Module):
 
 
 def _call_in(graph: Graph, call: Call) -> Call:
-    """Returns the call of another recording of the graph that corresponds to this call."""
+    """Returns the call in `graph`, a newer recording of the same model, that corresponds to `call`.
+    """
     node = graph.nodes[call.nodes.start]
     if call.op is not None or (node.name == call.path and node.layer is not None):
         return call._replace(op=node.op, arguments=node.arguments)
@@ -224,8 +234,9 @@ def _call_in(graph: Graph, call: Call) -> Call:
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
-    """Adds to `values`, and returns them: for each TensorRef in `template`, the tensor of `given`
-    at the same position, by the number of its edge."""
+    """Adds the tensors in `given` (nested arguments or results) to `values`, under the edge numbers
+    that `template` has at the same positions; returns `values`.
+    """
 
     if type(template) is TensorRef:  # most calls return one tensor
         values[template.edge] = given

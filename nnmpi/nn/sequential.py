@@ -2,10 +2,10 @@
 
 Rules:
 
-- `_steps` caches the bound `forward` of each layer. An assignment clears it; code that records a
-  model, or copies its modules, calls `forget_steps`. Hooks are looked up in each call.
+- `_steps` caches the function of each layer or fused group. An assignment clears it; code that
+  records a model, or copies its modules, calls `forget_steps`. Hooks are looked up in each call.
 - A fused op gives the same values as its layers one by one. A layer whose `forward` may differ (a
-  subclass, a recorder, hooks, values that rotate) runs alone.
+  subclass, a recorder, hooks, parameters that share memory in turn) runs alone.
 - Between layers `progress` is called, which moves messages during a forward pass.
 """
 
@@ -71,8 +71,9 @@ def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
 
 
 def forget_steps(model: Module) -> None:
-    """Clears the cached steps of all Sequentials of a model; to be called after their layers have
-    changed."""
+    """Clears, in all Sequentials of a model, the cached functions that run their layers (fused
+    where possible); to be called after layers have changed.
+    """
     for m in model.modules():
         if isinstance(m, Sequential):
             object.__setattr__(m, "_steps", None)

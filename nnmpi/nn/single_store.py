@@ -1,4 +1,6 @@
-"""Store: the memory of parameters and gradients; SingleStore: the store of one parameter alone."""
+"""Store: the interface of the memory that holds the values and gradients of parameters;
+SingleStore: the store of one parameter alone.
+"""
 
 from typing import Any, Protocol
 
@@ -9,10 +11,11 @@ from nnmpi.arrays.backend import Array
 
 
 class Store(Protocol):
-    """The memory of parameters and their gradients.
+    """The interface of the memory that holds the values and gradients of some parameters, numbered
+    from 0.
 
-    A parameter looks up its arrays at each use and keeps no reference to them, so a store may
-    gather, rotate or version its memory.
+    A parameter looks up its arrays at each use and keeps no reference to them. So a store may
+    gather values from other ranks when they are used, reuse memory, or keep several versions.
 
     dtype      the type of all parameters
     rotates    whether the memory of a parameter's values may be reused for others, until `value`
@@ -31,12 +34,15 @@ class Store(Protocol):
         """Returns the memory of the gradient of parameter i."""
 
     def fixed_value(self, i: int) -> Array:
-        """Returns the memory of the values of parameter i, if it is the same in all steps; at the
-        moment it may have other contents."""
+        """Returns the memory in which the values of parameter i lie whenever they are used, the
+        same in all steps; at the moment it may hold something else.
+        """
         return self.value(i)
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the memory of the gradient of parameter i, if it is the same in all steps."""
+        """Returns the memory in which the gradient of parameter i lies whenever it is computed, the
+        same in all steps.
+        """
         return self.grad_memory(i)
 
     def written(self, i: int) -> None:

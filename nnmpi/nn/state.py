@@ -1,4 +1,5 @@
-"""State dicts and buffers: their order in files, checks of a given state, copying it into a model.
+"""State dicts in files and models: the names and the order of elements in a file, checks of a given
+state, and copying it into a model.
 
 file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
       ◄── names ────────────────  path      order.to_files(array)
@@ -23,13 +24,15 @@ Placed: TypeAlias = Sequence[tuple[Place, Any]]
 
 
 def everything(path: str) -> bool:
-    """Returns True for each path: the argument `held` of a rank that has a part of every tensor."""
+    """Returns True for each path: used as the argument `held` of `which_held` on a rank that has a
+    part of every tensor.
+    """
     return True
 
 
 def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
-    """Returns for each entry of `Module.tensors()` whether this rank has a part of it; `held` tells
-    that for a path.
+    """Returns for each entry of `Module.tensors()` whether this rank has a part of that tensor;
+    held(path) is True if it has.
 
     A tensor with several paths counts as held if `held` is true for one of them.
     """
@@ -38,7 +41,8 @@ def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
 
 
 class StorageOrder(NamedTuple):
-    """The order in which a file stores the elements of a tensor; in the model, axis 0 is outputs.
+    """How a file orders the elements of a tensor, compared with the model, where axis 0 is always
+    that of outputs.
 
     is_transposed   whether the outputs are the last axis in the file
     groups          if not 0, the file has several matrices, one behind the other or each under its
@@ -82,7 +86,9 @@ class StorageOrder(NamedTuple):
         return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
 
     def _ends(self, rows: int) -> list[int]:
-        """Returns the row at which each matrix ends, except the last one."""
+        """Returns the row at which each of the file's matrices ends, except the last one, for a
+        tensor with `rows` rows in the model.
+        """
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
     def _rows(self, rows: int) -> np.ndarray:
@@ -180,7 +186,8 @@ def load_into(
 def check_state(
     names: Iterable[str], values: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> None:
-    """Raises ValueError unless `names` are those of the places, and the values have their shapes.
+    """Raises ValueError unless a state has exactly the names and shapes of `places`, the parameters
+    and buffers of a model.
 
     `values` has an array, or another object with a shape and a dtype, for each known name. The
     message begins with unknown names, since they may be mistyped.

@@ -1,12 +1,13 @@
-"""FlatStore: all parameters in one flat buffer, all gradients in another with the same layout.
+"""FlatStore: the memory of parameters as two flat buffers: one of all values, one of all gradients
+with the same layout.
 
 Rules:
 
 - Padding is always 0, in values and in gradients, since updates and norms run over whole slices of
   the flat buffer.
-- Only `spans_of` decides where a parameter starts. The arrangement calls it too, so that buckets
-  are known before there is a store. Another ALIGN moves the edges of chunks, and so changes the
-  last bits of sums.
+- Only `spans_of` decides where a parameter starts. The plan of what each rank does
+  (`parallel/arrangement`) calls it too, so that buckets are known before there is a store. Another
+  ALIGN moves the edges of chunks, and so changes the last bits of sums.
 - A parameter takes its `padded_size`, not its size: ranks with parts of unequal sizes need buffers
   of equal length, since an all-reduce adds them up.
 - The optimizer and Update access memory by `owned` and `updates` only. A store that keeps a part of
@@ -36,7 +37,8 @@ ALIGN = 16
 
 
 class Shard(NamedTuple):
-    """Elements start..stop-1 of a flat buffer, which this rank updates.
+    """Elements start..stop-1 of a flat buffer of parameters, which this rank updates (all of them
+    unless ZeRO or shared memory divides the update).
 
     A shard may cut through parameters and their padding, so this is not a `Range`, which lies in
     one tensor; `Optimizer.owned` has the ranges. In a buffer that holds only the shards of this
@@ -54,9 +56,12 @@ class Shard(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The operands of one update: flat arrays of values, gradients and optimizer state (by name),
-    and the number t of the step. In 16-bit training `mixed` has the 16-bit values to which the
-    float32 masters are rounded."""
+    """The arrays of one optimizer update: flat arrays of values, gradients and optimizer state (by
+    name), and the number t of the step.
+
+    In 16-bit training `values` are float32 master weights, and `mixed` has the 16-bit values to
+    which they are rounded.
+    """
 
     values: Array
     grads: Array
@@ -65,7 +70,7 @@ class Operands(NamedTuple):
     mixed: MixedStep = PLAIN
 
     def part(self, part: slice) -> "Operands":
-        """Returns the operands of a slice of the elements."""
+        """Returns the operands restricted to a slice of the elements."""
         state = {name: array[part] for name, array in self.state.items()}
         mixed = self.mixed.part(part)
         return Operands(self.values[part], self.grads[part], state, self.t, mixed)
@@ -74,9 +79,10 @@ class Operands(NamedTuple):
         """Yields the operands as blocks of float32 values and unscaled gradients, for optimizers
         that do not support 16-bit training themselves.
 
-        If nothing has 16 bits, there is one block, the operands themselves. Else the 16-bit values
-        of a block are merged into its float32 masters before it is yielded, and the new masters
-        are rounded to 16 bits when the next block is requested. With `is_whole` there is one block.
+        If nothing has 16 bits, there is one block, the operands themselves. Else 16-bit values that
+        a program has changed replace the float32 masters before a block is yielded, and the new
+        masters are rounded to 16 bits when the next block is requested. With `is_whole` there is
+        one block.
         """
         if self.grads.dtype == self.values.dtype and self.mixed.is_empty:
             yield self
@@ -95,8 +101,10 @@ class Operands(NamedTuple):
                 cast_loop(block.values, values)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """Returns the optimizer state `name`, which the option `option` of a parameter group needs;
-        raises ValueError if the optimizer was created without it."""
+        """Returns the state array `name`, such as a momentum buffer, which the value of the option
+        `option` in a parameter group requires; raises ValueError if the optimizer was created
+        without it.
+        """
         if name not in self.state:
             raise ValueError(
                 f"{option}={group[option]} needs a state array, which this optimizer was created "
@@ -107,7 +115,8 @@ class Operands(NamedTuple):
 
 
 class FlatStore(Store):
-    """Two flat buffers, `flat` and `flat_grad`; each parameter is a view into both.
+    """The memory of parameters as two flat buffers, `flat` (values) and `flat_grad` (gradients);
+    each parameter is a view into both.
 
     Parameter i and its padding, which is always zero, lie at elements `spans[i]`. `reserved`
     elements precede the first parameter. A subclass that shares memory, or keeps only its `shards`
@@ -154,18 +163,20 @@ class FlatStore(Store):
         return self.grad_memories[i]
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
-        """Yields (values, gradients, 16-bit values of mixed precision) for each shard within
-        elements start..end-1 that this rank updates."""
+        """Yields (values, gradients, 16-bit values of mixed precision) for each slice within
+        elements start..end-1 of the flat buffer that this rank updates.
+        """
         for shard in self.own_shards(start, end):
             yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        """Yields the operands of update number t for each shard within elements start..end-1 that
-        this rank updates, with the shard's slice of `state`; the first slice begins at `at`.
+        """Yields the arrays for update number t of an optimizer: one Operands for each shard (slice
+        that this rank updates) within elements start..end-1 of the flat buffer.
 
-        The caller updates each one before it requests the next.
+        `state` has the optimizer's state arrays by name, in which the slice of the first shard
+        begins at index `at`. The caller updates each one before it requests the next.
         """
         for values, grads, mixed in self.owned(start, end):
             n, state_part = len(values), dict[str, Array]()
@@ -175,7 +186,9 @@ class FlatStore(Store):
             at += n
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
-        """Returns the shards within elements start..end-1 that this rank updates."""
+        """Returns the shards within elements start..end-1 of the flat buffer: the slices that this
+        rank updates.
+        """
         if self._is_between_runs:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
@@ -192,8 +205,9 @@ class FlatStore(Store):
         return self.flat_grad[shard.start : shard.stop]
 
     def readable(self, i: int) -> list[tuple[int, int]]:
-        """Returns (lo, hi) of the ranges of parameter i that this rank can read without
-        communication: at least one range, which may be empty."""
+        """Returns (lo, hi) of the ranges of parameter i whose values are in this rank's memory, so
+        that it can read them without communication: at least one range, which may be empty.
+        """
         return [(0, self.parameters[i].size)]
 
     def elements(self, i: int, lo: int, hi: int) -> Array:
@@ -202,8 +216,8 @@ class FlatStore(Store):
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
-        """A context in which all ranks that share the values can read parameters, the same ones in
-        the same order.
+        """Returns a context in which parameters can be read. All ranks that share the values enter
+        it together, and read the same parameters in the same order.
 
         A training step is such a context too. If each rank keeps only a part of the values, they
         cannot be read outside such a context.
@@ -241,7 +255,9 @@ class FlatStore(Store):
         return sum(memory.nbytes for memory in self.grad_memories)
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of memory that holds values or gradients only temporarily."""
+        """Returns the bytes of buffers that hold values or gradients only temporarily, as for
+        parameters gathered by ZeRO.
+        """
         return 0
 
     def views(self, flat: Array) -> list[Array]:
@@ -281,7 +297,9 @@ def values_of(p: Parameter) -> Array:
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
-    """Returns the shards of these slices (start, stop) of the flat buffer, in their order."""
+    """Returns the given slices (start, stop) of the flat buffer as Shards, whose offsets count the
+    elements of all slices one after the other.
+    """
     shards, at = [], 0
     for start, stop in stretches:
         shards.append(Shard(start, stop, at))
@@ -290,7 +308,9 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
-    """Yields, in the order of memory, the parts of the shards that lie in elements start..end-1."""
+    """Yields the parts of the shards that lie in elements start..end-1 of the flat buffer, in
+    order.
+    """
     # shards do not overlap, so their ends are sorted too
     first = bisect_right(shards, start, key=attrgetter("stop"))
     for a, b, at in islice(shards, first, None):
@@ -302,8 +322,9 @@ def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
-    """Returns (start, end) in a flat buffer for each parameter, given the number of elements that
-    each needs; the first one starts after the reserved elements."""
+    """Returns (start, end) in a flat buffer for each parameter, padding included, given the number
+    of elements that each needs; the first one starts after the reserved elements.
+    """
     spans, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
@@ -334,7 +355,9 @@ def _refuse_types(dtypes: Iterable[str]) -> NoReturn:
 
 
 def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
-    """Moves parameters into a new flat store; what shares their memory follows."""
+    """Moves parameters into a new flat store of the given type and device; tensors that share
+    memory with a parameter move with it.
+    """
     shared = [(p, p.operand) for p in parameters if p.storage.sharing or p.given_grad]
     FlatStore(parameters, dtype, on)
     for p, old in shared:

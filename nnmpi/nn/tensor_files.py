@@ -70,8 +70,9 @@ class FileTensor(Protocol):
 
 
 class RawTensor(NamedTuple):
-    """A tensor as a file stores it: `kind` is the name of its type in the file, and its elements
-    start at byte `begin`."""
+    """A tensor in a safetensors file, as it is stored there: `kind` is the name of its type in the
+    file, and its elements start at byte `begin`.
+    """
 
     file: Path
     name: str
@@ -105,7 +106,7 @@ class RawTensor(NamedTuple):
         return np.asarray(np.left_shift(words, 16, dtype="uint32").view("float32"))
 
     def _numbers(self, dtype: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
-        """Reads a part of the file as elements of this type."""
+        """Reads the slice `part` of the tensor from the file, as elements of type `dtype`."""
         if 0 in self.shape:  # memory of length 0 cannot be mapped
             return np.zeros(self.shape, dtype)[part]
         file = np.memmap(self.file, dtype.newbyteorder("<"), "r", self.begin, self.shape)
@@ -113,8 +114,9 @@ class RawTensor(NamedTuple):
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of the model in a file, which stores it as one tensor or several; `shape` and `read`
-    give it as the model has it."""
+    """A tensor of a model that is in a file. The file may store it in another order, or as several
+    tensors (`stored`); `shape` and `read` give it as in the model.
+    """
 
     stored: tuple[FileTensor, ...]
     order: StorageOrder
@@ -130,8 +132,9 @@ class StoredTensor(NamedTuple):
         return self.stored[0].dtype
 
     def read(self, place: Place) -> np.ndarray:
-        """Reads the part at a place. If the file stores the elements in another order, the whole
-        tensor is read first."""
+        """Reads the part of the tensor that `place` describes. If the file stores the elements in
+        another order, the whole tensor is read first.
+        """
         if self.order == AS_IS:
             return self.stored[0].read(place.slices)
         return self.order.to_model([raw.read() for raw in self.stored])[place.slices]
@@ -145,8 +148,11 @@ class Contents(NamedTuple):
 
 
 def contents(file: Path) -> Contents:
-    """Reads the header of a file; raises ValueError unless it is a complete safetensors file, or
-    one of PyTorch, which is read whole."""
+    """Returns the tensors and the metadata of a file. Of a safetensors file only the header is
+    read; a file of PyTorch is read whole.
+
+    Raises ValueError for any other file, and for an incomplete one.
+    """
     if is_pickle(file):
         return Contents(addons.needed("state_files", "tensors")(file), {})
     with refused(file):
@@ -229,7 +235,9 @@ def stored_in(path: Path) -> Mapping[str, FileTensor]:
 
 
 def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
-    """Returns by path in the model the tensors of a file, or of all shards of an index."""
+    """Returns the tensors of a file, or of all shards of an index, by their paths in the model;
+    `form` maps names in the file to paths.
+    """
     stored, order = stored_in(path), form.order
     return {
         tensor_path: StoredTensor(tuple(stored[name] for name in names), order(tensor_path))

@@ -1,4 +1,5 @@
-"""trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
+"""trace(model, zeros, dtype): records the graph of a model, from two forward passes that compute
+nothing.
 
 The passes run on arrays without data (`arrays.meta`), and draw no weights. One has 2 samples and
 runs in evaluation mode, the other has 3 and runs in training mode. Lengths in the ratio 2 : 3 are
@@ -42,7 +43,8 @@ class ModelSource(NamedTuple):
     make       makes a model whose layers are not sharded
     inputs     returns arguments for a number of samples
     labels     returns labels for a number of samples
-    objective  returns the Objective of sharded scores, given a sharding and the Comms of the axes
+    objective  returns the Objective (loss and metrics) if ranks have only a part of the scores, given the
+               sharding and the Comm of each mesh axis
     cache      results of earlier simulated runs
     """
 
@@ -102,8 +104,9 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """Returns a function of the bytes that the first pass holds, which raises MemoryError if the
-    larger pass would not fit in memory."""
+    """Returns a function that is called with the bytes of all tensors so far in the first traced
+    pass; it raises MemoryError if the larger pass would not fit in memory.
+    """
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -126,7 +129,9 @@ def _pass(
     on_growth: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
-    """Records one pass over the model with n samples, in training mode if n is MORE."""
+    """Records one forward pass over the model on arguments zeros(n) for n samples, in training mode
+    if n is MORE (the larger number). `notes` has the modules to record as single nodes.
+    """
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
         for p in model.parameters():
@@ -147,8 +152,9 @@ def _pass(
 
 
 class _TracedPass(Pass):
-    """The current pass while a model is traced: it reports a `forward` that reads `step` or
-    `samples`."""
+    """The Pass while a model is traced. If a `forward` reads `step` or `samples` from it, the
+    module is recorded as a single node, since the graph cannot express the result.
+    """
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):
@@ -157,8 +163,9 @@ class _TracedPass(Pass):
 
 
 class PlaceholderStore(SingleStore):
-    """A store of zeros, or of an array without data, for a parameter whose values are not
-    needed."""
+    """The Store of a parameter while a model is traced: holds zeros, or an array without data, in
+    place of values.
+    """
 
     def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
         memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
@@ -179,8 +186,9 @@ def _without_numbers(value: Any) -> Any:
 
 
 def lazy_model(model: Module) -> Module:
-    """Returns a copy of a module and all modules below it, with parameters that are not drawn; it
-    shares buffers and other attributes with the original."""
+    """Returns a copy of a module with all modules below it, whose parameters have no values yet;
+    buffers and other attributes are shared with the original.
+    """
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.lazy_copy() for p in dict.fromkeys(model.parameters())}
     # children and parents become the copies, so that no copy leads back to the model
@@ -229,10 +237,13 @@ def unchanged(module: Module) -> Iterator[None]:
 
 
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
-    """Returns the graph of both passes; raises ConflictError for a module that must be recorded as
-    one node, since the passes differ in more than lengths.
+    """Combines the recordings of two passes, with few and with more samples, to one graph, which is
+    valid for any number of samples.
 
-    `notes` has the modules that are recorded as one node already.
+    Raises ConflictError for a module that must be recorded as one node, since the passes differ in
+    more than lengths.
+
+    `notes` has the modules that are recorded as one node already, with the reasons.
     """
     # the same calls in the same order, or else nodes and edges could not be paired
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
@@ -257,8 +268,9 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
-    """Yields the edges of the graph from those of both passes, with lengths that count samples
-    marked."""
+    """Yields the tensors of the graph from those of the two passes, with few and with more samples;
+    lengths that grow with the number of samples are marked.
+    """
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -289,7 +301,9 @@ def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
 
 
 def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
-    """Returns the path of the innermost module that makes different calls in the two passes."""
+    """Returns the path of the innermost module that makes different calls in the passes with few
+    and with more samples.
+    """
     words = [node.within.split(".") for node in (*few, *more)]
     paths = {".".join(row[:n]) for row in words for n in range(len(row) + 1)}
     differ = (path for path in paths if _calls(few, path) != _calls(more, path))
@@ -297,8 +311,9 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """Returns the arguments that stand for those of both passes: an integer that grows with the
-    number of samples becomes a SampleCount."""
+    """Combines the arguments of a call in the passes with few and with more samples; an integer
+    that grows with the number of samples becomes a SampleCount.
+    """
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

@@ -1,5 +1,5 @@
-"""Modules and functions of users in a recorded pass: whether they can be recorded, and what they
-read.
+"""Finds out whether modules and functions of users can be part of a recorded pass, and which values
+they read.
 
 A recorded pass is replayed as long as the values that this code reads are the same. Before each
 pass they are compared: attributes of modules, by a counter of assignments; attributes of classes;
@@ -52,7 +52,7 @@ class UnfitError(Exception):
 
 
 def is_own(part: Any) -> bool:
-    """True for modules and functions of nnmpi itself."""
+    """True for modules and functions that belong to nnmpi."""
     if isinstance(part, types.FunctionType):  # `wraps` copies `__module__` from another function
         where = part.__globals__.get("__name__", "")
     elif isinstance(part, Module) or not callable(part):
@@ -77,8 +77,9 @@ def is_code(value: Any) -> bool:
 
 
 def foreign(parts: Iterable[Any]) -> str | None:
-    """Returns the name of the first part that is not nnmpi's own code, or has an attribute that is
-    such code; None if there is none."""
+    """Returns the name of the first module or function in `parts` that does not belong to nnmpi, or
+    has an attribute which is such code; None if there is none.
+    """
     for part in parts:
         if not is_own(part):
             return name_of(part)
@@ -90,7 +91,8 @@ def foreign(parts: Iterable[Any]) -> str | None:
 
 
 class UsersCode:
-    """The modules and functions of users among the parts of a stage, and the values that they read.
+    """The user-written modules and functions among the parts of a stage (its module and its loss),
+    and the values that they read, for comparison before a recorded pass is replayed.
 
     is_foreign   True if any of the code is not nnmpi's own
 
@@ -117,7 +119,7 @@ class UsersCode:
                     self._look_at_module(part)
 
     def _reads(self, owner: Any, name: str, value: Any) -> bool:
-        """True if the code may read this attribute, and the attribute was not examined before."""
+        """True if the code may read this attribute, and the call is the first one for it."""
         is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
         if not (is_special or name in self._names or "getattr" in self._names):
             return False
@@ -126,8 +128,9 @@ class UsersCode:
         return is_new
 
     def state(self) -> list[Any]:
-        """Returns the values that the code may read, except attributes of modules, in a form that
-        can be compared."""
+        """Returns the values that the code may read, except attributes of modules, as a list that
+        can be compared with a later one.
+        """
         self._objects, self._bytes = self._read(), [a.tobytes() for a in self._arrays]
         cells = [compared(contents(cell)) for cell in self._cells.values()]
         cells += [compared(names.get(name)) for (_, name), names in self._globals.items()]
@@ -135,8 +138,9 @@ class UsersCode:
         return cells + [(name, compared(value)) for _, name, value in self._of_classes()]
 
     def is_same(self) -> bool:
-        """True if no variable was set to another object since `state` was read, so that the state
-        is the same."""
+        """True if the values that the code reads are the same objects as when `state` was last
+        called, so that a recorded pass is still valid.
+        """
         if not (self._cells or self._classes or self._arrays or self._globals):
             return True
         read, arrays = self._read(), [array.tobytes() for array in self._arrays]
@@ -209,7 +213,9 @@ class UsersCode:
                 self._look_at_value(plain, f"{cls.__name__}.{attribute}")
 
     def _look_at_value(self, value: Any, name: str) -> None:
-        """Raises UnfitError, with this name, for a value that may change unnoticed."""
+        """Examines a value that the code reads, under this name, and code that it refers to; raises
+        UnfitError if it may change unnoticed.
+        """
         if is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
             return
         if isinstance(value, type) and (

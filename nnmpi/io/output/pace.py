@@ -66,8 +66,8 @@ class PaceCounts(NamedTuple):
     """The times and sums of a run so far, which a checkpoint saves, so that a resumed run continues
     to count.
 
-    seconds, samples, tokens   sums over the steps from which samples per second are computed: all but
-                               the first one of a process
+    seconds, samples, tokens   sums over the steps from which samples per second are computed:
+                               all but the first one of a process
     before_epoch               the values of these three sums at the start of the epoch
     norm, norms                the sum of gradient norms in the epoch, and their number
     elapsed                    seconds since the start of the run
@@ -221,6 +221,8 @@ class Pace:
 
 def tested(dataset: Dataset, loss: Criterion, test: Sums) -> Event:
     """Returns the loss and the metrics of an evaluation, summed in `test`, as fields of an event.
+
+    The accuracy has a field of its own; other metrics are under the key "metrics".
     """
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}

@@ -48,7 +48,11 @@ LONGEST_NAME = 100  # characters
 
 
 class RunLog(NamedTuple):
-    """A run in a log: its name, a title of model and data (`task`), and the numbers to draw."""
+    """A run in a log: its name, a title of model and data (`task`), and the numbers to draw.
+
+    The numbers are columns per epoch, per step (only if there are few epochs), and per evaluation
+    within epochs.
+    """
 
     name: str
     task: str

@@ -14,6 +14,8 @@ from nnmpi.options.tables import columns
 def beyond_memory(event: dict[str, Any]) -> str:
     """Returns a line that counts the units (layers, or layers fused into one op) whose activations
     are swapped to disk, and those whose activations are recomputed.
+
+    The line also has the disk's speeds and the predicted time of a micro-batch.
     """
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])

@@ -112,6 +112,8 @@ MOST_SPANS = 200_000  # spans: about 6 MB
 def timeline(trace: TraceFile) -> dict[str, Any]:
     """Returns the operations of the ranks over time, as measured in a trace and as simulated, in
     milliseconds, for JSON.
+
+    If the trace is long, only the steps around the one of median duration are included.
     """
     steps = shown_steps(trace)
     measured = trace.timeline(steps[0], len(steps))
@@ -192,6 +194,8 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
 def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
     """Registers in `outputs` that the page of --report is written when `outputs` is closed, on the
     rank where `writes` is True.
+
+    The page shows the log if there is one, otherwise the events that the report has kept in memory.
     """
     assert config.report is not None
     path = Path(config.report)

@@ -112,7 +112,10 @@ def _parameter(tensor: Any, *about: Any) -> Any:
 
 
 def _items(value: Any) -> Any:
-    """Returns `value` if it is a tuple or list of few items; raises ValueError otherwise."""
+    """Returns `value` if it is a tuple or list of few items; raises ValueError otherwise.
+
+    A small pickle could otherwise pass a large array or text to a function, many times.
+    """
     if type(value) not in (tuple, list):
         raise ValueError(f"a {type(value).__name__} in the place of a tuple or a list")
     if len(value) > MOST_ITEMS:

@@ -134,6 +134,8 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
 def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
     """Writes into the table, for each wait of a kind, when the last rank of the collective started
     to wait. `group` has a group number for each rank.
+
+    The k-th wait of a step is the same collective on all ranks of the group.
     """
     at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
     waits = table[at]

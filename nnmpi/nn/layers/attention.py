@@ -22,9 +22,11 @@ from nnmpi.nn.module import Module
 def keep_of(
     layer: Module, p: float, like: Array, T: int, S: int, first: int = 0, groups: int = 1
 ) -> KeepOf:
-    """Returns a function of the positions of queries and keys. It returns a function that makes
-    dropout masks for tiles of their probabilities, keyed by the indices in a whole sample (heads,
-    T, S).
+    """Returns a function f(query positions, key positions), whose results make the dropout masks of
+    tiles of attention probabilities.
+
+    Masks depend on the position of each element in a whole sample (heads, T, S), so they are the
+    same however samples, heads and positions are divided among ranks.
 
     like: an array of the samples on this rank, which gives their number and type; first: the first
     head on this rank; groups: the number of query heads per key head
@@ -35,8 +37,9 @@ def keep_of(
 
 
 class _AttentionMask(NamedTuple):
-    """Makes dropout masks for tiles of attention probabilities, between queries and keys at these
-    positions.
+    """Makes the dropout masks of attention probabilities between `queries` and `keys`, which are
+    positions; called with a tile (slices of samples, heads, queries and keys), it returns the mask
+    of the tile.
 
     shape   (T, S) of whole samples; the other fields are those of `keep_of`
     """
@@ -83,7 +86,8 @@ class SelfAttention(Module):
     rotary positions, usually 10,000, by which queries and keys are rotated first; None: no
     rotation. `interleaved`: which channels are pairs, as in RotaryPositionalEmbeddings.
 
-    Sharding sets `num_heads`, `num_kv_heads`, and `part`: the channels of the output on this rank.
+    If the layer is divided among ranks, `num_heads` and `num_kv_heads` are those of this rank, and
+    `part` is the range of output channels that this rank has.
     """
 
     last_axis = last_input_axis = "heads"
@@ -114,8 +118,10 @@ class SelfAttention(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of multiply-adds per sample of an output with `elements` elements: two
-        for each position that a query sees."""
+        """Returns the number of multiply-adds of a forward pass for one sample, whose output has
+        `elements` elements: two for each position that a query sees. It is used to estimate the
+        cost of the layer.
+        """
         return elements * sample[0] * (1 if settings["is_causal"] else 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,8 +163,9 @@ class SelfAttention(Module):
         return self.training and self.dropout > 0
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
-        """Returns the dropout of this pass, as the function `keep_of` does, for samples that all
-        have T positions; x is (N, ..., D)."""
+        """Returns the dropout masks for this pass, as the function `keep_of` of this module does; x
+        is (N, ..., D), and all samples have T positions.
+        """
         first = self.part.start // x.shape[-1]
         return keep_of(self, self.dropout, x, T, T, first, self.groups)
 

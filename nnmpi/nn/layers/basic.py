@@ -77,8 +77,9 @@ class Linear(Module):
         return apply(self.op, x, self.weight, self.bias, relu=relu)
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the op, except those that apply further layers in the
-        same op."""
+        """Returns the keyword arguments with which the layer calls its op, without those of further
+        layers that may be fused with it, such as relu=True.
+        """
         return {}
 
     def extra_repr(self) -> str:
@@ -137,8 +138,9 @@ class Embedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of operations per sample of an output with `elements` elements: one
-        for each element."""
+        """Returns the number of operations of a forward pass for one sample, whose output has
+        `elements` elements: one for each. It is used to estimate the cost of the layer.
+        """
         return elements
 
     def forward(self, index: Any) -> Tensor:
@@ -206,8 +208,9 @@ def check_probability(layer: str, name: str, p: float) -> None:
 
 
 def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
-    """Returns the key of a layer's dropout in this pass, and the global indices of the samples of
-    x."""
+    """Returns the key from which a layer draws its dropout masks in this forward pass (made of the
+    seed, the step and `path`), and the row number of each sample of x in the data set.
+    """
     current, on = current_pass.get() or Pass(layer.root.passes), backend.of(x)
     if current.samples is not None and len(current.samples) != len(x):
         raise ValueError(
@@ -219,9 +222,11 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any, xp: Any) -> Array:
-    """Returns a mask (samples, elements): 0 with probability p, and 1 / (1 - p) elsewhere.
+    """Returns a dropout mask of shape (samples, elements): 0 with probability p, and 1 / (1 - p)
+    elsewhere, drawn from `key`.
 
-    rows: the global indices of the samples; index: the indices of the elements in a whole sample
+    rows: the row numbers of the samples in the data set; index: the indices of the elements in a
+    whole sample, C order
     """
     mask = xp.empty((len(rows), len(index)), dtype)
     dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
@@ -232,12 +237,12 @@ class Dropout(Module):
     """Dropout: in training, elements become 0 with probability p, and the others are divided by 1 -
     p.
 
-    The mask depends on the seed, the step, the path of the layer and the global index of the
-    sample, so it is the same in every layout of ranks. A layer that is used twice in one pass has
-    the same mask twice; make two layers instead.
+    The mask depends on the seed, the step, the path of the layer and the row number of the sample
+    in the data set, so it is the same however work is divided among ranks. A layer that is used
+    twice in one pass has the same mask twice; make two layers instead.
 
-    If the model is sharded, `part` and `axis` are set: the channels of a sample that this rank has,
-    and the axis along which they lie.
+    If a layer is divided among ranks (tensor parallelism), `part` is the range of channels of each
+    sample that this rank has, and `axis` the axis along which they lie.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -263,9 +268,11 @@ class Dropout(Module):
         return shape
 
     def _indices(self, shape: tuple[int, ...], xp: Any) -> Array:
-        """Returns the C-order index in the whole sample of each element of a sample of this shape.
+        """Returns, for each element of this rank's part of a sample, its index (in C order) in the
+        whole sample, so that masks do not depend on how samples are divided. `shape` is that of the
+        part.
 
-        Several consecutive elements may belong to one channel, as they do behind Flatten.
+        Several consecutive elements may belong to one channel, as they do after a Flatten.
         """
         shape = shape or (1,)
         if xp is META.xp and call_log.get() is None:  # the indices of a long sample are large
@@ -277,8 +284,9 @@ class Dropout(Module):
         return index
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
-        """Returns the indices, in a whole sample, of the positions along an axis of this rank's
-        sample, and the length of that axis in the whole sample."""
+        """Returns the indices in a whole sample of this rank's positions along an axis, and the
+        length of that axis in the whole sample; `shape` is that of the sample on this rank.
+        """
         length, (start, stop, total) = shape[axis], self.part
         if axis != axis_within(self.axis, len(shape)):
             return xp.arange(length, dtype="uint32"), length

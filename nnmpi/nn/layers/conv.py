@@ -92,8 +92,10 @@ class _Convolution(Module):
         return apply(self.op, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the op, except those that apply further layers in the
-        same op; with one axis, sizes are integers."""
+        """Returns the keyword arguments with which the layer calls its op, such as stride and
+        padding (integers if there is one axis), without those of further layers that may be fused
+        with it.
+        """
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,

@@ -12,8 +12,10 @@ from nnmpi.nn.passes import Pass, current_pass
 
 
 class Router(Module):
-    """A linear layer and softmax that give each token (N, ..., width) a weight for each expert, (N,
-    ..., num_experts); most weights are 0. See `route` in `autograd/ops/experts.py`."""
+    """A linear layer and softmax that give each token (N, ..., width) a weight for each expert, the
+    gates (N, ..., num_experts); they are 0 except for the chosen experts. See `route` in
+    `autograd/ops/experts.py`.
+    """
 
     last_axis = "experts"
 
@@ -53,8 +55,9 @@ class Router(Module):
 
 
 class Experts(Module):
-    """Several two-layer networks, each applied to the tokens with a gate other than 0 for it; see
-    `experts` in `autograd/ops/experts.py`."""
+    """Several two-layer networks (experts), each applied only to the tokens for which its gate
+    (weight) is not 0; see `experts` in `autograd/ops/experts.py`.
+    """
 
     def __init__(
         self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str

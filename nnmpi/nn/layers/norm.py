@@ -72,8 +72,9 @@ class _BatchNorm(Module):
         return self.normalised(x, stats, relu)
 
     def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
-        """Returns x normalised, scaled and shifted. The statistics are those of all samples whose
-        moments `batch_stats` joins; `relu` applies ReLU in the same op."""
+        """Returns x normalised, scaled and shifted. In training, `batch_stats` combines the moments
+        of this rank's samples with those of other ranks; `relu` applies ReLU in the same op.
+        """
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
@@ -130,8 +131,9 @@ class BatchNorm2d(_BatchNorm):
 
 
 def row_norm_names(model: Module) -> list[str]:
-    """Returns the class name of each batch norm of the model that accepts (N, C): there a single
-    sample gives one value per channel, which has no variance."""
+    """Returns the class names of the model's batch norms that accept inputs (N, C). They fail for a
+    batch of one sample, as a single value per channel has no variance.
+    """
     norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
     return [type(m).__name__ for m in norms if 2 in m.shapes]
 

@@ -84,7 +84,7 @@ class _Recurrent(Module):
 
     @property
     def cell(self) -> recurrent.Cell:
-        """The recurrence of this mode."""
+        """The function of one time step for the layer's `mode`, such as "LSTM" or "RNN_TANH"."""
         return recurrent.CELLS[self.mode]
 
     @property
@@ -145,10 +145,12 @@ class _Recurrent(Module):
             )
 
     def _equal_rows(self, x: Tensor) -> Array | None:
-        """Returns the integers that were looked up if x is the result of an embedding, since equal
-        integers mean equal rows of x; otherwise None.
+        """Returns the integers that were looked up if x is the result of an Embedding: equal
+        integers mean equal rows of x, which need to be computed only once. Returns None for any
+        other x.
 
-        It is also None if the store rotates its memory: a gradient of all rows may be needed later.
+        It is also None if parameters share memory in turn (`Store.rotates`): the gradient for all
+        rows may then be needed later.
         """
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
