@@ -2,7 +2,7 @@
 
 This folder has the optimizers of `OPTIMIZERS`, parameter groups, optimizer state, loss scaling, and
 schedulers under PyTorch's names. The loops over arrays are in `arrays.kernels.steps`;
-`parallel.step` decides when a rank updates.
+`parallel.step` decides when a rank makes an update.
 """
 
 from collections.abc import Sequence

@@ -138,7 +138,9 @@ class CompiledStep:
         return result
 
     def _looked_at(self) -> StepCode:
-        """Analyses the code of the step again, after a change."""
+        """Analyses which modules, optimizers and variables the code of the step uses, after one of
+        them has changed; returns the analysis.
+        """
         try:
             code = StepCode(self._function)
         except UnfitError as error:
@@ -246,7 +248,9 @@ class _State:
             object.__setattr__(module, "passes", passes)
 
     def is_same(self, other: "_State") -> bool:
-        """True if another state has the same bits. If a gradient is None, its memory may differ."""
+        """True if another copy of the state has the same bits. Where a gradient is None, the
+        contents of its memory are not compared.
+        """
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False

@@ -1,4 +1,5 @@
-"""FlatState: the optimizer state of the elements that one rank updates, in flat arrays.
+"""FlatState: the state arrays of an optimizer (such as momentum), each flat, and only for the
+elements of parameters that this rank updates.
 
 parameter      [ a b c d e f g | padding ]
 slices           (1, 3)  (5, 7)                this rank updates b, c, f and g
@@ -14,8 +15,9 @@ from nnmpi.nn.store import FlatStore
 
 
 class FlatState:
-    """The state arrays of an optimizer, in which elements have the memory order of their
-    parameters.
+    """The state arrays of an optimizer, such as momentum. Each is flat and has this rank's elements
+    of all parameters, one parameter after the other, in the order in which the parameter lies in
+    memory.
 
     arrays   the state arrays by name, such as "momentum_buffer"
     starts   the index at which each parameter begins in an array, and last the length of an array
@@ -36,7 +38,9 @@ class FlatState:
 
     @property
     def fits(self) -> bool:
-        """True if the slices that this rank updates are still those of the state arrays."""
+        """True if this rank still updates the same slices of parameters as when the state arrays
+        were made.
+        """
         return self._slices == _owned_slices(self._parameters)
 
     def convert(self) -> None:
@@ -59,7 +63,9 @@ class FlatState:
 
 
 def store_of(parameters: Sequence[Parameter]) -> FlatStore:
-    """Returns the store of the first parameter; all parameters have one dtype and one device."""
+    """Returns the flat store of these parameters, which all have one dtype and one device: that of
+    the first parameter.
+    """
     store = parameters[0].store
     assert isinstance(store, FlatStore)
     return store

@@ -20,14 +20,17 @@ from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negativ
 class Layerwise(Optimizer):
     """The base of optimizers that scale the learning rate of each parameter by a trust ratio.
 
-    Subclasses define `_direction`, the change of a slice at a learning rate of 1, and `_ratio`.
+    Subclasses define `_direction`, the change of a slice of a parameter at a learning rate of 1,
+    and `_ratio`.
     """
 
     by_parameter = True
 
     def squares(self) -> list[float]:
-        """Returns two sums of squares for each parameter, of its values and of its direction, over
-        the elements that this rank updates; 0 for parameters without a gradient."""
+        """Returns, for each parameter, two sums of squares over the elements that this rank
+        updates: of the values, and of their change at a learning rate of 1 (the direction); 0 for
+        parameters without a gradient.
+        """
         self._prepare()
         on, terms = backend.of(self.parameters[0].operand), list[tuple[int, Array]]()
         for i, _, store, start, end, number in self._ranges:
@@ -57,7 +60,9 @@ class Layerwise(Optimizer):
             yield from x.blocks()
 
     def _direction(self, x: Operands, group: Group) -> Array:
-        """Returns the change of a slice at a learning rate of 1; changes nothing."""
+        """Returns the change of a slice of a parameter at a learning rate of 1, and changes
+        nothing.
+        """
         raise TypeError(f"{type(self).__name__} does not define _direction")
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:

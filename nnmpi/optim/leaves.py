@@ -1,4 +1,5 @@
-"""Lets an optimizer update plain tensors: in the optimizer, a Parameter stands for each of them.
+"""Lets an optimizer update plain tensors that require a gradient: in the optimizer's groups, a
+Parameter takes the place of each.
 
 image = nnmpi.rand(1, 3, 8, 8, requires_grad=True) opt = optim.Adam([image])
 """
@@ -13,8 +14,11 @@ from nnmpi.nn.parameter import Parameter
 
 
 class LeafParameter(Parameter):
-    """A parameter that stands for a tensor in the groups of an optimizer. Its `grad` is the
-    tensor's gradient; the optimizer reads a copy of that in `has_grad` and `grad_memory`."""
+    """The parameter that takes the place of a plain tensor in the groups of an optimizer.
+
+    `grad` is the gradient of the tensor; `has_grad` and `grad_memory`, which the optimizer reads,
+    are those of a copy.
+    """
 
     __slots__ = ("tensor",)
 
@@ -42,8 +46,9 @@ class LeafParameter(Parameter):
 
 
 class Leaf:
-    """A tensor, and the parameter that stands for it. The tensor's values are in the memory of the
-    parameter; its gradient is copied there when a step begins."""
+    """A plain tensor in an optimizer, with the parameter that takes its place there. The tensor's
+    values are in the memory of the parameter; its gradient is copied there when a step begins.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.parameter = tensor, LeafParameter(tensor)
@@ -77,8 +82,10 @@ class Leaf:
 
 
 def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
-    """Replaces each plain tensor in these groups by a parameter that stands for it, and returns the
-    pairs. Raises ValueError for a tensor that is not a leaf, or requires no gradient."""
+    """Replaces each plain tensor in the groups of an optimizer by a parameter that takes its place,
+    and returns a Leaf (tensor and parameter) for each. Raises ValueError for a tensor that is not a
+    leaf, or requires no gradient.
+    """
     leaves = []
     for group in groups:
         for i, t in enumerate(group["params"]):

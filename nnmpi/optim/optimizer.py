@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class FlatRange(NamedTuple):
-    """Parameters i..j-1, which one update can step together; unlike a `Range` it may cover several
-    tensors.
+    """A range of consecutive parameters, i..j-1, that an optimizer updates together as one flat
+    slice; unlike a `Range` it may cover several tensors.
 
     They are adjacent in a store, from `start` to `end`, are in the same group, and have equal step
     counts.
@@ -65,7 +65,8 @@ of the optimizer's step."""
 
 
 class Optimizer:
-    """The base of all optimizers: finds ranges of flat memory, and counts steps by parameter.
+    """The base of all optimizers: finds the slices of flat memory to update, and counts the steps
+    of each parameter.
 
     A parameter without a gradient is not updated, and its step is not counted. Subclasses define
     `_state_names(group)`, which returns the names of the state arrays, and `_update(x, group)`,
@@ -76,7 +77,7 @@ class Optimizer:
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
         state_names     the names of the state arrays of a parameter
-        replica_state   the state arrays that differ between replicas; None if none do
+        replica_state   the state arrays that differ between data-parallel replicas; None if none do
     """
 
     lr = Option()
@@ -146,7 +147,9 @@ class Optimizer:
 
     @property
     def state(self) -> dict[str, Array]:
-        """The state arrays of this rank by name; in each the parameters follow each other."""
+        """The state arrays of this rank by name, such as "momentum_buffer"; each is flat, with one
+        parameter after the other.
+        """
         return self._flat_state.arrays
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -173,12 +176,16 @@ class Optimizer:
             leaf.clear(set_to_none)
 
     def _collect(self) -> None:
-        """Copies the gradients of plain tensors to the parameters that stand for them."""
+        """Copies the gradients of plain tensors to the parameters that take their place in the
+        groups.
+        """
         for leaf in self._leaves:
             leaf.collect()
 
     def _share(self) -> None:
-        """Makes plain tensors use the memory of the parameters that stand for them."""
+        """Makes plain tensors use the memory of the parameters that take their place in the groups,
+        after an update.
+        """
         for leaf in self._leaves:
             leaf.share()
 
@@ -193,7 +200,8 @@ class Optimizer:
         groups.
 
         A `closure`, which computes the gradients, is called first, and its loss is returned. If
-        ranks have parts of parameters, `squares` are the results of `squares()`, summed over ranks.
+        ranks have parts of parameters, `squares` are the sums that the method `squares` returns,
+        added up over ranks.
         """
         loss = None
         if closure is not None:
@@ -344,8 +352,9 @@ class Optimizer:
         self._convert_state()
 
     def _begin(self, squares: Sequence[float]) -> None:
-        """Receives the sums of squares over ranks at the beginning of a step, before anything is
-        changed."""
+        """Called at the beginning of a step, before anything is changed; `squares` are the sums of
+        `squares()`, added up over ranks.
+        """
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
         """Returns a copy of a group, with the learning rate of this step for the parameters from i
@@ -370,11 +379,14 @@ class Optimizer:
         return ()
 
     def _convert_state(self) -> None:
-        """Converts the state to the current options, if these have changed. It is called before the
-        state is used."""
+        """Converts the state arrays after a change of options on which their values depend; called
+        before the state is used. The base class does nothing.
+        """
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
-        """Returns elements of a state array of parameter i, converted to the current options."""
+        """Returns `numbers`, elements of the state array `name` of parameter i, converted as
+        `_convert_state` would after a change of options. The base class returns them unchanged.
+        """
         return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
@@ -382,12 +394,15 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns the facts on which ranges depend: the parameters' stores, and which parameters
-        have gradients."""
+        """Returns facts that are compared with those of the last step: the store of each parameter,
+        and whether it has a gradient. If they have changed, the ranges to update are found again.
+        """
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:
-        """Returns the longest ranges of parameters with gradients that one update can step."""
+        """Returns the ranges of parameters with gradients that are adjacent in memory and are
+        updated together, as long as possible.
+        """
         ranges: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:

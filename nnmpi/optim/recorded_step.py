@@ -1,5 +1,6 @@
-"""Records a step of a user's training loop as a list of calls on arrays without data, and replays
-the list. `compiled.py` decides which list is replayed."""
+"""Records a step of a user's training loop (`nnmpi.compile`) as a list of kernel calls on arrays
+without data, and replays the list. `compiled.py` decides which list is replayed.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -43,16 +44,19 @@ WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
 
 
 class CheckError(Exception):
-    """A check of a step's arguments failed."""
+    """Raised if the arguments of a recorded step have values that a recorded check refuses, such as
+    a label out of range.
+    """
 
 
 class RootCalls:
-    """The modules that a step calls directly: each call is a pass of its own, with its own random
-    numbers.
+    """The modules that a step calls directly, while it is recorded. Each call is a Pass by itself,
+    with its own random numbers.
 
     calls  each module, and whether its call counts as a pass
-    keys   for each key of random numbers: the module, and how many counted calls it had before
-    draws  the words of the keys of random tensors
+    keys   (key of random numbers, the module that used it, how many earlier calls of this module count
+         as passes) for each key
+    draws  arrays for the keys of random tensors, which a replay fills
     """
 
     def __init__(self, code: StepCode) -> None:
@@ -60,7 +64,7 @@ class RootCalls:
         self.keys, self.draws = list[tuple[RecordedKey, Module, int]](), list[Any]()
 
     def around(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Calls the forward method of a module in a pass of its own."""
+        """Calls the forward method of a module in a Pass of its own, and notes the call."""
         if module not in self._known and any(True for _ in module.parameters()):
             refuse(f"a {type(module).__name__} that the step makes")
         earlier = sum(counted for other, counted in self.calls if other is module)
@@ -79,7 +83,9 @@ class RootCalls:
 
 
 class _StepPass(KeyedPass):
-    """A pass within a recorded step; random tensors may be drawn in it too."""
+    """The Pass of a module that a recorded step calls; the keys of random tensors that are drawn in
+    it are recorded too.
+    """
 
     draws: list[Any]
 
@@ -90,14 +96,17 @@ class _StepPass(KeyedPass):
 
 
 class _OutsidePass(_StepPass):
-    """The current pass of a step while no module is called."""
+    """The Pass of a recorded step while it is not within the call of a module; random numbers of a
+    module are refused.
+    """
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         refuse("random numbers of a module that is not called")
 
 
 class RecordedStep(NamedTuple):
-    """A recorded step.
+    """A recorded training step: the calls of kernels, and the arrays without data that stand for
+    arguments, parameters and results.
 
     given      pairs of an array without data and the memory that it stands for
     inputs     the arrays of the arguments
@@ -194,7 +203,9 @@ def record_step(
 
 
 def _refuse_where(*reasons: str | Literal[False]) -> None:
-    """Raises NumbersReadError with the first of these reasons that is not empty."""
+    """Raises NumbersReadError, which refuses to record the step, with the first of these reasons
+    that is not empty; does nothing if all are empty or False.
+    """
     if reason := next(filter(None, reasons), ""):
         raise NumbersReadError(f"the step {reason}")
 
@@ -226,7 +237,9 @@ def _described(tree: Any) -> Any:
 
 
 def _facts(code: StepCode) -> list[Any]:
-    """Returns modes, options and other facts that a step must not change."""
+    """Returns the state of modules, parameters and optimizer options, for comparison before and
+    after: recording refuses a step that changes any of these.
+    """
     of_modules = [(m, m._changes, m.training, m._hooks) for m in code.all_modules]
     of_parameters = [(p, p.requires_grad) for p in code.parameters]
     groups = [group for optimizer in code.optimizers for group in optimizer.param_groups]
@@ -251,7 +264,9 @@ def set_gradients(parameters: Sequence[Parameter], present: Sequence[bool]) -> N
 
 
 class StepReplay:
-    """A recorded step, bound to memory."""
+    """A recorded step whose arrays have been put into memory, so that it can be replayed by calling
+    it.
+    """
 
     def __init__(self, recorded: RecordedStep) -> None:
         calls, roots = recorded.calls, recorded.roots

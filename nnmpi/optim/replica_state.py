@@ -1,5 +1,6 @@
-"""ReplicaState: optimizer state that differs between replicas, and which arrays of it a replica
-takes if the number of replicas changes.
+"""ReplicaState: the optimizer state that differs between data-parallel replicas, as with local
+steps or compressed gradients; and which saved arrays a replica takes if the number of replicas
+changes.
 
 The tables in docs/local-steps.md and docs/compression.md explain the rules.
 """
@@ -26,7 +27,8 @@ own."""
 
 
 class ReplicaState(NamedTuple):
-    """The state arrays that differ between replicas.
+    """The names of the state arrays that differ between data-parallel replicas, and the number of
+    this replica.
 
     replica   the number of this replica, from 0 to replicas - 1
     names     the names of the state arrays
@@ -44,10 +46,10 @@ class ReplicaState(NamedTuple):
 
 
 def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
-    """Returns a function from the name of a state array to the names of the saved arrays whose sum
-    it becomes; an empty list if it keeps its initial values.
+    """Returns a function from the name of a state array to the names of the saved arrays that are
+    added up to restore it; an empty list if it keeps its initial values.
 
-    old, new   the number of replicas when the arrays were saved, and now
+    old, new   the number of data-parallel replicas when the arrays were saved, and now
     """
     shared = set[str]()
     ranges = defaultdict[tuple[str, int], set[Range]](set)  # by state and replica
@@ -77,8 +79,12 @@ def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str],
 
 
 def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new: int) -> list[int]:
-    """Returns the replicas whose saved arrays replica `number` (None: all replicas alike) adds up;
-    `saved` are the replicas with complete arrays, all of `old` unless some were lost."""
+    """Returns the numbers of the replicas whose saved arrays are added up for a state array of
+    replica `number` (None: of all replicas alike).
+
+    `saved` are the replicas whose arrays are complete in the file, all of `old` unless ranks were
+    lost; `new` is the number of replicas now.
+    """
     if state == RESIDUAL:
         return [*saved[number or 0 :: new]]
     if state == DIFFERENCE and not len(saved) == old == new:
@@ -99,6 +105,7 @@ def unnumbered(name: str) -> tuple[str, int | None]:
 
 
 def of_one(names: Iterable[str]) -> list[str]:
-    """Returns the names of the arrays that a single replica has. The residual is the last: a single
-    replica has the sum of those of all replicas."""
+    """Returns, of the names of state arrays, those that training with a single replica needs. The
+    residual of compression comes last: a single replica has the sum of all replicas' residuals.
+    """
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

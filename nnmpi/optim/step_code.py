@@ -146,10 +146,11 @@ class StepCode:
     # ---- values
 
     def _take(self, value: Any, name: str) -> Any:
-        """Registers a value that the step reads under this name, so that `is_same` notices changes.
+        """Registers a value that the step reads under this name, and code that belongs to it, so
+        that `is_same` notices changes.
 
         Raises UnfitError if it could change unnoticed. Returns a module or namespace itself, since
-        the step may read only its attributes, and FREE for any other value.
+        the step may read only its attributes, and FREE (any use is allowed) for any other value.
         """
         if isinstance(value, Module):
             self.modules += [value] * (value not in self.modules)

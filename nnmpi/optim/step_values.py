@@ -49,7 +49,7 @@ def is_namespace(value: Any) -> bool:
 
 
 class _Simple:
-    """An example of a class without fields in C, for its size."""
+    """An empty class, whose object size shows whether another class has fields in C."""
 
 
 def _is_simple(cls: type) -> bool:
@@ -62,7 +62,7 @@ def _is_simple(cls: type) -> bool:
 
 
 def is_known(value: Any) -> bool:
-    """True for functions and classes that a step may use, and for MISSING."""
+    """True for functions and classes that a compiled step may use, and for MISSING."""
     if value is MISSING or not callable(value):
         return value is MISSING
     where = getattr(value, "__module__", None) or ""

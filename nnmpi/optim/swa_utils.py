@@ -149,7 +149,7 @@ class SWALR(LRScheduler):
         ]
 
     def _share(self, step: int) -> float:
-        """Returns the share, from 0 to 1, of the change that is done after `step` steps."""
+        """Returns which share (0 to 1) of the change to `swa_lr` is done after `step` steps."""
         t = min(max(step / max(1, self.anneal_epochs), 0.0), 1.0)
         return (1 - math.cos(math.pi * t)) / 2 if self._is_cosine else t
 
