@@ -1,5 +1,6 @@
-"""Functions that all commands share: they read options from flags and files, and report an error in
-one line."""
+"""Functions that all commands share: they read options from flags and TOML files, and report an
+error in one line.
+"""
 
 import argparse
 import json
@@ -159,8 +160,9 @@ def from_layout(path: str) -> dict[str, Any]:
 
 
 def layout_file(config: Config, ways: Mapping[str, str]) -> str:
-    """Returns the text of a --layout file, for the layout options of a config and the ways to shard
-    layers by path."""
+    """Returns the text of a --layout file: the options of `config` that say how ranks divide the
+    work, and how each layer is sharded, by path (`ways`).
+    """
     plain, lines = Config(), list[str]()
     for name in LAYOUT:
         value = getattr(config, name)
@@ -265,8 +267,9 @@ def fail(program: str, message: object, status: int) -> int:
 
 
 def settle() -> None:
-    """Discards output that a closed stdout refuses; otherwise the interpreter would report it at
-    exit."""
+    """Flushes stdout. If its reader has closed it, discards the remaining output, so that the
+    interpreter does not report an error at exit.
+    """
     try:
         if sys.stdout:
             sys.stdout.flush()

@@ -57,7 +57,9 @@ _PARTS: tuple[Part, ...] = tuple(addons.rows("options"))
 
 
 def _choices(option: str, *names: str) -> tuple[str, ...]:
-    """Returns the values of an option: these names, and those that add-ons add."""
+    """Returns the allowed values of an option: the given names, and the names that add-ons
+    (optional parts of the library) contribute.
+    """
     return (*names, *(name for part in _PARTS for name in part.choices.get(option, ())))
 
 
@@ -71,7 +73,8 @@ _BESIDES = "".join(
 class Config(*(part.options for part in _PARTS if part.options)):  # type: ignore[misc]
     """The options of a run; raises ValueError for a value that is out of range.
 
-    Those of add-ons are inherited (`parts/`); type checkers see only those of core.
+    Options of add-ons (optional parts of the library) are inherited from the classes in `parts/`;
+    type checkers see only the others.
     """
 
     model: str = model_option(
@@ -325,14 +328,17 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
 
     @property
     def cuts_positions(self) -> bool:
-        """True if ranks along tp divide positions, because of --sequence-parallel or --layout."""
+        """True if ranks along tp (tensor parallelism) divide the positions of sequences, because of
+        --sequence-parallel or --layout.
+        """
         along_tp = terms.layout(self.layout).along("tp") if self.layout else ()
         return self.sequence_parallel or "length" in along_tp
 
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
-    """Returns the fields of the options in these groups, as --help lists them: first those that are
-    not of add-ons."""
+    """Returns the dataclass fields of the options in these groups, in the order of --help: options
+    of add-ons come last.
+    """
     return tuple(entry for entry in _OPTIONS if entry.metadata["group"] in groups)
 
 

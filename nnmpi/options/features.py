@@ -1,5 +1,5 @@
-"""Feature: declares which properties of a run an option (or a value of it) relies on, and which it
-breaks.
+"""Finds options that cannot be combined, from what each relies on. A Feature declares which
+properties of a run an option (or a value of it) relies on, and which it breaks.
 
 A run has properties, such as steps that all ranks make together. A feature that relies on one
 cannot be combined with a feature that breaks it, so neither has to name the other.
@@ -19,8 +19,9 @@ if they do not ask for it."""
 
 
 class Property(NamedTuple):
-    """A property that a run has unless a feature breaks it. `words` continue "it needs" in a
-    message."""
+    """A property that a run has unless a feature breaks it, such as "all ranks to make each step
+    together". `words` continue "it needs" in an error message.
+    """
 
     words: str
 
@@ -36,7 +37,8 @@ HOST_MEMORY = Property("arrays in the memory of the host")
 
 
 class Feature(NamedTuple):
-    """An option that differs from its default, or a combination that `asks` finds in a Config.
+    """What an option that differs from its default (or a combination of options that `asks` finds
+    in a Config) relies on and breaks.
 
     relies_on  properties that no other feature of the run may break
     breaks     properties that a run with this feature lacks, each with the reason
@@ -84,13 +86,13 @@ class MeshAxis(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The options of an add-on.
+    """What an add-on (an optional part of the library) contributes to the options of a run.
 
     options   a dataclass, from which Config inherits; None if the add-on only adds values to other
               options
     features  the features that these options and values ask for
     choices   by option outside the add-on, the values that it adds
-    costs     options on which the cost of the model's units depends
+    costs     options on which the time and memory of a layer depend
     meetings  options that say when ranks exchange gradients or parameters; a plan does not change
               them
     axes      axes of the mesh that the add-on adds; their sizes are options of it
@@ -122,14 +124,18 @@ class Requires(NamedTuple):
 
 
 def choice(option: str, *values: object) -> Asks:
-    """Makes a function `asks` that returns the option as text if it has one of these values."""
+    """Returns a function for `Feature.asks`: it returns the option with its value as text if the
+    value is one of `values`, otherwise "".
+    """
     return lambda config, ranks: (
         f"{option} {value}" if (value := getattr(config, option)) in values else ""
     )
 
 
 def layout_along(axis: str) -> Asks:
-    """Asks for a --layout that names an axis of the mesh, or ways of layers along tp."""
+    """Returns a function for `Feature.asks`: it returns --layout as text if that divides
+    activations along this axis of the mesh (or, for tp, layers); otherwise "".
+    """
 
     def asks(config: Any, ranks: int) -> str:
         layout = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
@@ -140,7 +146,7 @@ def layout_along(axis: str) -> Asks:
 
 
 def given(config: Any, option: str) -> str:
-    """Returns an option with its value as text; "" if it has its default."""
+    """Returns an option with its value as text, such as "pp 4"; "" if it has its default."""
     value, field = getattr(config, option), type(config).__dataclass_fields__[option]
     if value == field.default:
         return ""
@@ -163,7 +169,7 @@ def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
 
 
 def _remedy(*features: Feature) -> str:
-    """Returns how to do without one of the features, as text."""
+    """Returns advice for an error message: how to do without one of the features."""
     return ", or ".join(f.remedy for f in features if f.remedy != LEAVE_ONE) or LEAVE_ONE
 
 

@@ -1,5 +1,6 @@
-"""The groups of options. Each has a function that makes a field of a dataclass, as `option`
-does."""
+"""The groups of options, such as "model" and "layout". For each group there is a function like
+`model_option`, which makes the dataclass field of an option in it.
+"""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Notes on arguments of PyTorch that are accepted and change nothing."""
+"""Shows warnings about arguments of PyTorch's functions that are accepted but have no effect."""
 
 import warnings
 

@@ -1,11 +1,15 @@
-"""Rules for options, and other facts, that differ between a run and the run that resumes it."""
+"""Rules for resuming a run from a checkpoint with other options: whether the result is the same,
+and what is refused.
+"""
 
 from enum import Enum
 from typing import NamedTuple
 
 
 class ResumeEffect(Enum):
-    """The effect on a resumed run of an option that differs."""
+    """The effect of an option that differs between a run and the run that resumes it: from "the
+    same bits" to "refused".
+    """
 
     SAME = "the same bits"
     EQUAL = "equal to one rank, but sums are added in another order"
@@ -14,7 +18,8 @@ class ResumeEffect(Enum):
 
 
 class ResumeRule(NamedTuple):
-    """The effect on a resumed run if an option, or another fact, differs; `why` is the reason.
+    """The effect if a run is resumed with another value of an option (or of another fact, such as
+    the number of ranks); `why` is the reason.
 
     beside      the rule applies only with this option, which must not differ itself
     batch_norm  True if models with BatchNorm are refused: their statistics are those of a

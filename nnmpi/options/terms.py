@@ -1,4 +1,6 @@
-"""Types and parsers of option values: ranges of numbers, durations, sizes, and lists of terms."""
+"""Types and parsers of option values: ranges of numbers, durations, sizes, schedules, and the terms
+of --layout.
+"""
 
 import math
 import os
@@ -30,7 +32,7 @@ FROM_0_BELOW_1 = Allowed("a number of at least 0 and less than 1", lambda x: 0 <
 
 
 class Rate(NamedTuple):
-    """A learning-rate schedule, with its number of warm-up steps.
+    """A learning-rate schedule as the option gives it: its name, and the number of warm-up steps.
 
     every, factor: of the schedule "step", which multiplies the rate by `factor` every `every` steps
     """
@@ -85,8 +87,9 @@ not included."""
 
 @cache
 def cuttable() -> dict[str, tuple[str, ...]]:
-    """Returns, by axis of activations, the axes of the mesh along which it may be cut, including
-    those of add-ons."""
+    """Returns, for each named axis of activations (such as "channels"), the axes of the mesh along
+    which --layout may divide it among ranks.
+    """
     axes = [axis for part in addons.rows("options") for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)
@@ -95,7 +98,7 @@ def cuttable() -> dict[str, tuple[str, ...]]:
 
 
 class LayoutTerms(NamedTuple):
-    """The terms of --layout.
+    """The parsed terms of the option --layout, which says how ranks divide activations and layers.
 
     cuts  for each term such as `channels:tp`: (axis of activations, axis of the mesh)
     ways  for each term such as `0=column`: by path of a layer or pattern of paths, how it is

@@ -92,8 +92,9 @@ def read_json(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def refusing_others(label: str, remedy: str) -> Iterator[None]:
-    """A context in which errors caused by data of an unexpected form, which nnmpi did not write,
-    become a ValueError."""
+    """A context for using data that may come from another program: errors due to its unexpected
+    form become a ValueError, which names `label` and gives the remedy.
+    """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

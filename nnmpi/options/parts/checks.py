@@ -1,5 +1,6 @@
-"""Options that check a run: a second model on one rank, the same bits on any number of ranks, slow
-ranks."""
+"""Options for checks and experiments: comparison with training on one rank, results with the same
+bits on any number of ranks, and ranks that are slowed down.
+"""
 
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ from nnmpi.options.terms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that check a run."""
+    """Options for checks and experiments: comparison with one rank, reproducible bits, slow ranks.
+    """
 
     slow_rank: str | None = sync_option(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"

@@ -1,4 +1,4 @@
-"""The value of --allreduce for sums by NCCL."""
+"""The value "nccl" of --allreduce: gradients are summed by NCCL."""
 
 from nnmpi.options.features import Feature, Part, choice
 

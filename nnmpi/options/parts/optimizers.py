@@ -1,5 +1,6 @@
-"""The values of --optimizer that the add-on `optimizers` adds. Some of these optimizers update a
-parameter by all of its values at once, which ranks must then have."""
+"""The values of --optimizer that the add-on `optimizers` adds. Some of these optimizers need all
+elements of a parameter for an update, so a rank must have the whole parameter.
+"""
 
 from nnmpi.options.features import WHOLE_MATRICES, Feature, Part, choice
 

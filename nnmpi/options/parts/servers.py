@@ -42,8 +42,9 @@ def server_count(config: Any) -> int:
 
 
 def with_fewer(config: Any, ranks: int) -> Any:
-    """Returns the config with fewer servers if otherwise no rank would compute; a single rank gets
-    none."""
+    """Returns the config with so few parameter servers that at least one of `ranks` ranks computes;
+    with a single rank, a config without servers.
+    """
     if server_count(config) < ranks:
         return config
     if ranks > 1:
@@ -52,8 +53,9 @@ def with_fewer(config: Any, ranks: int) -> Any:
 
 
 def note_of_fitted(config: Any) -> str:
-    """Returns a note on a layout fitted to another number of workers, if these take steps at
-    different times; "" for bsp."""
+    """Returns a note for a resumed run with another number of workers: they begin at new positions
+    in the data, unless all take steps together (--sync bsp: "").
+    """
     if config.sync == "bsp":
         return ""
     return "workers begin at new positions in the data, since their number has changed"

@@ -1,4 +1,6 @@
-"""Options of runs that need more memory than ranks have."""
+"""Options of runs that need more memory than ranks have: activations and optimizer state are
+swapped to disk.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,9 @@ from nnmpi.options.groups import other_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of runs that need more memory than ranks have."""
+    """Options of runs that need more memory than ranks have: activations and state are swapped to
+    disk.
+    """
 
     memory: str | None = other_option(
         None,
@@ -41,7 +45,7 @@ FEATURES = (
 
 
 def limit(config: Any) -> float:
-    """Returns the most bytes that a rank may use."""
+    """Returns the number of bytes that a rank may use, from --memory."""
     return terms.size(config.memory)
 
 

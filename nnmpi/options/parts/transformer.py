@@ -1,4 +1,4 @@
-"""The value of --recompute for attention."""
+"""The value "attention" of --recompute: attention layers run again in the backward pass."""
 
 from nnmpi.options.features import Part
 
