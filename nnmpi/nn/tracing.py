@@ -43,8 +43,8 @@ class ModelSource(NamedTuple):
     make       makes a model whose layers are not sharded
     inputs     returns arguments for a number of samples
     labels     returns labels for a number of samples
-    objective  returns the Objective (loss and metrics) if ranks have only a part of the scores, given the
-               sharding and the Comm of each mesh axis
+    objective  returns the Objective (loss and metrics) where ranks have only a part of the scores,
+               given the sharding and the Comm of each mesh axis
     cache      results of earlier simulated runs
     """
 

@@ -1,7 +1,7 @@
 """Training on many ranks: everything that combines computing with communication.
 
-Here: the arrangement of ranks (`arrangement`) and what executes it: steps, stores, sums, pipelines,
-tensor and context parallelism, parameter servers. `strategies` is the only file that knows them
-all. Not here: what a step costs (`planning`), epochs (`run`), files and reports (`io`), messages
-and collectives (`comm`).
+Here: which part of the model and the work each rank has (`arrangement`), and what executes it:
+steps, memory of parameters, sums of gradients, pipelines, tensor and context parallelism, parameter
+servers. `strategies` is the only file that knows them all. Not here: what a step costs
+(`planning`), epochs (`run`), files and reports (`io`), messages and collectives (`comm`).
 """

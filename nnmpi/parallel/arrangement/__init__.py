@@ -1,2 +1,3 @@
-"""The arrangement of ranks: which part of the model each rank has, and what it does. It is computed
-before anything is built, without communication."""
+"""Computes, before anything is built and without communication, the arrangement of a job: which
+part of the model each rank has, and what it does in a step.
+"""

@@ -1,4 +1,5 @@
-"""arrange: computes the arrangement from options, cluster and graph, without communication.
+"""arrange: computes from options, cluster and graph which part of the model each rank has and what
+it does (the Arrangement), without communication.
 
 The gradients of the last layers are final first, so buckets are cut from the end of the flat
 buffer:
@@ -100,7 +101,9 @@ PIPELINE = StrategyKind("pipeline", f"{_PARTS}:pipelined", is_pipeline=True)
 
 
 def strategy_of(config: Config) -> StrategyKind:
-    """Returns the kind of the strategy that a config asks for."""
+    """Returns the kind of training strategy (data-parallel replicas, a pipeline, a parameter
+    server, ...) that a config asks for.
+    """
     if kind := addons.chosen("strategy_kinds", config):
         return cast(StrategyKind, kind)
     is_cut = config.pp > 1 or config.recompute == "stage" or config.schedule != Config().schedule
@@ -108,12 +111,12 @@ def strategy_of(config: Config) -> StrategyKind:
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
-    """Returns a key for each (pp, tp). Ranks with equal keys have parts of the same shapes, and
-    share a RankModel.
+    """Returns a key for each (pp, tp) coordinate. Ranks with equal keys have parts of the model of
+    the same shapes, and share a RankModel.
 
-    The key contains the coordinate along pp, that along tp if single ranks have parts of modules
-    (such as parallel branches), and the width of the rank's slice for each way in which a tensor is
-    cut.
+    The key contains the coordinate along pp, the coordinate along tp if single ranks have parts of
+    modules (such as parallel branches), and the width of the rank's slice for each way in which a
+    tensor is cut.
     """
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.owned.variables)
@@ -126,7 +129,9 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
-    """Returns the RankModel of the ranks at (pp, tp), still without buckets."""
+    """Returns the RankModel (parameters and buffers, with their layout in the flat buffer) of the
+    ranks at coordinates (pp, tp), without buckets of gradients yet.
+    """
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.owned, _regions(sharding, trained)
@@ -173,12 +178,12 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
 
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
-    """Returns a region number for each trained parameter. Consecutive parameters that all ranks
-    along tp have form a region with an even number; those that single ranks have, such as in
-    parallel branches, form one with an odd number.
+    """Numbers regions of the flat gradient buffer; returns the region of each trained parameter.
 
-    A bucket contains one region only. So buckets of parameters that all ranks have are equal on all
-    ranks, and their gradients are added up in the same order everywhere.
+    Consecutive parameters that all ranks along tp have form a region with an even number; those
+    that single ranks have, such as in parallel branches, form one with an odd number. A bucket
+    never spans two regions. So buckets of parameters that all ranks have are equal on all ranks,
+    and their gradients are added up in the same order everywhere.
     """
     regions, region = dict[int, int](), 0
     for v in trained:
@@ -188,8 +193,8 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
 
 
 def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> StoreKind:
-    """Returns the kind of store for parameters and gradients; `copies` ranks have the same
-    parameters.
+    """Returns where ranks keep parameters and gradients (a StoreKind); `copies` is the number of
+    ranks with the same parameters.
 
     With `is_in_window`, ranks of a node sum gradients in shared memory, which contains the
     parameters too.
@@ -203,8 +208,9 @@ def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> St
 
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
-    """Returns the RankModel with its buckets of gradients; without scalars in front of the
-    gradients, if they are summed separately."""
+    """Returns the RankModel of a rank with its gradients divided into buckets. It also drops the
+    space for scalars (such as the loss) in front of the gradients if they are summed separately.
+    """
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:
@@ -226,11 +232,10 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
 
 
 def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
-    """Returns the indices of the groups that contain a parameter which stages of other ranks use
-    too.
+    """Returns the indices of the groups of parameters that contain a tied parameter: one that
+    pipeline stages on other ranks use too.
 
-    Raises ValueError if only some parameters of a group, which ZeRO gathers together, are used
-    there.
+    Raises ValueError if only some parameters of a group, which ZeRO gathers together, are tied.
     """
     tied_groups, tied = [], a.tied
     for k, group in enumerate(groups):
@@ -251,8 +256,8 @@ def cut_buckets(
     tied: Collection[int] = (),
     labels: Sequence[Any] = (),
 ) -> list[BucketSlice]:
-    """Cuts the gradients into buckets of at least `numbers` elements, from the last span to the
-    first.
+    """Divides the gradients into buckets of at least `numbers` elements, from the last parameter to
+    the first, since the last gradients are complete first.
 
     spans    (start, stop) of each parameter, or group of parameters, in the flat buffer; none is
              cut
@@ -277,8 +282,8 @@ def cut_buckets(
 def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
-    """Groups parameters that ZeRO gathers together: those of the same module. A parameter that
-    several modules use joins their groups.
+    """Returns the parameters in groups that ZeRO gathers together: those of the same module. A
+    parameter that several modules use joins their groups into one.
 
     An op uses parameters of one module only, so one gathered bucket is enough for it.
     """

@@ -1,4 +1,5 @@
-"""Arrangement: which part of the model each rank has, and what it does, as an immutable value.
+"""Arrangement: an immutable value that says which part of the model each rank has, and what it
+does.
 
     options ─┐
     cluster ─┼─► arrange ─► Arrangement ─┬─► step on paper      bytes, messages, memory
@@ -36,8 +37,9 @@ MEASURED = "auto"
 
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
-    """Returns the range of samples of a micro-batch that rank `r` of `ranks` along tp computes, in
-    layers that are divided along samples."""
+    """Returns which of the `samples` samples of a micro-batch rank number `r` of the `ranks` ranks
+    along tp computes, in layers whose samples are divided among these ranks.
+    """
     return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
 
 
@@ -68,7 +70,8 @@ def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
 
 
 class StoreKind(NamedTuple):
-    """A kind of store, which decides where a rank keeps parameters, gradients and optimizer state.
+    """A way to keep parameters, gradients and optimizer state, such as replicated or ZeRO 3: the
+    properties of a kind of Store.
 
     where           "module:name" of the function that makes the store from a StoreSpec; "" if the
                     strategy makes it
@@ -104,7 +107,8 @@ class StoreKind(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """The exchanges of replicas that make local steps and are averaged now and then.
+    """The exchanges of data-parallel replicas that make steps alone and are averaged now and then
+    (local SGD, gossip). Each field is a function of the arguments in parentheses.
 
     every   (config): after how many steps replicas send their parameters
     delay   (config): how many steps later they use the received parameters
@@ -120,7 +124,8 @@ class Averages(NamedTuple):
 
 
 class StrategyKind(NamedTuple):
-    """A kind of training strategy: what builds it, and its properties.
+    """A kind of training strategy, such as data parallelism, a pipeline or a parameter server: the
+    functions that build it, and its properties.
 
     parts           "module:name" of a function (layout, spec) that makes the StrategyParts, where
                     all ranks make each step together
@@ -134,7 +139,7 @@ class StrategyKind(NamedTuple):
                     decides them
     micro_batches   (arrangement, rank, batch): the sizes of micro-batches, if the strategy cuts
                     batches in its own way
-    recomputes      whether its program has forward passes that run again
+    recomputes      whether it runs forward passes again in the backward pass
     of_stages       whether a pass of a stage is one operation, whatever the buckets
     extended        (ops, chain): adds operations of the strategy to the list of a step
     walk            (step list): a function that checks one operation after the other, and returns
@@ -168,7 +173,7 @@ class StrategyKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The part of the model and the work of each rank of a job. `arrange` makes it; simulations,
+    """The part of the model and the work of each rank of a job. `arrange` computes it; simulations,
     drawings and training read it.
 
     division     the pipeline stages of the model
@@ -221,8 +226,9 @@ class Arrangement:
 
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:
-        """The dtype in which partial sums of gradients and activations travel; None if it is their
-        own."""
+        """The dtype in which ranks send partial sums of gradients and activations; None if it is
+        the dtype of these arrays.
+        """
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property
@@ -247,9 +253,10 @@ class Arrangement:
         return self.rank_models[at["pp"], at["tp"]]
 
     def runs(self, node: int, rank: int) -> bool:
-        """Returns True if a rank computes a node of the graph; False if the node is in a part of a
-        module, such as a parallel branch, that another rank along tp has. The node is in one of the
-        rank's stages."""
+        """Returns True if a rank computes this node of the graph, which is in one of its stages. It
+        is False if the node is in a part of a module, such as a parallel branch, that only another
+        rank along tp computes.
+        """
         return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def own_positions(self, rank: int) -> np.ndarray | None:
@@ -258,7 +265,7 @@ class Arrangement:
         return self.sharding.own_positions(at)
 
     def replicas(self, rank: int) -> tuple[int, ...]:
-        """Returns the ranks that sum gradients with `rank`, itself included."""
+        """Returns the ranks that sum gradients with `rank` in each step, `rank` included."""
         return self.mesh.group(rank, *self.summed_axes)
 
     # ---- who sums and updates a bucket
@@ -271,14 +278,15 @@ class Arrangement:
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
-        """Returns the ranks that differ from `rank` along `axes` only and whose stages use the
-        parameter of a tied bucket."""
+        """Returns the ranks that use the parameter of a tied bucket (a parameter that several
+        pipeline stages use) and differ from `rank` along `axes` only.
+        """
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
 
     def near_replicas(self, rank: int) -> tuple[int, ...]:
-        """Returns the replicas on the node of `rank`, itself included."""
+        """Returns the ranks on the node of `rank` that sum gradients with it, `rank` included."""
         return _replicas_on_node(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
@@ -291,22 +299,25 @@ class Arrangement:
     # ---- activations
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the shape of edge `e` of the graph on a rank with mesh coordinates `at`, for a
-        micro-batch of `samples` samples."""
+        """Returns the shape, on a rank with mesh coordinates `at`, of the activation that is edge
+        `e` of the graph, for a micro-batch of `samples` samples.
+        """
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
-        """Returns the bytes of edge `e` of the graph on a rank with mesh coordinates `at`, for
-        `samples` samples."""
+        """Returns the bytes, on a rank with mesh coordinates `at`, of the activation that is edge
+        `e` of the graph, for `samples` samples.
+        """
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
-        """Returns the name of the all-reduce for long activations among the ranks `group` along tp:
-        "shared" if their node has enough shared memory, else "ring"."""
+        """Returns the name of the all-reduce for sums of activations among the ranks `group` along
+        tp: "shared" if their node has enough shared memory, else "ring".
+        """
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
@@ -315,12 +326,14 @@ class Arrangement:
 
     @property
     def has_to_be_measured(self) -> bool:
-        """True if the fastest all-reduce is to be used, and is not known yet."""
+        """True if the fastest all-reduce of gradients is to be chosen by measuring, and has not
+        been measured yet.
+        """
         return self.algorithm == MEASURED and self.store.buckets
 
     @property
     def longest_sum(self) -> int:
-        """The bytes of the largest bucket of any rank."""
+        """The bytes of the largest gradient bucket of any rank."""
         buckets = (bucket for held in self.rank_models.values() for bucket in held.buckets)
         return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
 
@@ -343,8 +356,9 @@ def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
 
 @cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
-    """Returns, by node of the graph, the first ShardedLayer at this node: a layer that is divided
-    along tp or has parameters."""
+    """Returns, by node of the graph, the layer at this node as a ShardedLayer: a layer that is
+    divided among the ranks along tp, or has parameters.
+    """
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
@@ -371,9 +385,10 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
 
 
 def counting_flags(a: Arrangement, rank: int) -> list[bool]:
-    """Returns a flag for each trained parameter of a rank: True if this rank counts the parameter
-    in a sum over the model, such as a norm. Of ranks that have the same part, the first one counts
-    it."""
+    """Returns, for each trained parameter of a rank, True if this rank counts it in a sum over the
+    whole model, such as a norm. Of the ranks with copies of the same part, only the first one
+    counts it.
+    """
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     owned, stages = a.sharding.owned, ranks_of_variables(a)
 
@@ -385,5 +400,7 @@ def counting_flags(a: Arrangement, rank: int) -> list[bool]:
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
-    """Returns the stages of the rank that use any of these variables."""
+    """Returns the numbers of the rank's pipeline stages that use any of these parameters and
+    buffers.
+    """
     return frozenset[int]().union(*(held.users for held in variables))

@@ -1,4 +1,6 @@
-"""Cluster: facts about nodes and devices of the ranks, on which the arrangement depends."""
+"""Cluster: facts about the machines of a job, such as which ranks share a node or have GPUs, by
+which the work of each rank is arranged.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +23,11 @@ class Cluster(NamedTuple):
     """Facts about all ranks of a job; tuples have one entry for each rank.
 
     nodes        the number of the rank's node; ranks with the same number share memory
-    free_memory  the bytes of shared memory that are free on the rank's node
+    free_memory  the bytes of shared memory (as in /dev/shm) that are free on the rank's node
     spare_cores  cores of a rank besides those that BLAS uses
     any_thread   whether any thread may call MPI (MPI_THREAD_MULTIPLE)
     devices      the index of the rank's GPU on its node, which ranks may share; None: the CPU
-    survives     whether the other ranks continue if one is lost
+    survives     whether the MPI library lets the other ranks continue if one is lost
     libraries    the names of all-reduces of GPU libraries, such as nccl, that all ranks found
     """
 
@@ -39,8 +41,8 @@ class Cluster(NamedTuple):
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
-        """Returns a cluster of `ranks` ranks on nodes of about equal size, consecutive ranks
-        together, without reading anything from a real one.
+        """Returns a Cluster for simulations, without reading anything from a real one: `ranks`
+        ranks on nodes of about equal size, consecutive ranks together.
 
         With device "cuda", each rank has a GPU of its own.
         """
@@ -98,7 +100,9 @@ def common_backend(comm: Comm, on: Backend) -> Backend:
 
 
 def discover(comm: Comm, on: Backend) -> Cluster:
-    """Returns the Cluster that the ranks of a Comm run on; every rank calls it."""
+    """Returns the Cluster that the ranks of a Comm run on, from facts that they find and exchange;
+    every rank calls it.
+    """
     node = comm.node()
     spare = cores(len(node)) - threads()
     mine = [*_libraries(on)] if comm.size > 1 and not on.is_host else []

@@ -1,5 +1,6 @@
-"""Division: the stages of a pipeline, and the nodes and variables of each, computed from a
-graph."""
+"""Division: how a model is divided into pipeline stages, and the graph nodes, parameters and
+buffers of each stage.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -14,11 +15,11 @@ from nnmpi.schedules.placement import Place
 
 
 class StagePart(NamedTuple):
-    """A pipeline stage: its nodes of the graph, its variables, and `takes`, the edges that enter
-    it.
+    """A pipeline stage: its rank along pp, its nodes of the graph, its number of layers, and
+    `takes`, the edges (activations) that enter it.
 
-    variables   the numbers of parameters and buffers that its nodes use, and of unused ones that
-                are stored with it
+    `variables` are the numbers, in the graph, of parameters and buffers that its nodes use, and of
+    unused ones that are stored with it.
     """
 
     rank: int  # along pp
@@ -29,27 +30,28 @@ class StagePart(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The stages of a model, in order."""
+    """The pipeline stages of a model, in order."""
 
     stages: tuple[StagePart, ...]
 
     @property
     def begins(self) -> list[int]:
-        """The index of the layer with which each stage except the first begins."""
+        """The indices of the layers with which the stages, except the first, begin."""
         return list(accumulate(stage.layers for stage in self.stages[:-1]))
 
     @property
     def place(self) -> tuple[int, ...]:
-        """The rank along pp of each stage."""
+        """The coordinate along pp of each stage's rank."""
         return tuple(stage.rank for stage in self.stages)
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
-        """Returns the stages of a rank along pp, by stage number."""
+        """Returns the stages of the rank with this coordinate along pp, by stage number."""
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """Returns, by number of each variable, the coordinates along pp of the ranks that have
-        it."""
+        """Returns, by number of each parameter or buffer in the graph, the coordinates along pp of
+        the ranks that have it.
+        """
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -57,15 +59,16 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """Returns the coordinates along pp of the ranks of each trained parameter that several of
-        them have, by path."""
+        """Returns the tied parameters (trained ones that stages on several ranks use) by path, each
+        with the coordinates along pp of these ranks.
+        """
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
-        """Returns the trained parameters of a rank along pp: unused ones first, then in the order
-        of their use.
+        """Returns the numbers of the trained parameters of the rank with this coordinate along pp:
+        unused ones first, then in the order of their use.
 
         Gradients become final in the reverse order.
         """
@@ -75,8 +78,8 @@ class Division(NamedTuple):
 
 
 def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place) -> Division:
-    """Divides the units of a model into pipeline stages; stage s is on rank `place[s]` along pp.
-    Raises ValueError if a buffer would be in two stages.
+    """Divides a model into pipeline stages, given its units (layers, or layers fused into one op);
+    stage s is on rank `place[s]` along pp. Raises ValueError if a buffer would be in two stages.
 
     `cut` has the index of the first unit of each stage except the first. A buffer in two stages,
     such as running statistics, would be updated in another order than on one rank, or in two

@@ -1,5 +1,5 @@
-"""Exchange: a collective or message of some ranks in a step, as a value from which costs are
-computed.
+"""Exchange: the description of a collective or message in a training step, from which its bytes and
+its time are computed without running it.
 
                                                     ┌─► sent     bytes and messages of a rank
     step on paper (paper/log.py) ─► [Exchange] ─────┤
@@ -31,7 +31,8 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class Exchange(NamedTuple):
-    """A collective or message that a rank takes part in, once or several times in a step.
+    """The description of a collective or message that a rank takes part in, once or several times
+    in a step.
 
     what       one word for the content, used in tables
     operation  the collective, or a message
@@ -64,7 +65,7 @@ class Exchange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the buffer, for one of the `times`."""
+        """The bytes of the buffer, for a single one of the exchanges that `times` counts."""
         return self.elements * self.dtype.itemsize
 
     @property
@@ -126,12 +127,15 @@ def algorithm_traffic(
     edges: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
-    """Returns the bytes and messages that a rank sends when `algorithm` runs on n elements.
+    """Returns the bytes and messages that a rank sends when `algorithm` runs on n elements of type
+    `dtype`.
 
-    `edges` are the boundaries of the chunks, if their lengths are not about equal; `sums` is the
-    dtype of partial sums, if it is not `dtype`.
-    For rings there is a formula: in each pass a rank sends all chunks except one. This is its own
-    chunk in the pass of partial sums, and its right neighbour's in the pass of complete sums.
+    edges   the boundaries of the chunks, if their lengths are not about equal
+    sums    the dtype of partial sums, if it is not `dtype`
+
+    For rings there is a formula: in each pass a rank sends all chunks except one. In the pass that
+    adds up partial sums it leaves out its own chunk, in the pass that distributes complete sums its
+    right neighbour's.
     """
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
@@ -156,17 +160,21 @@ def algorithm_traffic(
 
 
 def _elements(message: Pieces, edge: Callable[[int], int]) -> int:
-    """Returns the number of elements in a message."""
+    """Returns the number of elements in a message of chunks; edge(c) is the index at which chunk c
+    starts.
+    """
     return sum(edge(hi) - edge(lo) for lo, hi in message)
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
-    """Returns the traffic of n elements, split into messages of at most MESSAGE bytes."""
+    """Returns the bytes and messages for sending n elements, split into messages of at most MESSAGE
+    bytes.
+    """
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
 def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
-    """Returns how many chunks of each length there are, by length."""
+    """Returns how many of the chunks of n elements have each length, as a dict by length."""
     if edges:
         return Counter(b - a for a, b in pairwise(edges))
     short, more = divmod(n, chunks)
@@ -174,7 +182,9 @@ def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
 
 
 def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffic:
-    """Returns the traffic of all chunks except one of length `left_out`."""
+    """Returns the bytes and messages for sending all chunks except one of length `left_out`;
+    `lengths` has the number of chunks by length.
+    """
     return sum(
         (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
         Traffic(),
@@ -184,9 +194,10 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
-    """Returns the largest number of elements that a rank receives in one round into memory outside
-    of the buffer: terms that it adds to the buffer, and elements that cannot arrive in their
-    place."""
+    """Returns the largest number of elements that a rank receives into temporary memory in one
+    round of an algorithm: terms that it adds to the buffer, and elements that cannot arrive in
+    their final place.
+    """
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
@@ -204,7 +215,8 @@ def largest_receive(
 def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns the algorithm of the all-reduce `name`, and the ranks that send messages in it.
+    """Returns the algorithm that carries out the all-reduce `name`, and the ranks that send
+    messages in it (only the first of each node if nodes use shared memory).
 
     Returns None if `rank` is not among them, and for sums in shared memory or by MPI or another
     library, whose messages are not counted.
@@ -243,7 +255,9 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
-    """Returns the bytes that a rank needs, besides the buffer, to receive partial sums."""
+    """Returns the bytes of temporary memory that a rank needs during an exchange, to receive
+    partial sums.
+    """
     adds = True in exchange.operation.passes and len(exchange.group) > 1
     carrier = _carrier(a, exchange, rank) if adds else None
     numbers = largest_receive(*carrier, rank, exchange.elements, exchange.edges) if carrier else 0
@@ -253,8 +267,9 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns the algorithm of a collective and the ranks that send messages in it, or None, as
-    `algorithm_of_sum` does."""
+    """Returns the algorithm of a collective and the ranks that send messages in it; None if the
+    messages are not counted, as in `algorithm_of_sum`.
+    """
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)

@@ -1,10 +1,10 @@
-"""The head of flat buffers, which arrangements and stores share: scalars in front of the gradients.
-
-Scalars that are summed together with the gradients cost no message of their own:
+"""The scalars in front of the gradients in a flat buffer, such as the loss, which are summed over
+ranks together with the gradients:
 
     flat_grad   [ loss | request | used 0 | used 1 | ... | gradients ... ]
 
-`used i` counts the ranks on which parameter i got a gradient.
+So they cost no message of their own. `request` is above 0 if a rank asks to stop or to save; `used
+i` counts the ranks on which parameter i got a gradient.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ one tensor."""
 
 
 def scalar_count(parameters: Sequence[object]) -> int:
-    """Returns the number of scalars in front of the gradients: the loss, the request, and one for
-    each parameter."""
+    """Returns the number of scalars in front of the gradients in a flat buffer: the loss, the
+    request (to stop or save), and one for each parameter.
+    """
     return USED + len(parameters)

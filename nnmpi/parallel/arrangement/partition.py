@@ -1,4 +1,5 @@
-"""Cuts a graph into the stages of a pipeline: its units, the best cut, and a cut given by the user.
+"""Cuts a graph into pipeline stages: finds its units, the best cut for given costs, or the cut
+given by the user.
 
 A unit is a layer with the ops that follow it, or several layers that run as one fused op. A cut is
 a tuple: the index of the unit with which each stage except the first begins. Users write `--cut
@@ -33,7 +34,8 @@ NOISE = 0.02
 
 
 class Unit(NamedTuple):
-    """Layers that stay together in one stage.
+    """A unit: layers that stay together in one pipeline stage, usually a single layer, or several
+    that run as one fused op.
 
     first       the index of its first layer
     nodes       its range of graph nodes: its layers, and the ops that follow them
@@ -55,7 +57,7 @@ class Unit(NamedTuple):
         return " + ".join(self.layers)
 
     def with_following(self, following: "Unit") -> "Unit":
-        """Returns the union of this unit and the one that follows it."""
+        """Returns one unit made of this one and `following`, which comes next."""
         return self._replace(
             nodes=range(self.nodes.start, following.nodes.stop),
             layers=self.layers + following.layers,
@@ -66,8 +68,10 @@ class Unit(NamedTuple):
 
 @cached
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
-    """Returns the units of a graph. A unit also begins at each of the layers `begins`, even within
-    a fused op."""
+    """Returns the units of a graph: layers, or fused groups of layers, that stay together in one
+    pipeline stage. A unit also begins at each of the layers with indices `begins`, even within a
+    fused op.
+    """
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
         firsts = (graph.nodes[call.nodes.start].layer for call in run)
@@ -104,8 +108,10 @@ def layers(graph: Graph) -> list[Unit]:
 
 
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
-    """Joins neighbouring units that must be in the same stage: because both use a buffer or, with
-    `by_one_tensor`, because more or fewer than one tensor pass between them."""
+    """Joins neighbouring units that must be in the same pipeline stage: because both use the same
+    buffer or, with `by_one_tensor`, because more or fewer than one tensor pass from one to the
+    other.
+    """
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()
@@ -126,8 +132,9 @@ def _places(graph: Graph) -> list[int]:
 
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
-    """Returns, for each variable that no node uses, the node with which it is stored: that of the
-    variable before it."""
+    """Returns, for each parameter or buffer that no node uses, the node with which it is stored:
+    that of the preceding parameter or buffer.
+    """
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
     for v in range(len(graph.variables)):
@@ -139,12 +146,16 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """Returns the (start, end) units of each stage of a cut, where n is the number of units."""
+    """Returns (start, end) of the units in each stage, for a cut (the unit with which each stage
+    except the first begins); n is the number of units.
+    """
     return list(pairwise((0, *cut, n)))
 
 
 def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
-    """Returns a cut as users write it: "3,7"."""
+    """Returns a cut (the first unit of each stage except the first) as users write it, by layer
+    numbers: "3,7".
+    """
     return ",".join(str(units[k].first) for k in cut)
 
 
@@ -152,7 +163,8 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """The costs by which a model is cut into stages, one entry for each unit.
+    """The costs by which a model is cut into pipeline stages, with one entry for each unit (layer
+    or fused group of layers).
 
     seconds  the time of all passes of the unit
     trained  whether it has a trained parameter
@@ -171,7 +183,9 @@ class CutCosts(NamedTuple):
 def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
-    """Returns the cut whose slowest stage is fastest, with a trained parameter in every stage.
+    """Returns the cut into pipeline stages whose slowest stage is as fast as possible, with a
+    trained parameter in every stage: the index of the unit with which each stage except the first
+    begins.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
     stage is within NOISE of the best count as equally fast. Of these, the one wins whose longest
@@ -202,8 +216,9 @@ def split_points(
 
 
 def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (starts, ends): span k of row b contains units starts[b, k] up to ends[b, k] = b,
-    exclusive, and could be a stage. Rows with fewer spans repeat the one that starts at unit 0.
+    """Lists the spans of consecutive units that could be a stage; returns (starts, ends). Span k of
+    row b contains the units from starts[b, k] up to, and without, ends[b, k] = b. Rows with fewer
+    spans repeat the one that starts at unit 0.
 
     The best cut is no slower than a cut with equally many trained units in each stage, so spans
     that take longer than the slowest stage of that cut are left out.
@@ -267,8 +282,9 @@ def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 def given_units(
     text: str | None, graph: Graph, stages: int
 ) -> tuple[list[Unit], SplitPoints | None]:
-    """Returns (units, cut) for the cut that a user gives as text, or (units, None) if `text` is
-    None."""
+    """Parses a user's cut; returns the units of the graph, and the index of the unit with which
+    each stage except the first begins (None if `text` is None).
+    """
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)

@@ -1,5 +1,6 @@
-"""The program of a rank: its operations on stages in a step, in order; and the sizes of
-micro-batches."""
+"""The program of a rank: the list of its operations in a step, such as forward and backward passes
+of stages, in order; and the sizes of micro-batches.
+"""
 
 from collections.abc import Sequence
 
@@ -15,8 +16,9 @@ from nnmpi.schedules.op import Op
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """Returns the operations of a rank in a step of `micro` micro-batches, in order; for PipeDream,
-    in `micro` steps.
+    """Returns the operations (forward and backward passes, messages, ...) of a rank in a step of
+    `micro` micro-batches, in order; for PipeDream, whose steps have one micro-batch each, in
+    `micro` steps.
 
     PipeDream runs the same ops one at a time (`stream` in `schedules/lowering.py`).
     """

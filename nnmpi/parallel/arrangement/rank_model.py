@@ -1,5 +1,6 @@
-"""RankModel: the part of the model that a rank has, and its layout in the flat buffer; Memory: the
-bytes that a rank needs."""
+"""RankModel: the parameters and buffers that a rank has, and their layout in the flat buffer;
+Memory: the bytes that a rank needs.
+"""
 
 from bisect import bisect
 from collections.abc import Collection
@@ -12,16 +13,16 @@ NOT_TIED = -1
 
 
 class HeldVariable(NamedTuple):
-    """The part of a parameter or buffer that a rank has, and its size in the flat buffer.
+    """The part of a parameter or buffer that a rank has, and the space for it in the flat buffer.
 
     It is the same for all ranks whose parts have this shape.
 
-    variable   its number in the graph
-    shape      of the part
-    room       elements reserved in the flat buffer: the size of the largest part of any rank
-    users      the stages of the rank that use it
-    region     the region of the flat buffer: even regions are common to all ranks along tp, odd
-               ones contain the parts of modules that each rank alone has
+    variable      its number in the graph
+    shape         of the part
+    padded_size   elements reserved in the flat buffer: the size of the largest part of any rank
+    users         the stages of the rank that use it
+    region        the region of the flat buffer: even regions are common to all ranks along tp, odd
+                  ones contain the parts of modules that each rank alone has
     """
 
     variable: int
@@ -79,8 +80,9 @@ class RankModel(NamedTuple):
         return spans_of([held.padded_size for held in self.trained], self.scalars)
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Returns the slices of the flat buffer that contain the trained ones of these variables,
-        without padding."""
+        """Returns the slices of the flat buffer, without padding, that contain the trained
+        parameters among these variables (numbers of parameters and buffers in the graph).
+        """
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
@@ -102,7 +104,7 @@ class Memory(NamedTuple):
     gradients    of trained parameters
     optimizer    optimizer state
     buffers      such as running statistics
-    slots        memory into which ZeRO gathers values, or writes gradients, temporarily
+    slots        memory that ZeRO uses temporarily, for gathered values or new gradients
     windows      shared memory of the node, except for parameters and gradients in it
     """
 

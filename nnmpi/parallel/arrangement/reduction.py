@@ -25,14 +25,15 @@ from nnmpi.parallel.wire import Wire
 
 
 class LibrarySums(NamedTuple):
-    """An all-reduce of a GPU library, such as NCCL; each field is a function.
+    """The functions by which an all-reduce of a GPU library, such as NCCL, is found, checked and
+    used.
 
     is_found  (backend): whether this rank finds the library
     check     (backend): raises ValueError if the library is not found
     suits     (cluster): whether `auto` takes the library, given that all ranks found it
     refuse    (cluster): raises ValueError if the library cannot be used
     connect   (layout, backend): makes the library carry out collectives of replicas and along tp
-    wire      (comm, array): the object for collectives that are called between those of others
+    wire      (comm, array): the object for collectives that run beside others on a stream of its own
     """
 
     is_found: Callable[[Backend], bool]
@@ -177,8 +178,9 @@ def _lack(
 
     @cache
     def memory(n: int, ranks: int) -> int:
-        """Returns the bytes of shared memory for n elements on a node that has `ranks` ranks of a
-        group."""
+        """Returns the bytes of shared memory that a group of replicas with `ranks` ranks on a node
+        needs there, for n elements.
+        """
         values = n * dtype.itemsize if shares_values(config, cluster) else 0
         return memory_of_sums(n, dtype, ranks) + values
 
@@ -201,8 +203,8 @@ def _lack(
 
 
 def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
-    """Returns how each rank progresses messages in backward passes: "poll" between layers, or a
-    "thread".
+    """Returns how each rank makes progress with messages during backward passes: "poll" (between
+    layers) or "thread" (a separate thread).
 
     A thread needs the GIL and a core: without a spare core, steps took longer with it than without
     any overlap. So `auto` takes a thread only if there are two spare cores, one for the thread and

@@ -1,5 +1,5 @@
-"""state_on_paper: lists the arrays of `Session.state` on a rank without building a model, and those
-that would be lost with the rank.
+"""Lists, without building a model, the arrays of the training state that a rank has, and those that
+would be lost with the rank.
 
              replicas of the rank have          lost with it, unless ranks along tp or pp have it
 replica      the same                           nothing; everything on a rank without replicas
@@ -53,8 +53,9 @@ IN_ORDER: Axes = {}
 
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields the arrays, without data, that a rank keeps from one step to the next, with the same
-    names, ranges and dtypes as in training."""
+    """Yields descriptions (without data) of the arrays that a rank keeps from one step to the next,
+    with the same names, ranges and dtypes as in training.
+    """
     held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
     slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
     for variable, x in _clipped(a, rank, slices, axes):
@@ -74,13 +75,14 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
 
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields a rank's part of each buffer and frozen parameter, without data."""
+    """Yields descriptions (without data) of a rank's part of each buffer and frozen parameter."""
     return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
 
 
 def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields a rank's whole part of each parameter and buffer, without data: the arrays that it
-    needs before training starts."""
+    """Yields descriptions (without data) of a rank's part of each parameter and buffer: the arrays
+    that it needs before training starts.
+    """
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)
@@ -88,7 +90,9 @@ def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[
 
 
 def place_of(a: Arrangement, v: int, rank: int) -> Place:
-    """Returns the place, within the whole tensor, of the part of variable `v` that a rank has."""
+    """Returns the Place (path, whole shape, and this rank's part) of parameter or buffer number `v`
+    on a rank.
+    """
     path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
     part, cut = whole(shape), a.sharding.variables.get(v)
     if cut is not None:
@@ -99,8 +103,9 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
-    """Returns a rank's part of a parameter or buffer, without data, with the dtype that it has if
-    it is not trained."""
+    """Returns a description (without data) of a rank's part of a parameter or buffer, with the
+    dtype that it has if it is not trained. `axes` has the order of axes in memory, by path.
+    """
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -111,8 +116,9 @@ def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArr
 def _clipped(
     a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
 ) -> Iterator[tuple[int, StateArray]]:
-    """Yields (variable number, array without data) for each overlap of a trained variable with
-    these slices of a rank's flat buffer."""
+    """Yields (number, description without data) for the part of each trained parameter that lies in
+    the given slices of a rank's flat buffer.
+    """
     held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
@@ -127,8 +133,9 @@ def _clipped(
 
 
 class Holders:
-    """An index of which ranks have which ranges of each array; `lists[r]` are the arrays of rank
-    r."""
+    """An index that tells which ranks have which ranges of each state array; lists[r] are the
+    arrays of rank r.
+    """
 
     def __init__(self, lists: Sequence[Sequence[StateArray]]) -> None:
         self._lists = lists
@@ -138,8 +145,9 @@ class Holders:
                 self._ranks[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
 
     def only_on(self, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
-        """Returns the arrays of a rank that would be lost with it: the other ranks do not have
-        them, or not completely. Ranks in `lost` do not count."""
+        """Returns the arrays of a rank that would be lost with it, because the other ranks do not
+        have them, or not completely. Ranks in `lost` do not count as holders.
+        """
         gone = {rank, *lost}
         return [x for x in self._lists[rank] if not self._is_elsewhere(x, gone)]
 
@@ -155,8 +163,9 @@ class Holders:
 
 @cached
 def holders_on_paper(a: Arrangement) -> Holders:
-    """Returns which ranks of an arrangement have which ranges of the state, without building
-    models."""
+    """Returns an index of which ranks have which ranges of the training state, computed without
+    building models.
+    """
     return Holders([[*state_on_paper(a, rank)] for rank in range(a.ranks)])
 
 

@@ -1,4 +1,5 @@
-"""STORE_KINDS: the kinds of stores, with the function that makes each and its properties.
+"""STORE_KINDS: the ways to keep parameters, gradients and optimizer state (replicated, ZeRO, in
+shared memory, ...), each with the function that makes the store and its properties.
 
 Add-ons add kinds for their options, and a strategy may have a kind of its own
 (`StrategyKind.store`). Memory and traffic are not listed here: they are computed by a simulated
@@ -14,8 +15,9 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 
 
 def asked_kind(config: Config) -> StoreKind:
-    """Returns the kind of store that the options select, for the case that several ranks have the
-    same parameters."""
+    """Returns the kind of store that the options select (such as ZeRO), for the case that several
+    ranks have the same parameters.
+    """
     if kind := addons.chosen("store_kinds", config):
         return cast(StoreKind, kind)
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)

@@ -2,9 +2,9 @@
 
     ring of 4   theta_r <- (theta_r + theta_{r-1} + theta_{r+1}) / 3
 
-Replicas always differ. At the end of a round the parameters of all are set to the mean, and each
-replica stores its difference from the mean; the next round continues from the replica's own
-values. Lian et al. 2017 (D-PSGD).
+Replicas always differ. At the end of a round (a number of steps, see `rounds.py`) the parameters of
+all are set to the mean, and each replica stores its difference from the mean; the next round
+continues from the replica's own values. Lian et al. 2017 (D-PSGD).
 """
 
 from nnmpi.collectives.gossip import GRAPHS
@@ -20,7 +20,9 @@ from nnmpi.parallel.wire import wire_of
 
 
 class Gossiping:
-    """Averages the values of a replica with those of its neighbours after each step."""
+    """Averages the parameters of a data-parallel replica with those of its neighbours after each
+    step.
+    """
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
@@ -34,7 +36,9 @@ class Gossiping:
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)
 
     def begin(self) -> None:
-        """Sets the parameters to this replica's own values, to continue from them."""
+        """Begins a round of steps: sets the parameters, which are the mean of all replicas, to this
+        replica's own values.
+        """
         self._own.resume()
 
     def after_step(self, number: int) -> None:
@@ -55,8 +59,8 @@ class Gossiping:
         """Does nothing: no exchange is in flight during a step."""
 
     def meet(self) -> None:
-        """Stores this replica's difference from the mean of all replicas, and sets the parameters
-        to the mean.
+        """Ends a round of steps: stores this replica's difference from the mean of all replicas,
+        and sets the parameters to the mean.
         """
         mean = self._replica.values()
         with waiting("sums"):

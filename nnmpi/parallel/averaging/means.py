@@ -1,4 +1,6 @@
-"""The values of a replica as one flat array, and means over replicas: of values and of buffers."""
+"""The parameters of a data-parallel replica as one flat array, and means of parameters and buffers
+over replicas.
+"""
 
 from collections.abc import Container, Iterator
 
@@ -28,7 +30,7 @@ class ReplicaValues:
     Means are over the ranks along dp, which have the same part of the model. 16-bit parameters are
     averaged by their float32 masters.
 
-    of   the indices of the parameters in a fragment, which is sent as --outer-dtype; by default all
+    of   the indices of the parameters to average, which are then sent as --outer-dtype; by default all
     """
 
     def __init__(
@@ -47,8 +49,8 @@ class ReplicaValues:
         self._align = BLOCK if self._form == "int8" else 1
 
     def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
-        """Yields slices and operands of the optimizer: (slice of the flat array, slice of a state
-        array, x).
+        """Yields (slice of the flat array, slice of a state array, operands) for each piece of
+        memory that the optimizer updates on this rank.
         """
         at = 0
         for span, x in self._optimizer.operands(self._of):
@@ -107,11 +109,11 @@ class ReplicaValues:
 
 
 class OwnValues:
-    """The values of a replica, which differ from the parameters that all replicas have between two
-    rounds.
+    """The values of a replica that makes steps alone. Between two rounds of steps they are put
+    aside, and the parameters have values that all replicas share.
 
-    Their difference is optimizer state. So code that changes or loads the parameters between rounds
-    changes the replica's own values too.
+    The difference between both is optimizer state. So code that changes or loads the parameters
+    between rounds changes the replica's own values too.
     """
 
     def __init__(self, replica: ReplicaValues, optimizer: Optimizer) -> None:
@@ -119,16 +121,16 @@ class OwnValues:
         optimizer.add_state(DIFFERENCE)
 
     def resume(self) -> Array:
-        """Sets the parameters to this replica's own values; returns those that were common to all
-        replicas.
+        """Sets the parameters to this replica's own values; returns the values that they had
+        before, which all replicas share.
         """
         shown = self._replica.values()
         self._replica.assign(shown + self._optimizer.state[DIFFERENCE])
         return shown
 
     def show(self, values: Array) -> None:
-        """Sets the parameters to `values`, equal on all replicas; stores the replica's difference
-        from them.
+        """Sets the parameters to `values`, which are equal on all replicas; stores the difference
+        of this replica's own values from them.
         """
         self._optimizer.state[DIFFERENCE][...] = self._replica.values() - values
         self._replica.assign(values)

@@ -37,10 +37,10 @@ MOMENTUM = "outer_momentum"
 
 
 class PendingMean(NamedTuple):
-    """A mean that is being computed.
+    """A mean over replicas that is being computed.
 
-    g is the flat array and `mean` its transfer. `values` are the values when they were sent, if
-    steps follow before the mean is applied.
+    g is the flat array to be averaged, and `mean` its transfer. `values` are the parameters when
+    they were sent, if further steps follow before the mean is applied; else None.
     """
 
     g: Array
@@ -49,9 +49,10 @@ class PendingMean(NamedTuple):
 
 
 class Fragment:
-    """Parameters that replicas exchange together, and their exchange in flight.
+    """Parameters that replicas with local steps exchange together, and their exchange in progress,
+    if any.
 
-    sent, applied   the numbers of steps in a period after which they are sent and applied
+    sent, applied   after how many steps of a period they are sent, and the received mean is applied
     """
 
     def __init__(self, replica: ReplicaValues, sent: int, applied: int) -> None:
@@ -60,8 +61,8 @@ class Fragment:
         self.in_flight: PendingMean | None = None
 
     def send(self, start: Array) -> None:
-        """Starts the mean of the replicas' changes since `start`, the values at the begin of the
-        round.
+        """Starts to compute the mean of the replicas' changes since `start`, the values at the
+        beginning of the round of steps.
         """
         g = self.replica.values()
         values = g.copy() if self.sent < self.applied else None
@@ -71,7 +72,9 @@ class Fragment:
 
 
 class OuterOptimizer:
-    """Applies the mean change of all replicas to their common values from the begin of a round."""
+    """Local steps of replicas: applies the mean change of all replicas to the values that they had
+    in common at the beginning of a round of steps.
+    """
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
@@ -98,13 +101,15 @@ class OuterOptimizer:
                 self._fragments.append(Fragment(part, applied - schedule.apply_after, applied))
 
     def begin(self) -> None:
-        """Stores the values with which all replicas begin a round."""
+        """Begins a round of steps: stores the values with which all replicas begin."""
         self._start = self._own.resume() if self._own else self._replica.values()
         for fragment in self._fragments:
             fragment.is_due = True
 
     def after_step(self, number: int) -> None:
-        """Sends and applies the fragments that are due after step `number` of the period."""
+        """Sends, and applies, the fragments (parts of the model) that are due after step `number`
+        of the period.
+        """
         with self._recorder.once_in(self._every):
             for fragment in self._fragments:
                 if fragment.sent == number:
@@ -119,8 +124,8 @@ class OuterOptimizer:
                 fragment.in_flight.mean.poll()
 
     def meet(self) -> None:
-        """Ends a round: exchanges and applies all fragments, and sets the parameters to the outer
-        values.
+        """Ends a round of steps: exchanges and applies all fragments (parts of the model), and sets
+        the parameters to the resulting values, equal on all replicas.
 
         If a rank is lost, all begin the round again, unless all have ended it (`RoundUndo`).
         """
@@ -136,7 +141,9 @@ class OuterOptimizer:
             self._own.show(self._start)
 
     def _apply(self, fragment: Fragment) -> None:
-        """Makes the outer step of a fragment, if it has been sent."""
+        """Applies the mean change of a fragment (a part of the model) to the common values, if it
+        has been sent.
+        """
         if fragment.in_flight is None:
             return
         g, values, mean = fragment.in_flight

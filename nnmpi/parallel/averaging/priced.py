@@ -1,4 +1,6 @@
-"""The exchanges of averaged replicas for predictions of cost, from the log of a simulated round."""
+"""Predicts the cost of exchanges between replicas that are averaged, from the log of a simulated
+round of steps.
+"""
 
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS
@@ -14,7 +16,9 @@ def _every(config: Config) -> int:
 
 
 def _copies(a: Arrangement) -> int:
-    """Returns the number of copies of the values in memory: sent, received or stored."""
+    """Returns how many additional copies of its parameters a replica has in memory for exchanges:
+    sent, received or stored.
+    """
     copies: int = 2 + (a.config.apply_after > 0)
     if a.config.sync == "gossip":
         copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)
@@ -22,9 +26,10 @@ def _copies(a: Arrangement) -> int:
 
 
 def _priced(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
-    """Returns an exchange along dp as it is priced: one between replicas, during the update.
+    """Returns an exchange along dp in the form in which its cost is computed: an exchange between
+    replicas during the update.
 
-    All messages of gossip are one exchange.
+    All messages of a replica to its neighbours (gossip) become one exchange.
     """
     if exchange.during in (Kind.SUM, Kind.FINISH):  # within a replica, over cp
         return exchange

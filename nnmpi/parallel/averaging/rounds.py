@@ -1,4 +1,5 @@
-"""Rounds: replicas along dp make steps alone, and at the end of a round their parameters are equal.
+"""Trains data-parallel replicas in rounds: within a round, the replicas make steps alone; at its
+end their parameters are made equal.
 
     local, gossip   begin   after_step  after_step ...   meet
     round           ├────── H steps of the optimizer ───────┤
@@ -52,14 +53,16 @@ KIND = StrategyKind(
 
 
 class Averaging(Protocol):
-    """The interface of the exchanges of a replica in a round."""
+    """The interface by which a replica exchanges parameters with other replicas, within a round of
+    steps and at its end.
+    """
 
     def begin(self) -> None:
         """Begins a round."""
 
     def after_step(self, number: int) -> None:
-        """Called after each step of a round; `number`, from 1 to H, counts the steps of the
-        period.
+        """Called after each step of a round; `number`, from 1 to H, is that of the step in its
+        period of H steps.
         """
 
     def poll(self) -> None:
@@ -70,13 +73,16 @@ class Averaging(Protocol):
 
 
 class RoundUndo(Undo, Protocol):
-    """The interface to finish or undo a rank's last round."""
+    """The interface to finish or to undo the last round of steps of a rank, if another rank is
+    lost.
+    """
 
     def begin(self) -> None:
-        """Copies all state that a round changes."""
+        """Copies all state that a round of steps changes, so that the round can be undone."""
 
     def end(self, step: int) -> None:
-        """Records that this rank has ended a round, after step number `step`."""
+        """Records that this rank has ended a round of steps, after step number `step` of the run.
+        """
 
 
 AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averaging]] = {
@@ -110,7 +116,9 @@ class Rounds:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields a result for each round from `start` to the end of the epoch, or of the run."""
+        """Yields one result for each round of steps, from the state `start` to the end of the epoch
+        or of the run. `batches` is the number of batches in the epoch.
+        """
         count, n = min(batches - start.batch, self._total() - start.step), self._dp.size
         # the mean over the replicas of their gradients is the gradient of the batch
         parts = (load._replace(divisor=load.divisor / n) for load in islice(loads, count))
@@ -134,7 +142,9 @@ class Rounds:
         self._averaging.begin()
 
     def _met(self, made: list[StepResult]) -> StepResult:
-        """Ends a round; returns the sums over its steps and all replicas."""
+        """Ends a round; returns the sums over its steps (with the results `made`) and over all
+        replicas.
+        """
         last, loss = made[-1], sum(result.loss for result in made)
         row = np.array([loss, last.request, sum(not result.updated for result in made)])
         with waiting("agree"):
@@ -160,7 +170,8 @@ def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a function that runs a round of a rank over equal batches.
+    """Returns a StepRunner for simulations, whose function makes one round of steps of a rank, all
+    over the same batch.
 
     If an epoch has fewer batches than a round, the round ends with it.
     """
@@ -190,15 +201,18 @@ def averaging_facts(a: Arrangement) -> dict[str, Any]:
 
 
 def phrases(e: dict[str, Any]) -> Iterator[str]:
-    """Yields a phrase on the fields of `averaging_facts`."""
+    """Yields the text for the first lines of a run on the exchanges of replicas, from the fields of
+    `averaging_facts`.
+    """
     rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
     yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
 
 
 def check_of(layout: Layout, spec: TrainSpec) -> Callable[[Loader], None]:
-    """Returns a check that raises an error if a replica has a micro-batch of too few samples.
+    """Returns a check for the loader of training data: it raises an error if some replica's
+    micro-batch has too few samples for the model's BatchNorm.
 
-    A replica has batch statistics of its own, for which BatchNorm needs more than one sample.
+    Each replica computes its own batch statistics, for which BatchNorm needs more than one sample.
     """
     n, micro = layout.axis["dp"].size, spec.arrangement.config.micro_batches
     cuts = [BatchSplit(micro, n, r) for r in range(n)]
@@ -248,7 +262,8 @@ class PolledSync(GradientSync):
 def _in_background(
     layout: Layout, parts: StrategyParts, spec: TrainSpec
 ) -> tuple[Layout, StrategyParts]:
-    """Returns a layout and parts with a separate Comm along dp, for exchanges during steps.
+    """Returns a layout and strategy parts with a separate Comm along dp, on which replicas exchange
+    parameters while they make steps.
 
     Nothing else may be sent on it. The parts free it, and let a thread move its messages if the
     arrangement says so.
