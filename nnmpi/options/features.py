@@ -93,8 +93,8 @@ class Part(NamedTuple):
     features  the features that these options and values ask for
     choices   by option outside the add-on, the values that it adds
     costs     options on which the time and memory of a layer depend
-    meetings  options that say when ranks exchange gradients or parameters; a plan does not change
-              them
+    meetings  options that say when ranks exchange gradients or parameters; --plan, which searches
+              for a layout, does not change them
     axes      axes of the mesh that the add-on adds; their sizes are options of it
     """
 

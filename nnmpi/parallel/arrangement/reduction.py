@@ -33,7 +33,7 @@ class LibrarySums(NamedTuple):
     suits     (cluster): whether `auto` takes the library, given that all ranks found it
     refuse    (cluster): raises ValueError if the library cannot be used
     connect   (layout, backend): makes the library carry out collectives of replicas and along tp
-    wire      (comm, array): the object for collectives that run beside others on a stream of its own
+    wire      (comm, array): the object for collectives that run beside others, on another stream
     """
 
     is_found: Callable[[Backend], bool]
