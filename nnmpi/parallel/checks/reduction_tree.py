@@ -1,4 +1,5 @@
-"""A fixed binary tree over the slices of a batch, and each rank's moves to sum along it.
+"""Sums the gradients of the slices of a batch along a fixed binary tree: plans, for each rank, the
+moves (computations, additions and messages) that it makes.
 
     slices    0   1   2   3   4      rank 0   LEAF 0, LEAF 1, ADD, RECEIVE from 1, ADD
               └─+─┘   │   └─+─┘      rank 1   LEAF 2, LEAF 3, LEAF 4, ADD, ADD, SEND to 0
@@ -17,7 +18,9 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """The actions of a rank, with their effect on its stack."""
+    """What a rank does in one move of a sum along the tree, with the effect on its stack of
+    gradients.
+    """
 
     LEAF = "LEAF"  # compute a slice: push
     RECEIVE = "RECEIVE"  # from another rank: push
@@ -26,9 +29,10 @@ class Action(Enum):
 
 
 class TreeMove(NamedTuple):
-    """One action of a rank.
+    """One move of a rank in the sum of gradients along a tree of slices.
 
-    `other` is the slice that a LEAF computes, or the peer of a RECEIVE or SEND; ADD has none.
+    `other` is the slice whose gradient a LEAF computes, or the rank to which a SEND sends or from
+    which a RECEIVE receives; an ADD has none.
     """
 
     action: Action
@@ -36,7 +40,8 @@ class TreeMove(NamedTuple):
 
 
 def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
-    """Returns the moves of a rank for the sum over slices, if slice i is on rank owners[i].
+    """Returns what a rank does, in order, so that gradients are summed along the tree of slices;
+    slice i is on rank owners[i].
 
     A partial sum is on the rank of its first slice. At most ceil(log2 slices) + 1 sums are on a
     stack at a time: the top, and for each node above it at most one left part that waits for its
@@ -55,13 +60,15 @@ def owners_of(slices: int, ranks: int) -> list[int]:
 
 
 def max_stack_depth(plan: Sequence[TreeMove]) -> int:
-    """Returns the largest number of gradients on a rank's stack during its moves."""
+    """Returns the largest number of gradients that a rank has on its stack while it makes these
+    moves.
+    """
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
 def _subtree_moves(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
-    """Yields a rank's moves for the sum over slices a..b-1."""
+    """Yields a rank's moves for the part of the tree that sums slices a..b-1."""
     if b - a == 1:
         if owners[a] == rank:
             yield TreeMove(Action.LEAF, a)

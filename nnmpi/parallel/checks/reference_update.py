@@ -1,5 +1,5 @@
-"""Checks the update of a layout against an optimizer on one rank that gets the layout's
-gradients.
+"""Checks the optimizer update of a run on several ranks: the same gradients are given to an
+ordinary optimizer on one rank, and the results are compared.
 """
 
 import math
@@ -19,7 +19,9 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class Difference(NamedTuple):
-    """The largest difference found between two arrays, in three measures (see `verify`)."""
+    """The largest difference between two arrays: absolute, relative, and in units of the last place
+    (see `verify.py`).
+    """
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -52,7 +54,9 @@ def scale_of(b: np.ndarray) -> float:
 
 
 def largest(differences: Iterable[Difference]) -> Difference:
-    """Returns the maximum of each measure over some differences; a NaN counts as the largest."""
+    """Returns, for each measure in a Difference, the maximum over the given ones; a NaN counts as
+    the largest.
+    """
     return Difference(*np.max([Difference(), *differences], axis=0).tolist())
 
 
@@ -62,12 +66,12 @@ float32, the dtype in which the optimizer updates parameters or their masters.""
 
 
 class ReferenceUpdate:
-    """A copy of the parameters of a layout, with its own optimizer and all of the optimizer's
-    state.
+    """A copy of the parameters that this rank has a part of, with an optimizer of its own, which
+    repeats each update for comparison.
 
-    From equal parameters and gradients the optimizer computes equal results, on whichever rank the
-    layout updates each part. `parameters` are those of which this rank holds a part; their
-    gradients are already clipped. If parameters have 16 bits, the copy has the float32 masters.
+    From equal parameters and gradients it computes equal results, whichever rank updates each part
+    in the run itself. Gradients are already clipped. If parameters have 16 bits, the copy has the
+    float32 masters.
     """
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
@@ -79,16 +83,16 @@ class ReferenceUpdate:
         self.optimizer = spec.optimizer(self._own)
 
     def copy_parameter(self, name: str, values: np.ndarray) -> None:
-        """Copies this rank's part of the parameter `name` from its whole values; ignores other
-        tensors.
+        """Copies this rank's part of the parameter `name` from the whole tensor `values`; does
+        nothing for a name that is no parameter.
         """
         k = self._by_path.get(name)
         if k is not None:
             assign(self._own[k], values[self.layout[k].place.slices])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Repeats the update of a layout's step on the copy; yields (parameter of the layout,
-        expected values).
+        """Repeats the update of step number `step` on the copy (`updated` is False if it was
+        skipped); yields (values of a parameter in the run, expected values).
         """
         for copied, p in zip(self._own, self.layout, strict=True):
             copied.grad_array = summed_gradient(p) if p.has_grad else None
@@ -103,7 +107,7 @@ class ReferenceUpdate:
 
 
 def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the masters of p and their expected values.
+    """Returns the float32 masters of a 16-bit parameter, and their expected values.
 
     Masters that other ranks update are replaced by the expected values, so that they count as
     equal.
@@ -117,9 +121,8 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Returns the expected float32 values if 16-bit `values` are a rounding of them within BOUND.
-
-    Other elements are those of `values`.
+    """Returns the expected float32 values where the 16-bit `values` are a rounding of them within
+    BOUND, and `values` elsewhere.
     """
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
@@ -127,7 +130,7 @@ def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def summed_gradient(p: Parameter) -> Array:
-    """Returns the summed gradient of p after a step.
+    """Returns the gradient of p after a step, summed over ranks.
 
     The ranks along dp call it for all parameters in the same order.
     """

@@ -46,7 +46,9 @@ from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns the parts of a strategy that make training reproducible; collective."""
+    """Returns the parts of the strategy of --reproducible, which gives the same bits on any number
+    of ranks; every rank calls it.
+    """
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
@@ -75,18 +77,20 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 class DeferredStats:
-    """Batch statistics by slice; running statistics are updated once, at the end of the step."""
+    """BatchStats for --reproducible: each slice of a batch is normalised by its own statistics;
+    running statistics are updated once, at the end of the step, from all slices.
+    """
 
     def __init__(self) -> None:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
 
     def begin(self) -> None:
-        """Drops the moments of the last slice, before the next one is computed."""
+        """Discards the moments of the last slice of the batch, before the next one is computed."""
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of this slice; for an empty slice n is 2, so that no layer refuses
-        it.
+        """Returns the moments of this slice of the batch, and keeps them; for an empty slice n is
+        2, so that no layer refuses it.
 
         `track` updates the layer's running statistics; it is called at the end of the step.
         """
@@ -97,20 +101,23 @@ class DeferredStats:
         return sums
 
     def row(self) -> np.ndarray:
-        """Returns the moments of all layers for the last slice, packed in one float64 row.
+        """Returns the moments of all BatchNorm layers for the last slice, packed in one float64
+        array, which can be sent.
 
-        The row is empty if this rank has computed no slice.
+        The array is empty if this rank has computed no slice.
         """
         return np.concatenate([np.zeros(0), *(packed(local) for local, _ in self._seen)])
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Joins the moments in two rows, and overwrites the left row with the result."""
+        """Combines the moments of two sets of samples, packed as by `row`, and overwrites `left`
+        with the result.
+        """
         for a, b in zip(self._cut(left), self._cut(right), strict=True):
             a[:] = packed(joined([unpacked(a), unpacked(b)]))
 
     def track(self, row: np.ndarray) -> None:
-        """Updates the running statistics of every layer by a row with the moments of the whole
-        batch.
+        """Updates the running statistics of every BatchNorm layer by the moments of the whole
+        batch, packed as by `row`.
         """
         for (local, track), part in zip(self._seen, self._cut(row), strict=True):
             track(like(local, unpacked(part)))
@@ -121,8 +128,8 @@ class DeferredStats:
 
 
 class SliceStore(LocalStore):
-    """A store with a stack of gradient buffers, for partial sums of slices; `flat_grad` is the top
-    one.
+    """The store of --reproducible, with a stack of gradient buffers for partial sums over slices of
+    the batch; `flat_grad` is the top one.
 
     buffers   [ sum of slices 0-3 ]   [ sum of slices 4-5 ]   [ slice 6 ]  ◄── flat_grad, the top
 
@@ -140,11 +147,11 @@ class SliceStore(LocalStore):
         return super().gradient_bytes() * self._most
 
     def clear(self) -> None:
-        """Empties the stack."""
+        """Empties the stack of gradient buffers."""
         self._height = 0
 
     def push(self) -> None:
-        """Pushes a buffer whose content is undefined."""
+        """Pushes a gradient buffer, with undefined content, onto the stack."""
         if self._height == len(self.buffers):
             fresh = np.zeros_like(self.flat_grad)
             self.buffers.append((fresh, self.views(fresh)))
@@ -163,8 +170,8 @@ class SliceStore(LocalStore):
 
 
 class TreeSync(GradientSync):
-    """A GradientSync that sums along the tree; a row of batch moments is sent with each
-    gradient.
+    """A GradientSync that sums gradients along the tree of slices (`reduction_tree.py`); the packed
+    BatchNorm moments of a slice are sent with each gradient.
     """
 
     def __init__(
@@ -175,8 +182,8 @@ class TreeSync(GradientSync):
         self.ops = {Kind.FINISH: self._finish}
 
     def begin(self, step: int) -> None:
-        """Starts a step: makes the moves before this rank's first slice, and pushes a buffer for
-        the slice.
+        """Starts a step: makes the moves in the tree that precede this rank's first slice, and
+        pushes a gradient buffer for the slice.
         """
         self._store.clear()
         self._rows.clear()
@@ -184,7 +191,9 @@ class TreeSync(GradientSync):
         self._until_leaf()
 
     def note(self, loss: Any, request: float) -> None:
-        """Ends a slice, whose gradient is complete, and makes the moves before the next one."""
+        """Called when the gradient of a slice is complete; makes the moves in the tree (additions
+        and messages) up to this rank's next slice.
+        """
         store = self._store
         fill_unused(store.parameters)
         store.set_loss(loss, request)
@@ -193,7 +202,9 @@ class TreeSync(GradientSync):
         self._until_leaf()
 
     def _finish(self, op: Op) -> None:
-        """Broadcasts the sum from rank 0, the root of the tree."""
+        """Broadcasts the summed gradient from rank 0, the root of the tree, and updates running
+        statistics.
+        """
         with waiting("sums"):
             if not self._rows:
                 self._make_room()
@@ -202,7 +213,7 @@ class TreeSync(GradientSync):
         self._stats.track(self._rows[-1])
 
     def _until_leaf(self) -> None:
-        """Makes the moves before the next slice of this rank, or all that are left."""
+        """Makes this rank's moves in the tree up to its next slice, or all that are left."""
         store, rows = self._store, self._rows
         for action, other in self._moves:
             match action:
@@ -239,8 +250,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def check_batch(config: Config, samples: int) -> None:
-    """Raises ValueError if the largest batch, of `samples` samples in all, has fewer samples than
-    slices.
+    """Raises ValueError if the run is to be reproducible and a batch has fewer samples than slices;
+    `samples` is the size of the data set.
     """
     V, largest = config.slices, min(config.batch_size, samples)
     if config.reproducible and largest < V:

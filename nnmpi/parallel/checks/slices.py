@@ -1,5 +1,5 @@
-"""The strategy kind of --reproducible: batches are cut into a number of slices that ranks do not
-change.
+"""The strategy of --reproducible: each batch is cut into a fixed number of slices, whatever the
+number of ranks.
 """
 
 from itertools import chain
@@ -13,7 +13,8 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
-    """Returns a program that sums the gradient of each slice after its own backward pass.
+    """Returns the list of operations of a rank's step in which the gradient of each of its slices
+    of the batch is summed right after its backward pass.
 
     For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY.
     """
@@ -22,7 +23,9 @@ def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """Returns the number of samples in each of a rank's slices, for a batch of `batch` samples."""
+    """Returns the number of samples in each slice of the batch that a rank computes, for a batch of
+    `batch` samples.
+    """
     rows, owners = np.arange(batch), owners_of(a.config.slices, a.mesh.size)
     slices = (v for v, owner in enumerate(owners) if owner == rank)
     return [len(part_of(rows, a.config.slices, v)) for v in slices]

@@ -1,8 +1,8 @@
 """Slow ranks, for experiments: they sleep in each step, in proportion to the time they have
 computed.
 
-`slowed` wraps the gradient sync and statistics of a strategy; a run without slow ranks reads no
-clock.
+`slowed` wraps the objects of a strategy that sum gradients and batch statistics; a run without slow
+ranks reads no clock.
 """
 
 import time
@@ -23,9 +23,9 @@ from nnmpi.schedules.delay import Delay
 
 
 class Clock(ContextDecorator):
-    """The processor time that this rank computes in a step.
+    """Measures the processor time that this rank spends computing in a step.
 
-    As a context manager or decorator it excludes time, such as that of communication.
+    Used as a context manager or decorator, it excludes time, such as that of communication.
     """
 
     def begin(self) -> None:
@@ -44,14 +44,16 @@ class Clock(ContextDecorator):
 
 
 def delay_of(config: Config, rank: int, ranks: int) -> Delay:
-    """Returns the delays of a rank by --slow-rank and --jitter; `ranks` is the number of
-    workers.
+    """Returns by how much a rank is slowed down in each step, according to --slow-rank and
+    --jitter; `ranks` is the number of workers.
     """
     return Delay.of(config.slow_rank, config.jitter, config.seed, rank, ranks)
 
 
 class SlowSync(GradientSync):
-    """A GradientSync that sleeps before it waits for a sum."""
+    """A GradientSync for experiments: it sleeps before it waits for sums, in proportion to the time
+    the rank has computed.
+    """
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
@@ -75,7 +77,9 @@ class SlowSync(GradientSync):
 
 
 class TimedStats(NamedTuple):
-    """Batch statistics whose time is excluded from the computing time."""
+    """BatchStats for experiments with slow ranks: the time of their exchanges does not count as
+    computing.
+    """
 
     moments: Callable[[Moments, Callable[[Moments], None]], Moments]
     sum: Callable[[Array], Array]
@@ -84,8 +88,8 @@ class TimedStats(NamedTuple):
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Wraps the gradient sync and statistics of a rank for --slow-rank and --jitter; returns
-    both.
+    """Wraps the objects that sum gradients and batch statistics of a rank, to slow it down by
+    --slow-rank and --jitter; returns both.
     """
     clock = Clock()
     timed = TimedStats(clock(stats.moments), clock(stats.sum))
@@ -98,8 +102,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def fitted(config: Config, workers: int) -> dict[str, Any]:
-    """Returns --slow-rank as a change of options: only entries of existing ranks, or None if none
-    is left.
+    """Returns --slow-rank for a run with another number of workers, as a change of options: only
+    entries of ranks that exist, or None if none is left.
     """
     words = config.slow_rank.split(",")
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries

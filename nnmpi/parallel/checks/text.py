@@ -1,4 +1,6 @@
-"""Text for the log on checked runs: phrases at the start, comparisons with one rank, results."""
+"""Formats text for runs with checks: phrases in the first lines of the output, the comparison with
+one rank after a step, and the final result.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,33 +11,36 @@ Event = dict[str, Any]
 
 
 def reproducible(e: Event) -> Iterator[str]:
-    """Yields a phrase on the number of slices."""
+    """Yields the phrase for the first lines of a run about the slices of --reproducible."""
     yield f"reproducible with {plural(e['slices'], 'slice')}"
 
 
 def slow_rank(e: Event) -> Iterator[str]:
-    """Yields a phrase on ranks that are slowed down."""
+    """Yields the phrase for the first lines of a run about ranks that are slowed down."""
     yield f"slow rank {e['slow_rank']}"
 
 
 def jitter(e: Event) -> Iterator[str]:
-    """Yields a phrase on steps that are slowed down at random."""
+    """Yields the phrase for the first lines of a run about steps that are slowed down at random."""
     yield f"jitter {e['jitter']}"
 
 
 def verify(e: Event) -> Iterator[str]:
-    """Yields a phrase for the log: each step is compared with a model on one rank."""
+    """Yields the phrase for the first lines of a run with --verify: each step is compared with a
+    model on one rank.
+    """
     yield "verified against one rank"
 
 
 def compared(e: Event) -> str:
-    """Returns the text of the comparison after a step."""
+    """Returns the text of the comparison with one rank (--verify) after a step."""
     replicas = "" if e["replicas_equal"] else "; replicas differ"
     return f"verify step {e['step']:,}: relative differences: {_differences(e)}{replicas}"
 
 
 def largest(e: Event) -> str:
-    """Returns a line of the result on the largest differences of the run."""
+    """Returns the line of the final result about the largest differences from one rank (--verify).
+    """
     differences = _differences(e["largest_differences"])
     return f"verified: largest relative differences: {differences} (updated by the same gradients)"
 

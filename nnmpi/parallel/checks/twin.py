@@ -1,4 +1,6 @@
-"""The arrangement on a single rank with which --verify compares."""
+"""Makes the arrangement of a model on a single rank, with which --verify compares a run on several
+ranks.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ MULTI_RANK_OPTIONS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
 def single_rank(arrangement: Arrangement) -> Arrangement:
     """Returns the arrangement of the same model on one rank, with which --verify compares.
 
-    Its passes are not replayed.
+    Passes are run by autograd, and not as replays of recorded kernels.
     """
     plain: Any = {
         o.name: o.default for o in options(MULTI_RANK_OPTIONS) if o.name != "micro_batches"

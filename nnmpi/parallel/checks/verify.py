@@ -1,4 +1,5 @@
-"""--verify: trains the same model on one rank beside the layout, and compares both after each step.
+"""--verify: trains the same model on one rank in parallel to the run on several ranks (the layout),
+and compares both after each step.
 
 Every rank also trains the whole model on the whole batch alone, and checks the part of the layout's
 model that it owns.
@@ -71,7 +72,9 @@ class VerifyError(AgreedError):
 
 
 class Comparison(NamedTuple):
-    """The comparison of a layout's step with that of a single rank, combined over all ranks."""
+    """The result of comparing a step of the run with that of a single rank, combined over all
+    ranks.
+    """
 
     largest: dict[str, Difference]  # on any rank
     equal: bool  # True if copies on several ranks have the same bits
@@ -97,7 +100,9 @@ class Comparison(NamedTuple):
 
 
 class VerifiedStrategy:
-    """A strategy that runs a layout and a single rank side by side, and compares them."""
+    """The strategy of --verify: runs the strategy on all ranks and training on a single rank side
+    by side, and compares both after each step.
+    """
 
     position = None
 
@@ -171,7 +176,9 @@ class VerifiedStrategy:
             single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
-        """Returns the differences on this rank: of loss, gradients, parameters and buffers."""
+        """Returns the differences between both results of a step on this rank: of loss, gradients,
+        parameters and buffers.
+        """
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole_gradients = (
             to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
@@ -221,8 +228,8 @@ class VerifiedStrategy:
         pairs: Iterable[tuple[np.ndarray, np.ndarray]],
         whole_tensors: Iterable[np.ndarray],
     ) -> Difference:
-        """Returns the largest difference, relative to the largest value in the single rank's whole
-        model.
+        """Returns the largest difference between the pairs of arrays, relative to the largest value
+        in the single rank's whole model. `subject` is what they are, such as "gradients".
 
         Near the minimum loss and gradients approach 0, but rounding errors do not. So the scale is
         at least the largest value so far in the run; in float64, a ten-thousandth of that.
@@ -233,8 +240,8 @@ class VerifiedStrategy:
         return largest(difference(a, b, max(scale, least)) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
-        """Returns the largest difference between the parameters after a step and the expected
-        ones.
+        """Returns the largest difference between the parameters after a step and those that an
+        optimizer on one rank computes from the same gradients.
         """
         pairs = self._update.follow(done.state.step - 1, done.updated)
         return largest(difference(a, b) for a, b in pairs)
@@ -277,7 +284,8 @@ def _gradient(p: Parameter) -> np.ndarray:
 
 
 def _scale(path: str, buffers: Mapping[str, np.ndarray]) -> float:
-    """Returns the largest value of a buffer; for a running mean, at least the standard deviation.
+    """Returns the value relative to which a difference of a buffer counts: its largest value; for a
+    running mean, at least the standard deviation.
 
     A mean near 0 may consist of rounding errors.
     """
@@ -294,12 +302,14 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
 
 
 def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
-    """Returns the strategy of a run that is compared with a second model, trained on one rank."""
+    """Returns a strategy that runs `strategy` and compares each step with `single`, the training of
+    a second model on one rank.
+    """
     assert spec.twin is not None
     update = ReferenceUpdate(spec, spec.parameters)
     return VerifiedStrategy(strategy, single, (spec, spec.twin), update)
 
 
 def read_every(config: Config) -> int:
-    """Returns 1: the parameters are read after each step."""
+    """Returns 1: with --verify, the parameters are read after every step."""
     return 1
