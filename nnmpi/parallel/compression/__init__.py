@@ -1,7 +1,7 @@
 """Compression: sums of arrays over ranks, with messages that are smaller than the arrays.
 
-exchange.py   an exchange in several phases, as one Transfer
+exchange.py   a computation with several messages in turn, as one Transfer
 blocks.py     sums with all messages in bfloat16 or int8
-store.py      the store of --compress, and the functions that its rows in `addons.py` name
+store.py      the memory of parameters with --compress, and functions that `addons.py` names
 codecs.py     topk, sign, PowerSGD and int8 for gradients, with their residuals
 """

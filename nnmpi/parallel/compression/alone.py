@@ -1,4 +1,6 @@
-"""Calls a codec of --compress without other ranks, to measure its time."""
+"""Calls a codec (compression method) of --compress on one rank without messages, to measure its
+time.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,16 +19,15 @@ from nnmpi.parallel.wire import Transfers
 
 
 class AloneWire:
-    """A Wire of a single rank, whose transfers are complete at once."""
+    """A stand-in for the communication of a single rank: each transfer is complete at once."""
 
     size, rank = 1, 0
     start = start_all_gather = isend = irecv = staticmethod(lambda *_, **__: Transfers())
 
 
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
-    """Returns a call that encodes and decodes gradients as --compress `spec` does, and its bytes.
-
-    These are the bytes that it reads and writes, for gradients of these parameters.
+    """Returns (a function that encodes and decodes gradients as --compress `spec` does, the number
+    of bytes that a call reads and writes), for gradients of these parameters.
     """
     codec, number = proof.find(spec)
     matrices = [matrix_of(p) for p in parameters]

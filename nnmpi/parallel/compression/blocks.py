@@ -1,4 +1,5 @@
-"""Sums over ranks whose messages are packed block by block: as bfloat16, or as int8 with a scale.
+"""Sums arrays over ranks by messages that are packed block by block: as bfloat16, or as int8 with a
+scale.
 
     rank 0   blocks ─ pack ─► [ 0 | 1 | 2 ] ──┐ parts r of all ranks       [ 0 | 1 | 2 ] ─ unpack
     rank 1   blocks ─ pack ─► [ 0 | 1 | 2 ] ──┼─► rank r: unpack, add, ──► all-gather
@@ -32,7 +33,7 @@ LEAST_SCALE = 1e-30
 
 
 class Packing(NamedTuple):
-    """A format in which blocks are sent.
+    """A format in which blocks of BLOCK elements are sent.
 
     width    the bytes of a packed block
     pack     converts floats (blocks, BLOCK) to bytes (blocks, width)
@@ -96,7 +97,8 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
 
 def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
-    """Returns the sum over the ranks of a flat array, sent in a packing, as a generator of phases.
+    """A generator that returns the sum over the ranks of a flat array, sent in the format
+    `packing`. It yields each transfer that it has started, and is resumed when that is complete.
 
     With `keeps`, `row`, which must consist of full blocks, becomes this rank's rounding errors:
     those of its own terms, and those of the sums in the part of the blocks that it adds.
@@ -131,15 +133,17 @@ def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Pha
 
 
 def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
-    """Yields slices of the blocks: on the host short ones, whose copies fit into a cache."""
+    """Yields slices that cover the blocks in `within`: on the host short ones, so that temporary
+    copies fit into a cache.
+    """
     step = BLOCKS_AT_ONCE if type(blocks) is np.ndarray else max(len(blocks), 1)
     for start in range(within.start, within.stop, step):
         yield slice(start, min(start + step, within.stop))
 
 
 def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
-    """Starts to send each rank its part of the packed blocks, and to receive this rank's part from
-    each.
+    """Starts the messages of a reduce-scatter: sends each rank its part of the packed blocks, and
+    receives this rank's part from each into `terms`. `ends` are the bounds of the parts.
     """
     others = [(wire.rank + d) % wire.size for d in range(1, wire.size)]
     works = [wire.irecv(terms[r], r) for r in reversed(others) if terms[r].size]

@@ -1,4 +1,5 @@
-"""CODECS: compression of the gradients of a bucket, with residuals of the values that are not sent.
+"""CODECS: compression of gradients for --compress. The values that a step does not send, the
+residual, are kept on the rank and added to the next gradient.
 
     topk      the largest entries of each tensor, with their indices
     sign      a bit for each entry, and the mean absolute value of each tensor
@@ -37,12 +38,15 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 def matrix_of(p: Parameter) -> Shape:
-    """Returns a parameter's shape as a matrix, from the order of its axes in memory."""
+    """Returns the shape as a matrix in which a codec treats a parameter, made from its axes in
+    their order in memory.
+    """
     return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 
 class CodecInput(NamedTuple):
-    """The tensors of a bucket that are compressed and summed over the ranks of `wire`.
+    """The gradients of a bucket that a codec compresses and sums over ranks; `wire` carries out the
+    communication.
 
     row        a flat array: gradient + residual of this rank; finally the next residual
     shapes     the tensors' shapes as matrices, which follow each other in `row`
@@ -68,7 +72,7 @@ class CodecInput(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """A compression method.
+    """A compression method for gradients.
 
     sum          a generator function that returns the sum over ranks, given a bucket and the number
                  after the codec's name. It yields the transfers that `bucket.wire.start` (an
@@ -146,7 +150,7 @@ def _powersgd(bucket: CodecInput, rank: float) -> Phases:
 
 
 def _int8(bucket: CodecInput, _: float) -> Phases:
-    """Sums a bucket in int8 blocks; each tensor has blocks of its own.
+    """Sums the gradients of a bucket over ranks in int8 blocks; no block spans two tensors.
 
     Their places are the same on all ranks along tp, so copies of a tensor on these are rounded by
     the same rank along dp, to the same values.
@@ -188,7 +192,9 @@ def orthonormalise(rows: Array) -> None:
 
 
 def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
-    """Returns the arrays of each rank; lengths and types must be the same on all ranks."""
+    """A generator that returns the arrays of each rank, given this rank's; lengths and types must
+    be the same on all ranks. It yields the transfer that it starts.
+    """
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])
     everywhere = xp.empty((wire.size, here.size), np.uint8)
@@ -206,7 +212,9 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
 
 
 def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
-    """Replaces the arrays in a list by views of their sums over the ranks, in one all-reduce."""
+    """A generator that replaces the arrays in a list by views of their sums over the ranks, in one
+    all-reduce. It yields the transfer that it starts.
+    """
     if not arrays:
         return
     row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])

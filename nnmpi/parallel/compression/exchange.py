@@ -1,9 +1,11 @@
-"""Exchange: a computation in phases, each of which ends with a transfer, as a single Transfer.
+"""Exchange: a computation that starts several transfers one after the other, with the interface of
+a single Transfer.
 
-Ranks must start the transfers of a Comm in the same order. Since polls come at different times on
-each rank, a poll may start the next phase of an exchange only if no other exchange uses its Comm.
-Several exchanges start their first phases one after another, and continue, in the same order, when
-they are waited for:
+The computation is a generator: it yields each transfer, and is resumed when that is complete; a
+phase is its part up to the next transfer. Ranks must start the transfers of a Comm in the same
+order. Since polls come at different times on each rank, a poll may start the next phase of an
+exchange only if no other exchange uses its Comm. Several exchanges start their first phases one
+after another, and continue, in the same order, when they are waited for:
 
     start 0   start 1   start 2   wait 0: its other phases   wait 1: its other phases   ...
 """
@@ -20,7 +22,8 @@ returns a result."""
 
 
 class Exchange:
-    """A computation in phases, in progress, with the interface of a Transfer.
+    """A generator that starts several transfers one after the other, in progress; it has the
+    interface of a single Transfer.
 
     alone    True if no other exchange is in flight on the Comm, so a poll may start the next phase
     result   the result of the generator, once it has ended
@@ -34,7 +37,8 @@ class Exchange:
         self._go_on()
 
     def poll(self) -> bool:
-        """Progresses this rank's operations; returns True if the exchange is complete."""
+        """Makes progress with this rank's messages; returns True if the whole exchange is complete.
+        """
         while not self.done and self._current.poll():
             if not self._alone:
                 return False
@@ -42,7 +46,7 @@ class Exchange:
         return self.done
 
     def wait(self) -> None:
-        """Returns when all phases are complete."""
+        """Waits until the last transfer of the exchange is complete."""
         while not self.done:
             self._current.wait()
             self._go_on()

@@ -1,4 +1,5 @@
-"""Proves a codec by running it on several ranks in one process, a phase of all ranks at a time.
+"""Proves that a codec (compression method of --compress) works, by running it for several simulated
+ranks in one process.
 
 In each of a few steps on random gradients, added to the residuals of the step before, it checks:
 
@@ -84,7 +85,10 @@ def prove(codec: Codec, number: float = 0.0) -> None:
 def _sums(
     codec: Codec, number: float, p: int, shapes: Sequence[Shape], drawn: slice
 ) -> Iterator[Array]:
-    """Yields the sum of each step over p ranks, for the slice `drawn` of all gradients."""
+    """Runs a codec for some steps on p simulated ranks, with random gradients of tensors with these
+    shapes; yields the sum of each step. `drawn` is the slice of all random numbers that the tensors
+    get.
+    """
     rng = np.random.default_rng(p)
     factors = [rng.standard_normal(sum(ELEMENTS), np.float32)[drawn]] * p
     factors = [factor.copy() for factor in factors]
@@ -108,8 +112,8 @@ def _sums(
 def _sum(
     codec: Codec, number: float, rows: list[Array], factors: list[Array], shapes: Sequence[Shape]
 ) -> Array:
-    """Returns the sum of a step, the same on all ranks; each row becomes the residual of its
-    rank.
+    """Runs a codec on simulated ranks for one step; returns the sum, which is the same on all. Each
+    row (gradient + residual of a rank) becomes that rank's residual.
     """
     p, sizes = len(rows), [*map(prod, shapes)]
     wires: list[Any] = [ProofWire(rank, p) for rank in range(p)]
@@ -146,9 +150,10 @@ def _sum(
 
 
 class _Call(NamedTuple):
-    """A transfer that a rank has started.
+    """A transfer that a simulated rank has started.
 
-    `about` is the algorithm, the lengths of parts, or the peer's rank and the tag.
+    `about` is the algorithm of an all-reduce, the lengths of parts of an all-gather, or (peer's
+    rank, tag) of a message.
     """
 
     kind: str
@@ -157,7 +162,9 @@ class _Call(NamedTuple):
 
 
 class ProofWire:
-    """A Wire that records the transfers that a rank starts in a phase."""
+    """Stands in for the communication of a simulated rank: records the transfers that the codec
+    starts.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -179,7 +186,7 @@ class ProofWire:
         return self._add(_Call("irecv", array, (source, tag)))
 
     def taken(self, *kinds: str) -> list[_Call]:
-        """Removes the calls of these kinds, and returns them."""
+        """Removes the recorded transfers of these kinds, such as "isend", and returns them."""
         calls = [call for call in self.calls if call.kind in kinds]
         self.calls = [call for call in self.calls if call.kind not in kinds]
         return calls
@@ -190,7 +197,9 @@ class ProofWire:
 
 
 def _complete(wires: Sequence[ProofWire]) -> None:
-    """Completes the transfers of all ranks; raises CodecError if they do not match."""
+    """Carries out the transfers that all simulated ranks have started; raises CodecError if they do
+    not match.
+    """
     of_ranks = [wire.taken("start", "start_all_gather") for wire in wires]
     forms = [[(x.kind, x.array.size, x.array.dtype, x.about) for x in calls] for calls in of_ranks]
     for rank, form in enumerate(forms):

@@ -1,4 +1,5 @@
-"""CompressedStore: parameters on each rank, whose gradients are compressed before they are summed.
+"""CompressedStore: the memory of parameters for --compress. Each rank has all parameters, and
+gradients are compressed before they are summed.
 
     gradient + residual ─► codec ─┬─► messages ─► sum, in place of the gradient
                                   └─► values that were not sent: the next residual
@@ -34,10 +35,9 @@ FACTOR = "compress_factor"
 
 
 class CompressedStore(LocalStore):
-    """A store that sums gradients with a codec, except parameters that are tied to other stages'
-    ones.
+    """A store that sums gradients over ranks with a codec (compression method).
 
-    Gradients of these are summed uncompressed.
+    Gradients of tied parameters, which several pipeline stages use, are summed uncompressed.
     """
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -78,8 +78,8 @@ class CompressedStore(LocalStore):
         self._kept.clear()
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of the next residuals and factors, which are held until a step is
-        made.
+        """Returns the bytes of the residuals and factors for the next step, which are held until
+        the update is made.
         """
         n = sum(p.size for p in self.parameters) * (1 + self._codec.has_factors)
         return n * int(self.updated_dtype.itemsize)
@@ -108,7 +108,9 @@ class CompressedStore(LocalStore):
         return total
 
     def _state(self, name: str, members: Sequence[int]) -> Array:
-        """Returns a copy of the state of some parameters, concatenated."""
+        """Returns a copy of the state array `name` for the parameters with these indices, one after
+        the other.
+        """
         state = self._optimizer.state[name]
         return self.on.xp.concatenate([state[self._places[i]] for i in members])
 
@@ -118,7 +120,9 @@ class CompressedStore(LocalStore):
 
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError if each rank along tp has only a term of some gradient."""
+    """Raises ValueError if ranks along tp have different terms of some gradient, which have to be
+    added up before compression; this is the case with --sequence-parallel and some --layout.
+    """
     if sharding.partial_gradients:
         path = graph.variables[min(sharding.partial_gradients)].path
         raise ValueError(
@@ -129,10 +133,10 @@ def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns the field of the start event; none if no gradients are sent."""
+    """Returns the start event's field about compression; empty if no gradients are sent."""
     return {"compress": a.config.compress} if a.store.packs else {}
 
 
 def phrases(event: dict[str, Any]) -> Iterator[str]:
-    """Yields a phrase on the field `compress`."""
+    """Yields the phrase for the first lines of a run about its compression of gradients."""
     yield f"gradients compressed by {event['compress']}"
