@@ -1,5 +1,5 @@
-"""Context parallelism of models: finds the axis of positions of each activation, and replaces
-layers by ones that compute only this rank's positions.
+"""Context parallelism of models: finds the axis of sequence positions of each activation, and
+replaces layers by ones that compute only the positions of this rank.
 
 `rules.py` has a rule for each kind of layer. A layer without a rule may mix positions, so it raises
 ValueError.
@@ -28,8 +28,8 @@ from nnmpi.parallel.tensor.rules import OPS
 
 
 def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
-    """Returns the division of a model's sequences among `ranks` ranks; raises ValueError for nodes
-    of the graph that may mix positions.
+    """Returns how a model's sequences are divided among `ranks` ranks along cp. Raises ValueError
+    for nodes of the graph that may combine different positions.
 
     `length` is the number of positions of the inputs, along the first axis after that of samples.
     """
@@ -53,8 +53,10 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
 
 
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
-    """Returns the axis of positions in the outputs of a node; 0 if its inputs have none. Raises
-    ValueError if the node may mix positions."""
+    """Returns the axis of positions in the outputs of a node, given that axis for each edge
+    (activation) in `axes`; 0 if its inputs have none. Raises ValueError if the node may combine
+    different positions.
+    """
     axes_of_inputs = {axes.get(e, 0) for e in node.inputs}
     if axes_of_inputs <= {0}:
         return 0
@@ -77,9 +79,10 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 
 
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
-    """Yields, for each constant or variable among the arguments, True if its values differ along
-    the axis of positions. `axes` is the number of axes of the inputs, and `axis` that of
-    positions."""
+    """Yields, for each constant, parameter or buffer among a node's arguments, True if its values
+    differ along the axis of positions. `axes` is the number of axes of the inputs, and `axis` that
+    of positions.
+    """
     for argument in node.arguments[0]:
         if type(argument) is TensorRef:
             continue
@@ -117,8 +120,9 @@ class PositionSharded(Module):
 
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
-    """A PositionalEmbedding for some positions: adds the rows of the weight for this rank's
-    positions."""
+    """A PositionalEmbedding in context parallelism: adds the rows of the weight for the sequence
+    positions of this rank.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
@@ -138,8 +142,9 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
 
 
 class PartDropout(PositionSharded, Dropout):
-    """A Dropout for some positions: each element is dropped exactly if the same Dropout on one rank
-    drops it."""
+    """A Dropout in context parallelism, for the sequence positions of this rank: drops the same
+    elements as the layer would on one rank.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         self.own_positions(x)
@@ -153,8 +158,9 @@ class PartDropout(PositionSharded, Dropout):
 
 
 class RingSelfAttention(PositionSharded, SelfAttention):
-    """A SelfAttention for some positions: keys and values come from all ranks, by ring
-    attention."""
+    """A SelfAttention in context parallelism, for the queries at this rank's positions: keys and
+    values of all ranks are passed around by ring attention.
+    """
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)

@@ -32,17 +32,16 @@ KV_TAG, GRADIENT_TAG = 0, 1
 
 
 class Ring(NamedTuple):
-    """The Comm of the ranks along cp, and the positions of sequences that each of them has."""
+    """The ranks along cp that share sequences: their Comm, and which positions each of them has."""
 
     comm: Comm
     cut: SequenceCut
 
     def travelling(self, kv: Array) -> Iterator[tuple[int, Array]]:
-        """Yields (r, keys and values of rank r) for all ranks r, this rank first, while the next
-        block is being received.
+        """Yields (r, keys and values of rank r) for all ranks r, this rank first, as they are sent
+        around the ring; while the caller computes, the next block is received.
 
-        kv (2, N, H, positions of this rank, D): this rank's keys and values, which are sent around
-        the ring
+        kv (2, N, H, positions of this rank, D): this rank's keys and values
         """
         comm, current = self.comm, kv
         wire, (_, N, H, _, D) = wire_for(comm, kv), kv.shape
@@ -110,8 +109,9 @@ def ring_attention(
     lse = xp.full(q.shape[:-1], -xp.inf, dtype)
 
     def part(r: int) -> tuple[AttendedSlices, Scores]:
-        """Returns the slices of this rank's queries and of rank r's keys that attend to each other,
-        and how to score them (scale, mask, dropout)."""
+        """Returns which of this rank's queries and of rank r's keys attend to each other, as
+        slices, and how to score them (scale, mask, dropout).
+        """
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:
             queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]

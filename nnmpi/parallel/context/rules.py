@@ -1,4 +1,8 @@
-"""Rules of positions: which axis of a layer's output is that of positions, for each kind of layer.
+"""Rules of context parallelism: for each kind of layer, a function that returns which axis of the
+output is that of sequence positions.
+
+A rule gets the layer's settings, the number of axes of its input, and the input's axis of
+positions.
 
 edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
 layer        Embedding       Linear, attention    ChannelsFirst

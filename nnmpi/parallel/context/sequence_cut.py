@@ -28,8 +28,9 @@ ALL = slice(None)
 
 
 class AttendedSlices(NamedTuple):
-    """Slices of one rank's queries and of another rank's keys that attend to each other. If
-    `causal`, a query attends only to keys at its own position or before."""
+    """Which queries of one rank and which keys of another attend to each other, as slices of their
+    positions. If `causal`, a query attends only to keys at its own position or before.
+    """
 
     queries: slice
     keys: slice
@@ -37,7 +38,7 @@ class AttendedSlices(NamedTuple):
 
 
 class SequenceCut(NamedTuple):
-    """The division of sequences of `length` positions among `ranks` ranks.
+    """How sequences of `length` positions are divided among `ranks` ranks along cp.
 
     axes   by edge of the graph (an activation): its axis of positions, if it has one
     rings  the attention nodes of the graph, which send keys and values between ranks
@@ -49,7 +50,7 @@ class SequenceCut(NamedTuple):
     rings: tuple[int, ...] = ()
 
     def chunks(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns (start, stop) of both chunks of a rank."""
+        """Returns (start, stop) of the two chunks of positions that a rank has."""
         last = 2 * self.ranks - 1 - rank
         a, b, c, d = (
             chunk_start(self.length, 2 * self.ranks, i) for i in (rank, rank + 1, last, last + 1)
@@ -65,8 +66,9 @@ class SequenceCut(NamedTuple):
         return sum(stop - start for start, stop in self.chunks(rank))
 
     def localise(self, e: int, rank: int, shape: list[int]) -> None:
-        """Replaces the number of positions in `shape`, the shape of edge `e`, by the number on a
-        rank; in place."""
+        """Replaces, in `shape`, the whole shape of the activation that is edge `e` of the graph,
+        the number of positions by the number on a rank.
+        """
         if e in self.axes:
             shape[self.axes[e]] = self.count(rank)
 
@@ -85,7 +87,7 @@ class SequenceCut(NamedTuple):
         return AttendedSlices(slice(self._front(queries), None), ALL, False)
 
     def _front(self, rank: int) -> int:
-        """Returns the number of positions in the first chunk of a rank."""
+        """Returns the number of positions in the first of a rank's two chunks."""
         (start, stop), _ = self.chunks(rank)
         return stop - start
 
