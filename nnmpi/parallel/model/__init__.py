@@ -1,2 +1,3 @@
-"""The part of a model that each rank has: pipeline stages, slices of tensors, snapshots of the
-state, and its redistribution to another arrangement of ranks."""
+"""The part of a model that each rank has: pipeline stages, slices of tensors, the arrays of its
+state, and moving the state to another arrangement of ranks.
+"""

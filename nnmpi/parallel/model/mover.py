@@ -32,13 +32,16 @@ it gets; none: the target keeps its values."""
 
 
 def same_name(name: str) -> Sequence[str]:
-    """Returns the terms of a target that gets a copy of the array with the same name."""
+    """Returns the names of the arrays whose sum a target array gets: here only the array with the
+    same name.
+    """
     return (name,)
 
 
 def gathered(arrays: Sequence[StateArray], comm: Comm) -> list[HeldArray]:
-    """Returns the arrays of all ranks on paper (without data), each with its rank; every rank calls
-    it."""
+    """Returns (rank, description of the array without data) for the arrays of all ranks; every rank
+    calls it.
+    """
     of_ranks = gather_objects(comm, [x.on_paper() for x in arrays])
     return [(rank, x) for rank, xs in enumerate(of_ranks) for x in xs]
 
@@ -47,7 +50,8 @@ class Mover:
     """A plan that copies arrays to the ranks that need them. Every rank makes it from the same
     arguments; all carry it out together, any number of times.
 
-    Raises ValueError if the arrays in `have` do not cover those in `need`, or have other shapes.
+    Raises ValueError if the arrays in `have` do not contain all elements of those in `need`, or
+    have other shapes.
 
     have    the arrays of all ranks and files, on paper (without data)
     need    (rank, array) for each array that a rank needs
@@ -88,9 +92,9 @@ class Mover:
         """Yields (array, elements) for each array that this rank needs, while all ranks send and
         receive.
 
-        `source` are the arrays of this rank and of files, with the same names and ranges as on
-        paper. Every rank iterates to the end. An error in reading, or one that the caller throws
-        into the generator, is raised after all messages.
+        `source` are the arrays of this rank and of files, with the names and ranges of the
+        descriptions by which the Mover was made. Every rank iterates to the end. An error in
+        reading, or one that the caller throws into the generator, is raised after all messages.
         """
         me, sums = comm.rank, dict[Range, np.ndarray]()
         arrays = {(x.file or me, x.range): x for x in source}
@@ -126,8 +130,9 @@ class Mover:
 
 
 def _moved(path: str, target: StateArray, sources: Sequence[StateArray]) -> MovedTensor:
-    """Returns the description of the whole array that a target is a part of; raises ValueError if a
-    source has another shape."""
+    """Returns a description of the whole tensor `path` to which a target array belongs; raises
+    ValueError if a source array has another shape.
+    """
     shape, axes = target.place.shape, target.axes
     for x in sources:
         if (x.place.shape, x.axes) != (shape, axes):

@@ -32,8 +32,9 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 
 
 class Runs(NamedTuple):
-    """Runs of adjacent elements to copy, as three arrays: where each run starts in the sender's
-    part, where it starts in the receiver's part, and its length; sorted by the first.
+    """Runs of adjacent elements to copy from one rank's part of a tensor to another's, as three
+    arrays: where each run starts in the sender's part, where it starts in the receiver's part, and
+    its length; sorted by the first.
 
     There may be many short runs, so these are arrays and not a `Range` for each run.
     """
@@ -43,8 +44,9 @@ class Runs(NamedTuple):
     length: np.ndarray
 
     def cut(self, lo: int, hi: int) -> "Runs":
-        """Returns the runs that contain elements lo..hi, counted through all runs one after the
-        other."""
+        """Returns the runs for elements lo..hi-1, numbered through all runs one after the other;
+        runs at both ends are shortened.
+        """
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
         runs = Runs(*(a[first:stop].copy() for a in self))
@@ -52,8 +54,9 @@ class Runs(NamedTuple):
         return runs
 
     def shorten(self, first: int, last: int) -> None:
-        """Drops `first` elements at the start of the first run and `last` at the end of the last
-        run, in place."""
+        """Removes the first `first` elements of the first run and the last `last` elements of the
+        last run, in place.
+        """
         for array, less in zip(self, (-first, -first, first), strict=True):
             array[0] -= less
         self.length[-1] -= last
@@ -66,13 +69,16 @@ def common(a: Part, b: Part) -> Part:
 
 
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
-    """Returns the elements of a range that are in the smaller box `box`, as a range of `box`."""
+    """Returns those elements of a range that lie in `box`, a smaller box than that of the range, as
+    a range of `box`.
+    """
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
 
 def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
-    """Counts the elements of `box` among the first n elements of `part`, which contains the box.
+    """Returns how many of the first n elements of `part`, in memory order, lie in `box`, which is
+    contained in `part`.
 
     n is written as mixed-radix digits, one for each axis in memory order. An element comes before n
     if its first digits are equal and its next one is smaller, so one loop over the digits suffices.
@@ -114,8 +120,9 @@ def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) ->
 def _starts(
     rows: np.ndarray, box: Part, part: Part, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
-    """Returns the offsets in `part` at which `rows` of a box start. Rows are numbered along the
-    axes `outer`; `axes` are all axes in memory order."""
+    """Returns the offsets in `part` at which the rows of a box start. `rows` are row numbers,
+    counted along the axes `outer`; `axes` are all axes in memory order.
+    """
     first, strides, stride = 0, dict[int, int](), 1
     for k in reversed(axes):
         strides[k] = stride
@@ -144,11 +151,12 @@ receiving."""
 
 
 class MovedTensor(NamedTuple):
-    """A whole array that is moved.
+    """A whole tensor of which ranks have parts that are to be moved.
 
     axes          the order of the axes in memory
     dtype         of the elements in messages
-    may_differ    True if ranks may have copies with other values, as of buffers: all get the first
+    may_differ    True if ranks may have copies with other values, as of buffers; then all ranks get
+                  the copy of the first
     """
 
     path: str
@@ -166,7 +174,7 @@ class MovedTensor(NamedTuple):
 class TensorMove(NamedTuple):
     """The elements of one tensor that are copied from a holder (a rank or file) to a rank.
 
-    have, need   the range that the holder has, and the range that the rank needs
+    have, need   the range of elements that the holder has, and the range that the rank needs
     ranges       the elements to copy, as ranges of boxes that lie in both parts
     """
 
@@ -182,8 +190,9 @@ class TensorMove(NamedTuple):
         return sum(elements.size for elements in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
-        """Returns the runs to copy from the holder's part to the rank's part, in the order of the
-        holder's memory."""
+        """Returns the runs of adjacent elements to copy from the holder's part of the tensor to the
+        receiving rank's part, in the order of the holder's memory.
+        """
         of_boxes = [runs_of(r, self.have.box, self.need.box, axes) for r in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
@@ -199,7 +208,7 @@ def longest_message(ranks: int) -> int:
 
 
 class MovePiece(NamedTuple):
-    """Elements lo..hi of a move: a part of a message.
+    """Elements lo..hi-1 of a TensorMove, which are sent as part of a message.
 
     Elements are counted through all runs of the move, one after the other.
     """
@@ -216,8 +225,9 @@ class MovePiece(NamedTuple):
 
 
 class MovedBytes(NamedTuple):
-    """The bytes of one rank in a plan: copied within its memory, read from files, sent, and
-    received."""
+    """The bytes that one rank copies within its memory (`kept`), reads from files, sends, and
+    receives when a MovePlan is carried out.
+    """
 
     kept: int
     read: int
@@ -231,7 +241,8 @@ class MovedBytes(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """All copies of some tensors, in the order of the tensors; equal on all ranks.
+    """A plan of all copies of tensor elements between ranks, in the order of the tensors; it is
+    equal on all ranks.
 
     tensors   the tensors by path
     needs     (rank, range) for each range that a rank needs
@@ -242,8 +253,9 @@ class MovePlan(NamedTuple):
     moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
-        """Splits the plan into smaller plans, to be carried out one after the other: each of at
-        most TOGETHER bytes, or of one larger tensor."""
+        """Splits the plan into smaller plans, to be carried out one after the other, so that each
+        needs little memory: at most TOGETHER bytes, or one larger tensor.
+        """
         group_of, group, room = dict[str, int](), 0, 0  # group_of: of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes
@@ -256,7 +268,7 @@ class MovePlan(NamedTuple):
             yield MovePlan(self.tensors, (*rows,), moves.get(k, ()))
 
     def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
-        """Groups the moves by (holder, receiving rank)."""
+        """Returns the moves by (holder, receiving rank), where a holder is a rank or a file."""
         by_ends = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
             by_ends[move.holder, move.rank].append(move)
@@ -264,7 +276,8 @@ class MovePlan(NamedTuple):
 
     def messages(self, moves: Iterable[TensorMove], max_bytes: int) -> Iterator[list[MovePiece]]:
         """Packs moves into messages of at most `max_bytes` bytes; yields each message as a list of
-        pieces."""
+        pieces of moves.
+        """
         message, room = list[MovePiece](), max_bytes
         for move in moves:
             dtype, start, size = self.tensors[move.need.tensor].dtype, 0, move.size

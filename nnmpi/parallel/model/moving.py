@@ -4,8 +4,8 @@
     rank 1   read ─► pack ═╩════════════╩═► unpack ─► write      at a time from each rank to each
     file     read ──────────────────────────────────► write
 
-Tensors are moved a few at a time. So a rank needs, beside the memory of its training state, room
-for TOGETHER bytes, or for its part of one tensor that is larger.
+Tensors are moved a few at a time. So a rank needs, in addition to the memory of its training state,
+room for TOGETHER bytes, or for its part of one tensor that is larger.
 """
 
 import time
@@ -62,9 +62,9 @@ Peers = dict[int, list[TensorMove]]
 
 
 class _Exchange:
-    """The moves of one group of tensors on one rank: local copies, sends and receives.
+    """Carries out the moves of one group of tensors on one rank: local copies, sends and receives.
 
-    error   raised by a read for another rank, if any; that rank still gets a message
+    error   the error of reading data for another rank, if any; that rank still gets a message
     """
 
     error: Exception | None = None
@@ -131,15 +131,17 @@ class _Exchange:
                 _copy(row, source, self._array(piece), target, runs.length)
 
     def arrived(self) -> Iterator[Arrival]:
-        """Yields (range, values) for everything that this rank needs; forgets each array before the
-        next one, to free its memory."""
+        """Yields (range, values) for each range of elements that this rank needs, and drops its own
+        reference to the values, to free their memory.
+        """
         while self._arrived:  # popped first, so that the caller's array is freed when it is done
             need = next(iter(self._arrived))
             yield need, self._arrived.pop(need)
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-        """Reads the range of the holder's elements that contains a piece; returns these elements,
-        and the index among them at which each run starts."""
+        """Reads the elements for a piece of a message from the rank's memory or a file; returns
+        them, and the index among them at which each run starts.
+        """
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         move = piece.move
         return self._read(move.holder, move.have, first, stop), runs.source - first
@@ -148,7 +150,7 @@ class _Exchange:
         return self._arrived[piece.move.need]
 
     def _runs(self, piece: MovePiece) -> Runs:
-        """Returns the runs of adjacent elements of a piece."""
+        """Returns the runs of adjacent elements of which a piece of a message consists."""
         axes = self._plan.tensors[piece.move.need.tensor].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
@@ -156,8 +158,7 @@ class _Exchange:
 def _unpacked(
     message: list[MovePiece], packed: np.ndarray
 ) -> Iterator[tuple[MovePiece, np.ndarray]]:
-    """Yields each piece of a message with a view of its values within `packed`, the bytes of the
-    message."""
+    """Yields (piece, view of its values) for each piece of a message, whose bytes are `packed`."""
     offset = 0
     for piece in message:
         yield piece, packed[offset : offset + piece.nbytes].view(piece.dtype)
@@ -165,7 +166,7 @@ def _unpacked(
 
 
 def _packed(length: np.ndarray) -> np.ndarray:
-    """Returns where runs of these lengths start if they are stored one after the other."""
+    """Returns the indices at which runs of these lengths start if they are stored without gaps."""
     starts: np.ndarray = np.cumsum(length) - length
     return starts
 

@@ -3,8 +3,8 @@ ranks.
 
     own memory, else a rank of the node, else any rank, else a file
 
-A tensor is cut along the edges of all boxes that ranks have. Each of the cells lies entirely inside
-or outside of each box, so a holder has all or none of it.
+A tensor is cut into cells along the edges of all boxes (parts) that ranks have. A cell lies
+entirely inside or outside of each box, so a holder has all or none of it.
 """
 
 from bisect import bisect_left
@@ -64,8 +64,9 @@ def plan_moves(
 
 
 class _Overlap(NamedTuple):
-    """The elements of a cell that a holder has (a rank or file), and the range of the holder that
-    contains them."""
+    """A candidate for sending elements of a cell: its holder (a rank or file), the elements of the
+    cell that it has, and its range that contains them.
+    """
 
     elements: Range
     holder: Holder
@@ -73,7 +74,9 @@ class _Overlap(NamedTuple):
 
 
 class _HolderPicker:
-    """Picks the holder of each element, and counts the bytes that each holder sends."""
+    """Chooses, for each element that a rank needs, the rank or file that provides it, and counts
+    the bytes that each has to send.
+    """
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes, self._sent = nodes, defaultdict[Holder, int](int)
@@ -81,7 +84,9 @@ class _HolderPicker:
     def moves(
         self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
-        """Yields the moves of one tensor."""
+        """Yields the moves of one tensor: `had` are the (holder, range) that exist, `needs` the
+        (rank, range) that ranks need.
+        """
         cells, by_box, own = _cells(tensor.shape, had), dict[Part, list[_Overlap]](), {*had}
         for rank, need in needs:
             if (rank, need) in own:  # nothing to cut: most restores keep the layout
@@ -119,8 +124,9 @@ class _HolderPicker:
         elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Splits `elements`, which a rank needs, into ranges that come from one holder each;
-        `inside` are the candidates."""
+        """Divides `elements`, which a rank needs, into ranges that are sent by one holder each;
+        `inside` are the candidates.
+        """
         local = [piece for piece in inside if piece.holder == rank]
         *_, lo, hi = elements
         while lo < hi:

@@ -1,4 +1,4 @@
-"""ModelPart: the pipeline stages of a model that this rank has."""
+"""ModelPart: the part of a model that this rank has, as pipeline stages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -18,8 +18,9 @@ that require one."""
 
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
-    """Returns the tensors that each stage sends to the next, with their shapes on ranks at the mesh
-    coordinates `at`."""
+    """Returns, for each pair of consecutive stages, the tensors that the first sends to the second,
+    with their shapes on ranks at the mesh coordinates `at`.
+    """
 
     def here(e: int) -> Edge:
         axes = zip(a.graph.edges[e].axes, a.local_shape(e, 1, at), strict=True)

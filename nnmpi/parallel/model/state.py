@@ -34,13 +34,14 @@ class HasState(Protocol):
     """An object with arrays that training changes and that a checkpoint has to contain."""
 
     def state_arrays(self) -> Iterable[StateArray]:
-        """Returns these arrays, as views."""
+        """Returns the arrays that training changes and a checkpoint has to contain, as views."""
 
 
 def value_arrays(
     part: ModelPart, optimizer: Optimizer | None = None, untrained: bool = True
 ) -> Iterator[StateArray]:
-    """Yields the values of parameters and buffers that this rank has, as views.
+    """Yields the parameters and buffers that this rank has as StateArrays, which are views of their
+    values.
 
     optimizer   if given, of each parameter that it updates only the ranges that this rank updates
                 are yielded; of others, all that this rank can read alone
@@ -60,8 +61,9 @@ def value_arrays(
 
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
-    """Yields the state besides parameters and buffers: that of this rank's optimizer, of its
-    modules, and of other objects."""
+    """Yields the arrays of the training state other than parameters and buffers: state of this
+    rank's optimizer, of its modules, and of the objects `others`.
+    """
     yield from optimizer_state(optimizer)
     run = {m for stage in part.stages.values() for m in stage.modules()}
     # a module around layers of several stages is on the ranks of all of them
@@ -80,8 +82,9 @@ def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
 
 
 def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
-    """Adds the name of an array to `names`; returns the array, or raises ValueError if the name is
-    in use."""
+    """Returns the array x after adding its name to `names`; raises ValueError if a tensor of the
+    model or another array has the name.
+    """
     if x.name in names or x.name in whole_tensors(model):
         raise ValueError(f"{x.name}: state_arrays gives it a name that is in use; choose another")
     names.add(x.name)
@@ -97,8 +100,9 @@ def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
 
 
 def whole_tensors(model: Module) -> dict[str, StateArray]:
-    """Returns each entry of a model's state dict as a whole array without data, by path. Its dtype
-    stands in for the real one, which is known only on ranks that have the tensor."""
+    """Returns a description (without data) of each whole tensor in a model's state dict, by path.
+    The dtype is only a placeholder: the real one is known on ranks that have the tensor.
+    """
     return {
         place.path: StateArray(
             place, memory_axes(t), 0, 0, "float32", not isinstance(t, Parameter)
@@ -108,14 +112,17 @@ def whole_tensors(model: Module) -> dict[str, StateArray]:
 
 
 def model_tensors(model: Module) -> tuple[StateArray, ...]:
-    """Returns each parameter and buffer of a model once, under its first name, as whole arrays
-    without data."""
+    """Returns descriptions (without data) of all whole parameters and buffers of a model, each
+    once, under its first name.
+    """
     tensors, names = whole_tensors(model), first_names(model).values()
     return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
 def first_names(model: Module) -> dict[str, str]:
-    """Returns, for each name in the state dict, the first name of the same tensor."""
+    """Returns a dict from each name in the state dict to the first name of the same tensor, since
+    tied weights have several names.
+    """
     first = dict[int, str]()
     return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
 
@@ -123,7 +130,7 @@ def first_names(model: Module) -> dict[str, str]:
 def values_and_others(
     arrays: Iterable[StateArray], model: Module
 ) -> tuple[list[StateArray], list[StateArray]]:
-    """Splits arrays into values of a model's parameters and buffers, and other arrays.
+    """Splits arrays of the training state into (parameters and buffers of a model, other arrays).
 
     Raises ValueError for an array of a tensor or module that the model does not have.
     """
@@ -148,8 +155,9 @@ def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
 
 
 def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
-    """Returns elements lo..hi-1 of a parameter or a buffer as a StateArray, which can read and
-    write them."""
+    """Returns elements lo..hi-1 of this rank's part of a parameter or a buffer as a StateArray,
+    which can read and write them.
+    """
     axes = memory_axes(tensor)
     store = tensor.store if isinstance(tensor, Parameter) else None
     dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype

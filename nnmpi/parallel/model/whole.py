@@ -1,8 +1,9 @@
-"""WholeArrays: the whole arrays of a model or of an optimizer, gathered one at a time.
+"""WholeArrays: puts the arrays of a model or an optimizer, of which ranks have parts, together as
+whole arrays, one at a time.
 
 Files, the digest of the parameters and --verify read a model only in this way. All ranks iterate
-together, and each whole array is put together on the writer, rank 0. Every element is sent by one
-rank:
+together, and each whole array is put together on rank 0, the writer. Every element is sent by only
+one of the ranks that have it:
 
     rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
     rank 1            part of a   ─── send ─────┘      yields nothing
@@ -49,7 +50,8 @@ WRITER = 0
 
 
 class WholeArrays:
-    """Whole arrays on the host, in C order. Every rank makes it, and iterates to the end.
+    """An iterable of whole arrays on the host, in C order, gathered from all ranks to rank 0, the
+    writer. Every rank makes it, and iterates to the end.
 
     Raises ValueError, on all ranks, unless the ranges in `have` cover the arrays.
 
@@ -79,8 +81,9 @@ class WholeArrays:
             self._to_writer = self._mover([WRITER])
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, values) of each array on the writer, and nothing on other ranks; every rank
-        iterates."""
+        """Yields (name, values) of each whole array on rank 0, the writer, and nothing on other
+        ranks; every rank iterates.
+        """
         return self._on_writer() if self._is_local else self._arrivals(self._to_writer)
 
     def on_all_ranks(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -98,8 +101,9 @@ class WholeArrays:
 
     @property
     def writer_has_all(self) -> bool:
-        """True if no other rank has to send anything, for example because each replica has the
-        whole model."""
+        """True if rank 0, the writer, has all elements itself, for example because each replica has
+        the whole model, so that nothing is sent.
+        """
         return self._is_local or self._comm.size == 1
 
     @cached_property
@@ -111,7 +115,9 @@ class WholeArrays:
         return Mover(self._have, need, [0] * self._comm.size, self._terms)
 
     def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields copies of the arrays that the writer has itself."""
+        """Yields (name, copy of the values) for each array, if rank 0, the writer, has all elements
+        itself.
+        """
         if self._comm.rank == WRITER:
             local = {x.name: x for x in self._source()}
             for x in self.arrays:
@@ -125,7 +131,9 @@ class WholeArrays:
 
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
-    """Returns the array with the dtype of its source, where 16-bit parameters become float32."""
+    """Returns the description x of an array with the dtype of the arrays of which it is made;
+    16-bit parameters become float32, the type of their masters.
+    """
     dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name
@@ -134,7 +142,8 @@ def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> State
 
 def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
     """Returns the whole parameters and buffers of a model of which each rank of `comm` has a part,
-    under all names of its state dict; every rank calls it."""
+    under all names of its state dict, to iterate over; every rank calls it.
+    """
     arrays, first = whole_tensors(part.model).values(), first_names(part.model)
     have, source = gathered([*value_arrays(part)], comm), partial(value_arrays, part)
     parameters = (name for name, _ in part.model.named_parameters())
@@ -142,9 +151,10 @@ def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
 
 
 def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArrays:
-    """Returns the whole optimizer state of a model, under the paths of the parameters; every rank
-    calls it. Where replicas have different states, it is that of the first, and the sum of all
-    replicas' residuals."""
+    """Returns the whole optimizer state of a model, under the paths of the parameters, to iterate
+    over; every rank calls it. Where replicas have different states, the state of the first is
+    taken; residuals of compression are summed over replicas.
+    """
     states.check_paths([p.place for p in optimizer.parameters])
     have = gathered([*optimizer_state(optimizer)], comm)
     paths, terms = whole_tensors(model), terms_of((x for _, x in have), 1, 1)
@@ -153,8 +163,9 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
 
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
-    """Yields the arrays of an optimizer's state dict, whole and without data, for the parameters at
-    `paths` of which `have` contains state."""
+    """Yields descriptions (without data) of the whole arrays in an optimizer's state dict, as a
+    single replica has them, for the parameters at `paths` of which `have` contains state.
+    """
     of_paths = dict[str, dict[str, StateArray]]()
     for x in have:
         name, _ = unnumbered(x.name)
