@@ -97,8 +97,8 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a function that runs one step of a stage, on equal batches; the first call fills the
-    pipeline.
+    """Returns a StepRunner for simulations, whose function makes one step of a stage, all over the
+    same batch; its first call fills the pipeline.
     """
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
@@ -120,7 +120,9 @@ def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "O
 
 
 class BatchesInFlight(Sequence[Batch]):
-    """The batches of an epoch as a sequence; only those in progress on this stage are in memory."""
+    """The batches of an epoch as a sequence, of which only those that this stage has begun and not
+    finished are in memory.
+    """
 
     def __init__(self, loads: Iterable[StepBatch], count: int) -> None:
         self._loads, self._count = iter(loads), count
@@ -138,7 +140,7 @@ class BatchesInFlight(Sequence[Batch]):
         del self._in_memory[i]
 
     def load(self, i: int) -> StepBatch:
-        """Returns batch i as the load of a step.
+        """Returns batch i as a StepBatch for the executor.
 
         Its micro-batches are all batches of the epoch, as messages of several batches may be in
         flight.
@@ -167,7 +169,8 @@ also the number of its values."""
 
 
 class SignalChannels(Channels):
-    """Channels that also carry signals between stages; each rank of `comm` is a stage.
+    """Channels between stages that carry, besides activations and gradients, signals to stop and
+    the loss; each rank of `comm` is a stage.
 
         stage s     wish     F ──────────────────► F     stage s + 1
                     report   B ◄────────────────── B
@@ -183,7 +186,9 @@ class SignalChannels(Channels):
         self._signals: dict[int, deque[tuple[Work, np.ndarray]]] = {WISH: deque(), REPORT: deque()}
 
     def start(self, op: Op) -> None:
-        """Starts the receive of a signal, then that of the array of `op`."""
+        """Starts to receive the signal that comes with the array of `op`, if it is a receive; then
+        starts the operation itself.
+        """
         if op.kind in (Kind.RECV_F, Kind.RECV_B):
             signal = WISH if op.kind is Kind.RECV_F else REPORT
             array = np.empty(signal)
@@ -233,9 +238,10 @@ class SignalChannels(Channels):
 
 
 class OverlappingSteps:
-    """The steps of one stage of PipeDream, whose parameters are in a VersionStore.
+    """Runs the steps of one stage of PipeDream, whose parameters are in a VersionStore.
 
-    With --vertical-sync all stages compute a batch with the version that the first stage used.
+    With --vertical-sync all stages compute a batch with the version of the weights that the first
+    stage used.
     """
 
     def __init__(
@@ -319,7 +325,9 @@ class OverlappingSteps:
         self._store.release(micro)
 
     def _next_version(self, step: int) -> Outcome:
-        """Updates the weights to the next version, by the gradient of one micro-batch."""
+        """Updates the weights of the stage to their next version, by the gradient of one
+        micro-batch; returns the outcome of the step.
+        """
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
         squares = to_float(store.squares(store.shards, [(0, len(store.flat_grad))]))

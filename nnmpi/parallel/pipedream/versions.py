@@ -4,11 +4,11 @@
     buffer      [ weights ]   [ weights ]   [ weights ]     [ ......... ]
     used by     micro-batch 7 micro-batch 8 none yet
 
-The backward pass of a micro-batch reads the arrays that its forward pass has read, since vjps close
-over them. So an update does not touch a version that a micro-batch uses: it writes the next version
-to another buffer, which is free again when no micro-batch needs it. A version that no micro-batch
-uses is updated in place. There is one buffer of gradients, because each backward pass is followed
-by its update.
+The backward pass of a micro-batch reads the arrays that its forward pass has read, since autograd
+keeps references to them. So an update does not touch a version that a micro-batch uses: it writes
+the next version to another buffer, which is free again when no micro-batch needs it. A version that
+no micro-batch uses is updated in place. There is one buffer of gradients, because each backward
+pass is followed by its update.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,16 @@ from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 
 class Weights(NamedTuple):
-    """A flat buffer of weights, and its view for each parameter."""
+    """A flat buffer with one version of a stage's weights, and the view of each parameter into it.
+    """
 
     flat: Array
     values: list[Array]
 
 
 class VersionStore(LocalStore):
-    """A store in which `flat` is the newest version of the weights; `newest` counts the updates so
-    far.
+    """The store of a PipeDream stage, with several versions of its weights. `flat` is the newest
+    version, and `newest` its number: the number of updates so far.
     """
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -44,17 +45,19 @@ class VersionStore(LocalStore):
         return len(self._weights) + len(self._free)
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of all versions except the newest, with those of the base class."""
+        """Returns the bytes of all versions of the weights except the newest, and of other
+        temporary memory.
+        """
         return super().slot_bytes() + (self.buffers - 1) * int(self.flat.nbytes)
 
     def retain(self, micro: int, version: int) -> None:
-        """Keeps a version, which a micro-batch uses, until `release(micro)`."""
+        """Keeps a version of the weights until `release(micro)`, since a micro-batch uses it."""
         self._used[micro] = version
 
     @contextmanager
     def version_of(self, micro: int) -> Iterator[None]:
-        """Returns a context in which the parameters are those of the version that a micro-batch
-        uses.
+        """Returns a context in which the parameters have the values of the version that a
+        micro-batch uses.
         """
         self.values = self._weights[self._used[micro]].values
         try:
@@ -72,7 +75,8 @@ class VersionStore(LocalStore):
 
     @contextmanager
     def next_version(self) -> Iterator[None]:
-        """Returns a context in which an optimizer updates the newest version to the next one.
+        """Returns a context in which an optimizer updates the weights: the next version is written,
+        to another buffer if a micro-batch still uses the newest one.
 
         The write is hidden from autograd's version counters, as it never changes memory that a
         backward pass still needs.
