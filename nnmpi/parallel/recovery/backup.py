@@ -6,9 +6,9 @@
                                                     agree
     may go back to  before      before                k      k
 
-The message is sent from a copy, so later steps may change the model meanwhile: any poll or wait on
-this rank moves the messages. One step later, ranks agree that all have received their messages.
-There is memory for two versions of the state.
+The message is sent from a copy, so later steps may change the model meanwhile; any call that makes
+progress with messages on this rank also moves this one. One step later, ranks agree that all have
+received their messages. There is memory for two versions of the state.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,8 +40,8 @@ from nnmpi.parallel.recovery.backups_on_paper import (
 
 
 class Version(NamedTuple):
-    """The arrays that a rank has of one version of the training state: its own, and backups of
-    others'.
+    """The arrays that a rank has of the training state after a certain step: its own, and backups
+    that it keeps for other ranks.
 
     version   the number of steps after which the state had these values
     about     the object passed with the version: counters and other values beside the arrays
@@ -57,13 +57,15 @@ class Version(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """(version, session, renewal): versions with the same key on several ranks are parts of one
-        state.
+        """(version, session, renewal): if these are equal on several ranks, their arrays are parts
+        of the same training state.
         """
         return self.version, self.session, self.renewal
 
     def on_paper(self) -> "Version":
-        """Returns the version with arrays that have no values, to describe it to other ranks."""
+        """Returns this version with descriptions in place of arrays (names and ranges without
+        values), which can be sent to other ranks.
+        """
         return self._replace(arrays=tuple(x.on_paper() for x in self.arrays))
 
 
@@ -72,8 +74,8 @@ AGE = attrgetter("version", "renewal")
 
 
 class PackedArrays:
-    """Memory for the elements of some arrays, one array after another, with a flag that it is
-    filled.
+    """One piece of memory for the elements of several arrays, one after the other, with a flag that
+    says whether it is filled.
 
     It is also passed as the `copies` argument of the receive into it, which sets the flag when the
     receive completes.
@@ -87,19 +89,19 @@ class PackedArrays:
         self._arrays = [x.holding(row) for x, row in zip(arrays, self._rows, strict=True)]
 
     def fill(self, arrays: Iterable[StateArray]) -> None:
-        """Copies the elements of `arrays`, which must be the ranges of the constructor in the same
-        order.
+        """Copies the elements of `arrays` into this memory. They must have the ranges of the arrays
+        given to the constructor, in the same order.
         """
         for row, x in zip(self._rows, arrays, strict=True):
             row[...] = x.elements()
         self.complete()
 
     def arrays(self) -> Sequence[StateArray]:
-        """Returns the arrays in this memory as views; none if it is not filled."""
+        """Returns the arrays in this memory as views; nothing if the memory is not filled."""
         return self._arrays if self.is_filled else ()
 
     def ready(self) -> bool:
-        """Returns True: a message may arrive at any time."""
+        """Returns True: a message may be received into this memory at any time."""
         return True
 
     def complete(self) -> None:
@@ -109,8 +111,8 @@ class PackedArrays:
 
 @dataclass
 class VersionMemory:
-    """Memory for one version: this rank's own arrays, and, by rank, those it keeps as backups of
-    others.
+    """Memory for the backup of one version of the training state: this rank's own arrays, and those
+    that it keeps as backups for other ranks, by rank.
     """
 
     own: PackedArrays
@@ -121,12 +123,14 @@ class VersionMemory:
 
     @classmethod
     def of(cls, owned: Sequence[StateArray], kept: Mapping[int, Sequence[StateArray]]) -> Self:
-        """Returns memory with room for these arrays."""
+        """Returns memory for a version: with room for this rank's arrays `owned`, and for the
+        arrays `kept` of other ranks, by rank.
+        """
         return cls(PackedArrays(owned), {r: PackedArrays(arrays) for r, arrays in kept.items()})
 
     @property
     def arrays(self) -> list[StateArray]:
-        """All arrays in memory that is filled."""
+        """The arrays of this rank and of other ranks, where their memory is filled."""
         return [x for packed in (self.own, *self.kept.values()) for x in packed.arrays()]
 
     def clear(self) -> None:
@@ -137,11 +141,14 @@ class VersionMemory:
 
 
 class Backups:
-    """The backups of one rank; collective constructor over `comm`, the Comm of the arrangement.
+    """Makes the backups of one rank: sends its state to another rank's memory, and keeps that of
+    others. Every rank creates one at the same time; `comm` is the Comm of all ranks of the
+    arrangement.
 
-    It keeps no reference to the arrays: `state`, here and in methods, has the arrays of this rank.
+    It keeps no reference to the arrays of this rank's training state: these are passed to the
+    constructor and to methods as `state`.
 
-    holders   has the arrays of all ranks
+    holders   an index of which ranks have which arrays
     every     steps between backups; 0: computed from the cost of a backup and the time between
               failures
     """
@@ -171,10 +178,10 @@ class Backups:
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
     def after_step(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
-        """Makes a backup if one is due, and completes the one that began a step before.
+        """Makes a backup if one is due, and completes the backup that was begun a step before.
 
         Every rank calls it before the first step and after each step, with the number of steps so
-        far (`version`) and with other state of this version, such as counters (`about`).
+        far (`version`) and with other values to restore, such as counters (`about`).
         """
         began = self._clock()
         self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned
@@ -190,8 +197,8 @@ class Backups:
         self._returned = self._clock()
 
     def renew(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
-        """Repeats the backup of this version, as the state may have been changed since, or makes
-        the first one.
+        """Repeats the backup of a version whose state may have changed since, or makes the first
+        backup.
 
         Every rank calls it before the steps of an epoch. Until the new backup is complete, an older
         one stays valid: of the version before or, if there is none, of this version.
@@ -213,7 +220,8 @@ class Backups:
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:
-        """Returns this rank's parts of backed up versions, the latest first, as views.
+        """Returns the versions of the training state of which this rank has parts in its backups,
+        the latest first; arrays are views.
 
         If the backup of a version is incomplete, this rank may have only its own parts of it.
         """
@@ -228,14 +236,16 @@ class Backups:
         self._comm.free()
 
     def _owned(self, state: Iterable[StateArray]) -> list[StateArray]:
-        """Returns the arrays that this rank owns; those that it sends come first."""
+        """Returns the arrays of this rank's state, in the order in which they are stored: first
+        those that are sent to another rank.
+        """
         return sorted(state, key=lambda x: x.range not in self._sent)
 
     def _start(
         self, version: int, about: Any, state: Iterable[StateArray], renewal: int = 0
     ) -> None:
-        """Copies this rank's own arrays to the memory of the older version, and starts the
-        messages.
+        """Starts a backup: copies this rank's state to the memory of the older version, and starts
+        the messages.
         """
         began = self._clock()
         older, self._latest, self._renewal = min(self._memories, key=AGE), version, renewal
@@ -252,7 +262,7 @@ class Backups:
 
     def _finish(self, began: float) -> None:
         """Completes a backup: waits for its messages, and agrees with all ranks on when the next
-        one is due.
+        backup is due. `began` is the time when this was called.
         """
         for work in self._works:
             work.wait()
@@ -273,9 +283,10 @@ def check(config: Config, comm: Comm) -> None:
 
 
 def backups(arrangement: Arrangement, state: Iterable[StateArray], comm: Comm) -> Backups | None:
-    """Returns the backups that the options request; None if no loss of one rank would lose state.
+    """Returns the Backups object that the options request; None if none are requested, or if the
+    loss of one rank would lose no state.
 
-    Collective.
+    Every rank calls it.
     """
     if arrangement.config.backup is None:
         return None

@@ -62,31 +62,35 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
 
 
 def backed_up(a: Arrangement, rank: int, holders: Holders | None = None) -> list[StateArray]:
-    """Returns the arrays of a rank that no other node has; on a single node, that no other rank
-    has.
+    """Returns the arrays of a rank's training state that exist on no other node, or, on a single
+    node, on no other rank.
 
-    The rank has to back these up. `holders` has the arrays of all ranks, by default computed.
+    They need a backup. `holders` is an index of the arrays of all ranks, by default computed.
     """
     near = a.cluster.near(rank, range(a.ranks))
     return (holders or holders_on_paper(a)).only_on(rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
-    """Returns True if backups are requested and some state would be lost with one rank or node."""
+    """Returns True if backups are requested and some state exists on a single rank or node only, so
+    that it could be lost.
+    """
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 
 
 def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
-    """Returns a function that computes a rank's cost of a backup; None if nothing is backed up."""
+    """Returns a function from a rank to its cost of a backup (see `backup`); None if nothing is
+    backed up.
+    """
     return partial(backup, a) if needs_backups(a) else None
 
 
 def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
-    """Returns the traffic of a backup on a rank, with that of the agreement, and the bytes of
-    memory.
+    """Returns (bytes and messages that a rank sends for a backup and the agreement that it is
+    complete, bytes of memory).
 
-    The memory is for the rank's own state, and for the state that it keeps for others.
+    The memory is for the rank's own state, and for the state that it keeps for other ranks.
     """
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)

@@ -9,10 +9,11 @@ from nnmpi.parallel.model.state import HasState, module_state
 
 
 class BufferCopies:
-    """Copies of the buffers of a model, by module and name: a forward pass may replace a buffer's
-    array.
+    """Copies of the buffers of a model, taken before a step, which can be restored if the step is
+    undone. They are kept by module and name, since a forward pass may replace a buffer's array.
 
-    Other state that modules declare, and that of `others`, is copied too.
+    Other state that modules declare in `state_arrays`, and the state of the objects `others`, is
+    copied too.
     """
 
     def __init__(self, model: Module, *others: HasState) -> None:
@@ -22,7 +23,7 @@ class BufferCopies:
         self._elements: list[tuple[StateArray, np.ndarray]] = []
 
     def copy(self) -> None:
-        """Copies all buffers and other state."""
+        """Copies all buffers, and other state, of the model."""
         names = ((module, name) for module in self._modules for name in module._buffers)
         self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]
         state = [x for _, x in module_state(self._model)]

@@ -35,9 +35,9 @@ Check: TypeAlias = Callable[[Config, int], object]
 
 
 class FittedLayout(NamedTuple):
-    """A layout for the ranks that exist.
+    """The options with which a run continues on the ranks that exist.
 
-    config   the options of the next session
+    config   the options of the next session (part of the run between two losses)
     ranks    the number of ranks that work: the first ones; servers, if any, are the last of these
     spare    the number of ranks that wait
     why      the layout and the reasons for it, in one line
@@ -79,8 +79,8 @@ def fit_layout(
 
 
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
-    """Yields sizes of the axes other than dp that fit `workers` ranks, those nearest to `asked`
-    first.
+    """Yields the possible sizes of the axes other than dp (tp, pp, ...) for `workers` ranks; sizes
+    that differ least from `asked` come first.
     """
 
     def distance(sizes: dict[str, int]) -> tuple[int, ...]:
@@ -96,8 +96,8 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 def _most_copies(
     config: Config, sizes: Mapping[str, int], workers: int, check: Check
 ) -> tuple[Config, int]:
-    """Returns the config with the largest dp that `workers` allow, and the number of ranks it
-    uses.
+    """Returns the config with the largest dp for which `workers` ranks are enough, given the sizes
+    of the other axes, and the number of ranks it uses.
     """
     copy_ranks, servers, refused = prod(sizes.values()), server_count(config), ValueError()
     for dp in range(workers // copy_ranks, 0, -1):
@@ -112,7 +112,9 @@ def _most_copies(
 
 
 def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
-    """Returns the config for a mesh of these sizes, without options that have no effect on it."""
+    """Returns the config for a mesh with this dp and these sizes of the other axes; options that
+    have no effect on it are reset.
+    """
     workers = dp * prod(sizes.values())
     changes: dict[str, Any] = {
         **sizes,
@@ -163,7 +165,9 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
 
 
 def _changes(config: Config, fitting: Config) -> Iterator[str]:
-    """Yields a text for each changed option that is not an axis."""
+    """Yields a text, for the log, for each option that differs between the config and the fitting
+    one, except the mesh axes.
+    """
     for name, value in vars(config).items():
         new = getattr(fitting, name)
         if new != value and name not in ("dp", *AXES_BESIDE_DP):

@@ -1,4 +1,5 @@
-"""Undoes the last round of local steps of a replica, if a rank is lost within the round."""
+"""Undoes the last round of steps of a replica with local steps, if a rank is lost within the round.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,7 +12,8 @@ from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 
 
 class RoundUndo:
-    """The version of a replica's state, with the copies to go back to it; sends no message.
+    """Copies of a replica's state at the start of a round of steps, with which the round can be
+    undone. It sends no message.
 
     A rank that has ended a round can still go back, until it knows that all ranks have ended it:
     parts of a replica are on several ranks, and a round that only some of them have ended would not
@@ -41,7 +43,7 @@ class RoundUndo:
         return iter(loads)
 
     def begin(self) -> None:
-        """Copies all state that a round changes."""
+        """Copies all state that a round of steps changes."""
         changed = [*self._optimizer.state.values()]
         for _, x in self._optimizer.operands():
             changed += [x.values] if x.mixed.values is None else [x.values, x.mixed.values]
@@ -54,7 +56,7 @@ class RoundUndo:
         self.pending_version = step
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Makes the last round final, after all ranks have ended it.
+        """Makes the last round of steps final, after all ranks have ended it.
 
         `decision` has the sums of the round over all replicas.
         """
@@ -63,7 +65,8 @@ class RoundUndo:
         self.pending_version, self._before = None, []
 
     def restore(self) -> None:
-        """Goes back to the start of the round, unless it is final."""
+        """Restores the state from the start of the last round of steps, unless the round is final.
+        """
         for array, copy in self._before:
             array[...] = copy
         if self._before:

@@ -4,11 +4,12 @@
     version      before the step             before the step      after it
     may finish   -                           as others decided    -
 
-Once a rank knows the agreement of all ranks, it updates its parameters without messages, so each
-rank has all of its state in one version. Some ranks may have the next version and others the one
-before. Ranks that know all sums can still make the update, if some rank knows the agreed decision.
-If the result would not be a whole model, because the lost rank's part has no copy, no rank makes
-the update: ranks that have not updated are in the version before.
+Version means the number of updates made. Once a rank knows the agreement of all ranks, it updates
+its parameters without messages, so each rank has all of its state in one version. Some ranks may
+have the next version and others the one before. Ranks that know all sums can still make the update,
+if some rank knows the agreed decision. If the result would not be a whole model, because the lost
+rank's part has no copy, no rank makes the update: ranks that have not updated are in the version
+before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +21,8 @@ from nnmpi.parallel.step.update import Update
 
 
 class StepUndo:
-    """The version of one rank's state, and the means to finish or undo its last step; sends no
-    message.
+    """Tells in which version (number of updates) a rank's state is, and finishes or undoes its last
+    step after another rank was lost; sends no message.
     """
 
     def __init__(self, update: Update, model: Module) -> None:
@@ -29,7 +30,8 @@ class StepUndo:
         self._begun = 0  # the number of steps before the last one
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches, from step number `step` on, and copies all buffers before each step.
+        """Yields the batches `loads` unchanged, the first of which is that of step number `step`,
+        and copies all buffers before each step.
 
         Forward passes change running statistics and other buffers; `restore` undoes that.
         """
@@ -46,22 +48,21 @@ class StepUndo:
 
     @property
     def pending_version(self) -> int | None:
-        """The version after an update that this rank can still make, else None.
-
-        It then knows all sums, and has not updated.
+        """The number of updates after the one that this rank can still make: it knows all sums of
+        the last step, and has not updated. None if there is no such update.
         """
         return self._update.summed if self._update.summed > self._update.version else None
 
     @property
     def decision(self) -> tuple[int, tuple[float, ...]] | None:
-        """The number of steps, and all ranks' decision on the last one; None if this rank does not
-        know it.
+        """The number of steps, and what all ranks have agreed on for the last of them (such as
+        whether to skip its update); None if this rank does not know it.
         """
         decided = self._update.decision
         return None if decided is None else (self._update.summed, tuple(decided))
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Makes the pending update by the decision of all ranks."""
+        """Makes the update that is still pending on this rank, as all ranks have decided."""
         self._update.carry_out(decision)
 
     def restore(self) -> None:
