@@ -1,4 +1,5 @@
-"""Sums the gradients of data parallelism over dp, bucket by bucket, in the order of a step's list.
+"""Sums the gradients of data-parallel replicas, bucket by bucket, in the order of the step's list
+of operations.
 
 Rules:
 
@@ -33,10 +34,11 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class BucketSums(GradientSync):
-    """Carries out the operations of a list on buckets: sums of gradients, and gathers of values.
+    """A GradientSync that carries out a step's operations on buckets of the flat buffer: sums of
+    gradients, and gathers of parameter values (ZeRO).
 
-    The loss, the request and which parameters have a gradient are scalars of the store. Most stores
-    sum them together with bucket 0, which comes last.
+    The loss, the request (to stop or save) and which parameters have a gradient are scalars in
+    front of the gradients. Most stores sum them together with bucket 0, which comes last.
 
     at_end   functions for further operations that follow these sums, by kind
     """
@@ -106,15 +108,18 @@ def _without_op(act: Callable[[], None], op: Op) -> None:
 
 
 class ScatteredSums(BucketSums):
-    """Sums gradients for ZeRO 2 and 3, by a reduce-scatter after each backward pass of a stage."""
+    """The BucketSums of ZeRO 2 and 3: gradients are summed by a reduce-scatter after each backward
+    pass of a stage.
+    """
 
     def begin(self, step: int) -> None:
         super().begin(step)
         self._store.scalars[USED:] = 0
 
     def _sum(self, op: Op) -> None:
-        """Starts to sum a bucket, and marks its parameters as without a gradient, for the next
-        backward pass."""
+        """Starts to sum the gradients of a bucket over ranks, and marks its parameters as having no
+        gradient, so that the next backward pass overwrites them.
+        """
         members = self._members[op.at]
         fill_unused(members)
         for p in members:
@@ -128,8 +133,10 @@ class ScatteredSums(BucketSums):
 
 
 def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
-    """Sums the gradients of parameters that several stages use, for ZeRO 2 and 3. `tied` gives, by
-    bucket, the ranks of these stages that have the same shard."""
+    """Sums, in ZeRO 2 and 3, the gradients of tied parameters over the pipeline stages that use
+    them. `tied` has, by bucket number, the communication among the ranks of these stages that have
+    the same shard.
+    """
     with waiting("sums"):
         for b, stages in tied.items():
             shard = store.shard_gradient(store.shards[b])
@@ -137,8 +144,9 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
 
 
 def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
-    """Sums over tp the gradients in `terms`: slices of the flat buffer for which each rank along tp
-    has computed one term of the sum."""
+    """Sums gradients over the ranks along tp where each of them has computed only one term of the
+    sum; `terms` are these slices of the flat buffer.
+    """
     shards = (shard for bounds in terms for shard in store.own_shards(*bounds))
     pieces = [*map(store.shard_gradient, shards)]  # equally long on all ranks of tp
     if not pieces:

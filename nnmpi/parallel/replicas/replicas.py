@@ -39,8 +39,9 @@ from nnmpi.parallel.wire import wire_for, wire_of
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns the StrategyParts of data parallelism: store, sums of gradients, division of batches.
-    Every rank calls it."""
+    """Returns the StrategyParts of data parallelism: the store of the parameters, the object that
+    sums gradients, the division of batches among ranks. Every rank calls it.
+    """
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
@@ -87,8 +88,8 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
-    """Returns, by index of each parameter that stages of other ranks use too, a Comm of the ranks
-    that sum its gradient.
+    """Returns a Comm for each tied parameter (one that stages of other ranks use too), by its
+    index; its ranks sum the gradient of the parameter.
 
     If ZeRO scatters gradients, these are only the ranks with the same shard.
     """
@@ -109,8 +110,8 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
 def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, GradientSync]:
-    """Moves the parameters to the store that the arrangement names; returns the store, and the
-    object that sums gradients.
+    """Moves the parameters to the kind of store that the arrangement names; returns the store, and
+    the object that sums gradients over ranks.
 
     This object also sums gradients of which each rank along tp has computed one term.
     """
@@ -151,7 +152,7 @@ def check_parts(
     """Raises OneSampleError, on all ranks, if one of the first `batches` batches is cut so that a
     part has one sample, and the model has a layer that needs several.
 
-    cuts     functions that cut a batch into parts, for all ranks
+    cuts     functions that return the parts of a batch: one function for each rank
     into     the words for the parts in the error message
     remedy   the options that the error message suggests
     """
@@ -169,8 +170,10 @@ def check_parts(
 
 
 def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
-    """Raises OneSampleError if a batch cut into `parts` micro-batches has a micro-batch of one
-    sample (see `check_parts`). BatchNorm statistics are those of a micro-batch on all ranks."""
+    """Raises OneSampleError if the model has a layer that needs several samples, and one of the
+    first `batches` batches, cut into `parts` micro-batches, has a micro-batch of one sample.
+    BatchNorm statistics are those of a micro-batch on all ranks.
+    """
     check_parts(
         model,
         loader,
@@ -182,8 +185,9 @@ def check_micro_batches(model: Module, loader: Loader, batches: float, parts: in
 
 
 def _sizes(loader: Loader, batches: float) -> list[int]:
-    """Returns the different sizes of the first `batches` batches of an epoch: that of full batches,
-    and that of a shorter last one."""
+    """Returns the sizes of the first `batches` batches of an epoch, each size once: that of full
+    batches, and that of a shorter last one.
+    """
     samples, size = len(loader.split.y), loader.batch_size
     full_batches, rest = divmod(samples, size)
     sizes = [size] * min(full_batches, 1)
