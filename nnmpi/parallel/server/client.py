@@ -1,4 +1,5 @@
-"""ServerClient: a worker, which computes gradients at its own pace and pushes them to the servers.
+"""ServerClient: a worker of a parameter server, which computes gradients at its own pace and pushes
+them to the servers.
 
 Each worker iterates over an endless sequence of batches, epoch after epoch, and takes its part of
 each. If workers do not wait for each other, a fast one advances further than a slow one. An epoch
@@ -35,7 +36,9 @@ Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]
 
 
 class LocalGradient(GradientSync):
-    """The gradient sync and update of a worker: its gradient stays in the store, to be pushed."""
+    """The GradientSync of a worker of a parameter server: the gradient stays in the store, from
+    where it is pushed; the update does nothing.
+    """
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -49,7 +52,9 @@ class LocalGradient(GradientSync):
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """The functions for AGREE and APPLY; the servers agree, not the workers."""
+        """The functions for AGREE and APPLY, the operations that end a step. On a worker they do
+        nothing but return the outcome: servers update.
+        """
         return {Kind.AGREE: lambda step: None, Kind.APPLY: self.apply}
 
     def apply(self, step: int) -> Outcome:
@@ -63,10 +68,11 @@ class LocalGradient(GradientSync):
 def worker_parts(
     layout: Layout, spec: TrainSpec, store: LocalStore
 ) -> tuple[LocalGradient, BatchStats]:
-    """Returns the gradient sync and the batch statistics of a worker.
+    """Returns the objects with which a worker of a parameter server sums gradients (it does not)
+    and BatchNorm statistics.
 
-    Statistics are over its own samples, but over those of all workers if they make each step
-    together.
+    Statistics are computed from its own samples, but from the samples of all workers if they make
+    each step together.
     """
     dp = layout.axis["dp"]
     together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
@@ -74,7 +80,7 @@ def worker_parts(
 
 
 class ServerClient(ServerStrategy):
-    """The strategy of a worker."""
+    """The training strategy of a worker of a parameter server."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)
@@ -127,11 +133,14 @@ class ServerClient(ServerStrategy):
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
 
     def _set_position(self, state: StepState) -> None:
-        """Records the state of this worker's next step."""
+        """Records the position in the data (step, epoch, batch) of this worker's next step, for
+        checkpoints.
+        """
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
-        """Computes a gradient and pushes it; a batch without samples pushes zeros.
+        """Computes the gradient of a batch and pushes it to the servers; returns their reply. A
+        batch without samples pushes zeros.
 
         stop   True if the servers have replied that some rank wants to end the run
         """
@@ -165,7 +174,7 @@ class ServerClient(ServerStrategy):
         super().close()
 
     def _end_batches(self) -> None:
-        """Closes the endless batches; the next epoch opens them again, at this worker's
+        """Closes the iterator over batches; the next epoch opens it again at this worker's
         position.
         """
         if self._batches is not None:
@@ -174,7 +183,9 @@ class ServerClient(ServerStrategy):
 
 
 def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
-    """Yields the batches of all epochs from `start` on, each with the state before its step."""
+    """Yields (state, batch) for the batches of all epochs from the state `start` on, where state is
+    the position before the step on the batch.
+    """
     state = start
     while True:
         with closing(loader.loads(state.epoch, cut, state.batch)) as loads:

@@ -43,8 +43,8 @@ class WorkerRequest(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Counts of pushes, samples, losses and skipped updates, summed over all workers in an
-    epoch.
+    """Counts of pushes (gradients sent to the servers), samples, losses and skipped updates, summed
+    over all workers in an epoch.
     """
 
     pushes: float = 0
@@ -81,7 +81,8 @@ def wait_all(system: System, works: Iterable[Transfer]) -> None:
 
 
 class RequestChannel:
-    """A worker's connection to all servers: sends requests, and receives replies.
+    """A worker's connection to all parameter servers: sends requests and gradients, and receives
+    replies and parameters.
 
     slices   the slice of the parameters that each server updates
     """
@@ -149,7 +150,8 @@ class ReplyChannel:
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
 
     def poll(self) -> None:
-        """Polls one receive, which makes the library move all messages of this rank."""
+        """Makes progress with all messages of this server, by polling the receive from the worker.
+        """
         if self._receiving:
             self._receiving[-1].poll()
 

@@ -1,4 +1,4 @@
-"""ParameterServer: updates a slice of the parameters with the gradients that workers push.
+"""ParameterServer: updates a slice of the parameters with the gradients that workers send (push).
 
 One rule covers bsp, ssp and asp: a worker that has pushed gets a reply, and continues, as soon as
 it is at most `bound` steps ahead of the slowest worker. In BSP the bound is 0: the gradients of a
@@ -32,7 +32,8 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class ClockTable:
-    """The clocks of workers and counts of their pushes, without messages and parameters.
+    """Keeps count of the gradients that each worker has pushed, and decides which workers may
+    continue and when an epoch ends; without messages and parameters.
 
     clocks[w]     pushes of worker w so far, in all epochs
     version       optimizer steps so far
@@ -47,8 +48,8 @@ class ClockTable:
         self.staleness: list[Counter[int]] = [Counter() for _ in range(workers)]
 
     def begin(self, step: int, pushes: int) -> None:
-        """Starts an epoch of `pushes` pushes in total at step number `step`; each worker may push
-        once.
+        """Starts an epoch at step number `step`, in which all workers together may push `pushes`
+        gradients; each worker may push one at once.
         """
         workers = range(len(self.clocks))
         self._step, self._budget, self._granted = step, pushes, len(workers)
@@ -59,14 +60,16 @@ class ClockTable:
 
     @property
     def totals(self) -> Totals:
-        """The totals of the epoch, added in the order of workers: the bits do not depend on who
-        pushed first.
+        """Counts and losses of the epoch, added in the order of workers, so that the bits do not
+        depend on who pushed first.
         """
         return Totals(*map(sum, zip(*self._pushed, strict=True)))._replace(skipped=self._skipped)
 
     @property
     def step(self) -> int:
-        """The number of the step of the last push: N pushes of N workers count as one step."""
+        """The number of the step to which the last push belongs: N pushes of N workers count as one
+        step.
+        """
         return self._step + int(self.totals.pushes - 1) // len(self.clocks)
 
     @property
@@ -87,7 +90,7 @@ class ClockTable:
         self._waiting[w] = False
 
     def applied(self, workers: Iterable[int], updated: bool | None) -> None:
-        """Counts an update with the pushes of these workers.
+        """Counts an update that was made with the last gradients of these workers.
 
         `updated` is True, False if the update was skipped, or None if the pushes had no samples.
         """
@@ -102,8 +105,8 @@ class ClockTable:
         self.stop = self.stop or stop
 
     def released(self) -> Iterator[tuple[int, bool]]:
-        """Yields (w, go) for each waiting worker that is not too far ahead; go is True if it is to
-        push again.
+        """Yields (w, go) for each waiting worker w that is not too far ahead of the slowest, and
+        gets a reply now; go is True if it is to push another gradient in this epoch.
         """
         slowest = min((self.clocks[w] for w in self._active), default=0)
         for w in [w for w in self._waiting if self.clocks[w] - slowest <= self._bound]:
@@ -111,7 +114,9 @@ class ClockTable:
             yield w, self._waiting.pop(w) or self._grant()
 
     def _grant(self) -> bool:
-        """Grants one of the remaining pushes of the epoch; returns False if there is none."""
+        """Permits a worker one of the remaining pushes of the epoch; returns False if there is
+        none.
+        """
         if self._ending or self._granted >= self._budget:
             return False
         self._granted += 1
@@ -153,7 +158,8 @@ class ParameterServer(ServerStrategy):
         yield from progress.results(table.totals, ended=True, stop=table.stop)
 
     def _serve(self) -> bool:
-        """Handles requests that have arrived, and replies to workers that may continue.
+        """Handles the requests that have arrived from workers, and replies to the workers that may
+        continue.
 
         Returns True if any request had arrived.
         """
@@ -183,7 +189,9 @@ class ParameterServer(ServerStrategy):
                 self._update(range(len(self._channels)))
 
     def _update(self, workers: Sequence[int]) -> None:
-        """Makes one update with the summed pushes of these workers, added in the order of ranks."""
+        """Makes one update with the sum of the gradients that these workers have pushed, added in
+        the order of ranks.
+        """
         channels = [self._channels[w] for w in workers]
         requests, gradient = [channel.request for channel in channels], channels[0].gradient
         for channel in channels[1:]:

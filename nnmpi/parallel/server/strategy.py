@@ -45,7 +45,8 @@ def layout_fields(a: Arrangement) -> dict[str, int | None]:
 
 
 class ServedStore(LocalStore):
-    """A store with buffers for all parameters, in which the optimizer updates only the slice `own`.
+    """The store of a parameter server or worker: it has buffers for all parameters, of which the
+    optimizer updates only the slice `own`.
 
     `own` is a server's slice, and empty for a worker. `gradient` is the gradient of that slice for
     the next step.
@@ -60,8 +61,8 @@ class ServedStore(LocalStore):
         return self.gradient[shard.packed]
 
     def gradient_bytes(self) -> int:
-        """Returns the bytes of a worker's whole gradient, or of the gradient of a server's
-        slice.
+        """Returns the bytes of gradients: on a worker those of the whole gradient, on a server
+        those of its slice.
         """
         return self.gradient.nbytes or super().gradient_bytes()
 
@@ -72,7 +73,9 @@ class ServedStore(LocalStore):
 
 
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
-    """Creates the store of a rank; returns it with the slice of each server."""
+    """Creates the store of this rank, a server or worker, and moves the parameters into it; returns
+    the store, and the slice of the parameters that each server updates.
+    """
     trained = [p for p in spec.task.model.parameters() if p.requires_grad]
     n = spans_of([p.padded_size for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
@@ -125,8 +128,8 @@ class ServerStrategy:
         )
 
     def _sum(self, outputs: Outputs) -> None:
-        """Sums `outputs` over all ranks; waiting ranks sleep, to leave their core to ranks that
-        evaluate.
+        """Sums `outputs`, the results of an evaluation, over all ranks; ranks that wait sleep, to
+        leave their core to ranks that evaluate.
         """
         comm = self.layout.all
         outputs.add_up(comm, lambda row: wait_all(comm.system, [comm.start(row, "doubling")]))
@@ -150,7 +153,8 @@ class ServerStrategy:
         return {"staleness": staleness}
 
     def leave(self) -> None:
-        """Does nothing: no rank has state to hand over."""
+        """Does nothing: with parameter servers, no rank has state that others need when it leaves.
+        """
 
     def close(self) -> None:
         self._store.close()
@@ -158,7 +162,8 @@ class ServerStrategy:
 
 
 class EpochProgress:
-    """Converts running totals of an epoch to results of steps, whose sums are the totals.
+    """Converts the growing totals of an epoch, which servers report, to results of steps that add
+    up to these totals.
 
     N pushes of N workers count as one step, whichever workers have made them.
     """
@@ -170,10 +175,10 @@ class EpochProgress:
     def results(
         self, totals: Totals, ended: bool = False, stop: bool = False
     ) -> Iterator[StepResult]:
-        """Yields results for the totals added since the last call: one, or more if updates were
-        skipped.
+        """Yields the results of steps for what was added to the totals since the last call: one, or
+        more if updates were skipped.
 
-        At the end of an epoch, a step with missing pushes counts too.
+        At the end of an epoch, a step for which some workers have pushed nothing counts too.
         """
         new, state = Totals(*map(sub, totals, self._totals)), self._state
         steps, rest = divmod(int(totals.pushes), self._workers)

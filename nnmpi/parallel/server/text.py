@@ -9,14 +9,17 @@ Event = dict[str, Any]
 
 
 def phrases(e: Event) -> Iterator[str]:
-    """Yields phrases on the number of servers, and on the synchronization of workers."""
+    """Yields the phrases for the first lines of a run on its parameter servers and the
+    synchronization of workers.
+    """
     yield f"including {plural(e['servers'], 'server')}"
     bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
     yield f"{e['sync']}{bound}"
 
 
 def staleness(e: Event) -> str:
-    """Returns a line on mean and maximum staleness of all gradients.
+    """Returns a line on the mean and maximum staleness of all gradients: the number of updates
+    since their parameters were read.
 
     The event has the counts {worker: {staleness: number of gradients}}.
     """
