@@ -1,4 +1,5 @@
-"""A training step on one rank: the executor, its ports, the update, and the traffic of a step.
+"""Runs a training step on one rank: the executor of the step's list of operations, the input and
+output of stages, the update, and the traffic of a step.
 
 Rules of `executor.py`:
 

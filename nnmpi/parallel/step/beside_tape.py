@@ -1,7 +1,8 @@
-"""Runs a pass by autograd (the tape) and also as a replay, to check that both give the same bits.
+"""Runs a pass by autograd and again as a replay of recorded kernels, to check that both give the
+same bits, before replays are used alone.
 
-The replay exchanges nothing with other ranks. It gets copies of the arrays that the tape received,
-and the arrays that it would send are compared with those that the tape sent.
+The replay exchanges nothing with other ranks. It gets copies of the arrays that autograd's pass
+received, and the arrays that it would send are compared with those that were sent.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -22,10 +23,11 @@ from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
 class ForwardBeside:
-    """Runs the forward pass of a replay beside that of the tape, with its own copies of buffers.
+    """Runs the forward pass of a replay in parallel to that of autograd, unit by unit (a unit:
+    usually one layer), with its own copies of buffers.
 
     forward   the pass of the replay, which stops between units
-    is_alike  False if the replay does not fit these labels; then only the tape runs
+    is_alike  False if the replay does not fit these labels; then only autograd's pass runs
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class ForwardBeside:
         self._buffers, self._own = buffers, [array.copy() for array in buffers]
 
     def follow(self) -> bool:
-        """Replays the unit that the tape has just run; returns False if no unit is left."""
+        """Replays the unit (usually a layer) that autograd has just run; returns False if no unit
+        is left.
+        """
         of_tape = [array.copy() for array in self._buffers]
         _write(self._buffers, self._own)
         try:
@@ -53,7 +57,9 @@ class ForwardBeside:
         return is_left
 
     def is_same(self, outputs: Sequence[Array]) -> bool:
-        """Returns True if outputs and buffers of the tape and of the replay have the same bits."""
+        """Returns True if the outputs and buffers of autograd's pass and of the replay have the
+        same bits.
+        """
         pairs = zip((*outputs, *self._buffers), (*self.replay.outputs, *self._own), strict=True)
         return all(same_bits(*pair) for pair in pairs)
 
@@ -64,8 +70,9 @@ def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
 
 
 class Compared:
-    """A micro-batch whose backward pass runs by the tape and as a replay; `ended` is called with
-    True if both gave the same bits, forward and backward."""
+    """The backward pass of a micro-batch, which runs by autograd and as a replay; at the end
+    ended(True) is called if both gave the same bits in all passes, else ended(False).
+    """
 
     def __init__(
         self,
@@ -81,15 +88,18 @@ class Compared:
         self._state, self._stage, self._same = state, stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the backward pass of the tape, then that of the replay; stops between units."""
+        """Runs each unit (usually a layer) of the backward pass by autograd, then in the replay;
+        stops between units.
+        """
         by_tape, replay = self._by_tape.backward(seed), self._replayed(seeds_of(self.root, seed))
         yield from self._both(by_tape, replay)
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, by the tape and as a
-        replay."""
+        """Computes the gradients of the inputs that come from another stage, by autograd and as a
+        replay.
+        """
         replayed = self._replay.first_half(seeds_of(self.root, seed))
 
         def follow() -> bool:
@@ -105,7 +115,9 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, by the tape and as a replay; stops between units."""
+        """Computes the remaining gradients, those of parameters, by autograd and as a replay; stops
+        between units (usually layers).
+        """
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -118,11 +130,11 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Runs a backward pass, or its second half, twice: each unit by the tape, then by the
-        replay.
+        """Runs a backward pass, or its second half, twice: each unit (usually a layer) by autograd,
+        then in the replay.
 
         Both add to the same memory of gradients. So before each unit, this memory is set to the
-        gradients that the tape, or the replay, has computed so far; in the end they are compared.
+        gradients that autograd, or the replay, has computed so far; in the end they are compared.
         """
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]
@@ -148,8 +160,9 @@ class Compared:
 
 
 class _Gradient(NamedTuple):
-    """A copy of the gradient of a parameter so far; `array` is None if nothing was added to it
-    yet."""
+    """A copy of the gradient of a parameter at some point of a backward pass; `array` is None if
+    nothing was added to it yet.
+    """
 
     p: Parameter
     has_grad: bool
@@ -176,19 +189,22 @@ def _put_back(gradients: Iterable[_Gradient]) -> None:
 
 
 def received(state: PassState) -> list[Received]:
-    """Returns the inputs of a pass that come from another stage and need a gradient."""
+    """Returns the inputs of a stage's pass that come from another stage and need a gradient."""
     return [t for _, t in parts(state.input) if isinstance(t, Received)]
 
 
 class NotedStats:
-    """BatchStats that keep their arguments and results, so that a replay of the pass gets the same
-    results."""
+    """BatchStats for a pass that autograd runs: they keep their arguments and results, so that a
+    replay of the pass gets the same results.
+    """
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of the whole batch, and keeps them for the replay."""
+        """Returns the moments (number of values, mean, sum of squared deviations) of the whole
+        batch, and keeps them for the replay.
+        """
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with plain_exchanges():
@@ -207,20 +223,24 @@ class NotedStats:
 
 
 class RecalledStats:
-    """BatchStats for a replay: return the results that a NotedStats has kept, in order."""
+    """BatchStats for a replay of a pass: they return, in order, the results that a NotedStats has
+    kept in autograd's pass.
+    """
 
     def __init__(self, noted: NotedStats, notes: Notes) -> None:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the next kept moments; checks that the replay passes the same arguments as the
-        tape."""
+        """Returns the next kept moments; checks that the replay passes the same arguments as
+        autograd's pass.
+        """
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
-        """Returns the next kept sum; checks that the replay passes the same argument as the
-        tape."""
+        """Returns the next kept sum; checks that the replay passes the same argument as autograd's
+        pass.
+        """
         self._notes.check_sent(sums)
         total = sums.copy()
         self._notes.write_next(total)

@@ -33,20 +33,23 @@ class Pool:
 
 
 class Buffer(NamedTuple):
-    """Memory of a pool, and the array in it: a view with the axes in the model's order."""
+    """Memory that belongs to a Pool, and the array in it: a view with the axes in the model's
+    order.
+    """
 
     pool: Pool
     memory: Array
     array: Array
 
     def give_back(self) -> None:
-        """Returns the buffer to its pool, when nobody uses it any more."""
+        """Returns the memory to its pool, when nobody uses it any more."""
         self.pool.free.append(self.memory)
 
 
 class Received(Tensor):
-    """An activation from another stage. Its gradient accumulates in a buffer that `take` returns,
-    and is sent back."""
+    """A tensor that was received from another pipeline stage. Its gradient accumulates in a buffer
+    that `take` returns, and is then sent back.
+    """
 
     __slots__ = ("_buffer", "_take")
 

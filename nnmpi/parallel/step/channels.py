@@ -1,12 +1,13 @@
-"""Channels: send activations to the next stage and gradients back.
+"""Channels: send activations from one pipeline stage to the next, and their gradients back.
 
     stage s     Outlet   SEND_F ── activation ──► RECV_F   Inlet   stage s + 1
                          RECV_B ◄── gradient ──── SEND_B
 
-Both ends know the shapes of the tensors of a boundary and their axes in memory order (`Boundary`).
-So an array is sent as it is in memory, and received into a buffer of the same order, as one
-message. Each boundary and direction has a tag. Its messages arrive in the order in which they were
-sent: micro-batch by micro-batch, and in each the tensors in the order of the boundary.
+The tensors between two stages are their boundary. Both ends know the shapes of these tensors and
+their axes in memory order (`Boundary`). So an array is sent as it is in memory, and received into a
+buffer of the same order, as one message. Each boundary and direction has a tag. Its messages arrive
+in the order in which they were sent: micro-batch by micro-batch, and in each the tensors in the
+order of the boundary.
 
 Between two stages of one rank, as at the turn of a pipeline in a V, nothing is sent: the Outlet
 gives its activations to the Inlet, and the Inlet its gradients to the Outlet.
@@ -84,7 +85,9 @@ in one."""
 
 
 class Here:
-    """A Transfer for an array that is on this rank already: it is complete."""
+    """A Transfer for an array that needs no message, since it is on this rank already: it is
+    complete.
+    """
 
     done = True
 
@@ -96,12 +99,12 @@ class Here:
 
 
 class BoundaryEnd(Port):
-    """One side of a boundary between two stages: receives tensors from the neighbouring stage, and
-    sends to it.
+    """One side of the boundary between two consecutive pipeline stages: receives tensors from the
+    neighbouring stage, and sends tensors to it.
 
     away   -1 if the neighbour is the previous stage, 1 if it is the next
-    give   (micro-batch, tensors): takes the tensors that leave, which wait for `send`; if the
-           neighbour is on this rank, its `accept`
+    give   (micro-batch, tensors): stores the tensors that leave until `send`; if the neighbouring
+           stage is on this rank, it is the `accept` of its side
     """
 
     has_memory = True
@@ -122,8 +125,9 @@ class BoundaryEnd(Port):
         self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
-        """Takes the tensors that leave the neighbouring stage, which is on this rank too. Arrays
-        that the neighbour will overwrite are copied."""
+        """Called instead of a message if the neighbouring stage is on this rank too: takes the
+        tensors that leave it. Arrays that the neighbour will overwrite are copied.
+        """
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
@@ -156,7 +160,9 @@ class BoundaryEnd(Port):
         return None
 
     def done(self, micro: int) -> None:
-        """Returns the buffers of micro-batch `micro` to their pools; it is not needed any more."""
+        """Returns the buffers of micro-batch `micro`, which are not needed any more, to their
+        pools.
+        """
         for buffer in self._used.pop(micro):
             buffer.give_back()
 
@@ -178,8 +184,9 @@ class BoundaryEnd(Port):
 
 
 class Inlet(BoundaryEnd, Source):
-    """The source of every stage except the first: receives activations, sends their gradients
-    back."""
+    """The input side of every pipeline stage except the first: receives activations, and sends
+    their gradients back.
+    """
 
     def next_input(self, micro: int) -> Tensors:
         samples = self._samples(micro)
@@ -197,7 +204,9 @@ class Inlet(BoundaryEnd, Source):
 
 
 class Outlet(BoundaryEnd, Sink):
-    """The sink of every stage except the last: sends activations, receives their gradients."""
+    """The output side of every pipeline stage except the last: sends activations, and receives
+    their gradients.
+    """
 
     def root(self, micro: int, y: Any) -> JoinedOutputs:
         return joined(y)
@@ -257,8 +266,9 @@ class Channels:
         self.ops: Mapping[Kind, Do] = dict.fromkeys(MESSAGES, self.start)
 
     def poll(self) -> None:
-        """Polls one message that is not complete, which progresses all of them; at most once in
-        POLL_SECONDS."""
+        """Polls one incomplete message, which makes progress with all messages; at most once in
+        POLL_SECONDS.
+        """
         now = self._clock()
         if now < self._next_poll:
             return
@@ -282,8 +292,9 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The stages of a rank with their sources and sinks, the loss, and the BatchNorm statistics
-    over all ranks that share a batch."""
+    """The pipeline stages of a rank, each with its input and output side, the side that computes
+    the loss, and the BatchNorm statistics over all ranks that share a batch.
+    """
 
     stages: dict[int, Stage]
     channels: Channels

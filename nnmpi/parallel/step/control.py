@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 
 class StepControl(NamedTuple):
-    """Functions through which steps read settings and requests of the run, and report events to
-    it."""
+    """The functions through which training steps read settings of the run (such as the learning
+    rate) and requests to stop or save, and report events.
+    """
 
     lr_factor: Callable[[int], float]  # the factor of all learning rates in a step
     request: Callable[[], float]  # this rank's request after this step: STOPS, SAVES or 0

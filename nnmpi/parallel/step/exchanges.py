@@ -1,5 +1,5 @@
-"""Exchanges within a pass, between ranks that share layers or sequences: how they are recorded,
-replayed, and compared with the exchanges of the tape.
+"""Exchanges within a forward or backward pass, between ranks that share layers or sequences: how
+they are recorded, replayed, and compared with those of a pass that autograd runs (the tape).
 
 record    the calls are logged                        nothing is sent
 tape      copies of the arrays are kept (noted)       sent
@@ -41,31 +41,36 @@ def plain_exchanges() -> AbstractContextManager[None]:
 
 
 class Notes:
-    """Copies of the arrays that the tape sent and received in the exchanges of a pass, in order."""
+    """Copies of the arrays that a rank sent and received in the exchanges of a pass that autograd
+    ran, in order, for comparison with a replay of the pass.
+    """
 
     def __init__(self) -> None:
         self._arrived, self._sent, self._is_same = deque[Array](), deque[Array](), True
 
     @property
     def is_same(self) -> bool:
-        """True if the replay, which has ended, would have sent the same bits and received as many
-        arrays as the tape."""
+        """True if the replay of the pass, which has ended, would have sent the same bits and
+        received as many arrays as autograd's pass.
+        """
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
-        """Keeps a copy of an array that the tape sends."""
+        """Keeps a copy of an array that autograd's pass sends."""
         self._sent.append(array.copy())
 
     def add(self, array: Array) -> None:
-        """Keeps a copy of an array that the tape has received."""
+        """Keeps a copy of an array that autograd's pass has received."""
         self._arrived.append(array.copy())
 
     def check_sent(self, array: Array) -> None:
-        """Compares an array that the replay would send with the next array that the tape sent."""
+        """Compares an array that the replay would send with the next array that autograd's pass
+        sent.
+        """
         self._is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
-        """Writes the next array that the tape received into `array`."""
+        """Writes the next array that autograd's pass received into `array`."""
         if self._arrived:
             array[...] = self._arrived.popleft()
         else:
@@ -114,13 +119,17 @@ def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments:
 
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
-    """Waits for a work. The array is an argument so that its memory is not reused before."""
+    """Waits for a transfer in the background. The array is an argument only so that its memory is
+    not reused before.
+    """
     with waiting("tensor"):
         work.started.wait()
 
 
 class _LoggedWork:
-    """A work that one call of a recorded pass starts, and a later call waits for."""
+    """A transfer in the background, in a recorded pass: one recorded call starts it, and a later
+    one waits for it.
+    """
 
     started: Any
 
@@ -128,18 +137,20 @@ class _LoggedWork:
         self._array, self._number = array, len(call_log.get() or ())
 
     def __eq__(self, other: object) -> bool:
-        """True for the work of the same call in another recording."""
+        """True for the transfer that the same call starts in another recording of the pass."""
         return isinstance(other, _LoggedWork) and other._number == self._number
 
     __hash__ = None  # type: ignore[assignment]
 
     def wait(self) -> None:
-        """Logs the wait."""
+        """Records a call that waits for the transfer."""
         log_call(_wait, self, self._array)
 
 
 class _LoggedWire:
-    """Logs exchanges as calls of a recorded pass."""
+    """Stands in for communication while a pass is recorded: an exchange becomes a call in the list,
+    and nothing is sent.
+    """
 
     def __init__(self, comm: Comm, array: Any) -> None:
         if not isinstance(array, MetaArray):
@@ -173,7 +184,9 @@ class _LoggedWire:
 
 
 class _NotingWork:
-    """A work that keeps a copy of its array when it is complete."""
+    """A transfer in the background that, when it is complete, keeps a copy of its array for a
+    replay.
+    """
 
     def __init__(self, work: Any, array: Array, notes: Notes) -> None:
         self._work, self._array, self._notes = work, array, notes
@@ -184,7 +197,9 @@ class _NotingWork:
 
 
 class _NotingWire:
-    """Exchanges arrays as usual, and keeps copies of sent and received arrays."""
+    """Exchanges arrays with other ranks as usual, and keeps copies of sent and received arrays for
+    a replay.
+    """
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes
@@ -224,7 +239,9 @@ class _RecallingWork:
 
 
 class _RecallingWire:
-    """Sends nothing; arrays that would be received get the copies that were kept."""
+    """Stands in for communication in a replay that is compared with autograd's pass: sends nothing,
+    and arrays that would be received get the copies that were kept.
+    """
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes

@@ -1,17 +1,19 @@
-"""Executor: carries out the list of a step on one rank, for any kind of parallelism.
+"""Executor: carries out the list of a step's operations on one rank, for any kind of parallelism. A
+unit is a part of a stage that is not divided further, usually one layer.
 
     F          forward pass of a unit, on a batch or on an activation that was received
     B          its backward pass, from the loss or from a gradient that was received
     I, W       the two halves of B: first the gradient of the input, later those of parameters
-    RECOMPUTE  the forward pass again with a tape, because F ran without one
+    RECOMPUTE  the forward pass again with autograd, because F ran without it
     NOTE       all losses of this rank are known
     AGREE      ranks agree on the sums of the step
     APPLY      parameters are updated
     RECV SEND  a message between stages starts
 
-The sync carries out further operations on buckets of parameters, and the swapper those on disk. A
-pass of a stage is a generator that stops between its units, or ends before the last of them.
-Everything in which strategies differ is an argument (rules: `__init__.py` of this folder):
+The sync (a GradientSync) carries out further operations on buckets of parameters, and the swapper
+those on disk. A pass of a stage is a generator that stops between its units, or ends before the
+last of them. Everything in which strategies differ is an argument (rules: `__init__.py` of this
+folder):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
     sync       operations on buckets                   (replicas/gradient_sync.py and others)
@@ -53,8 +55,8 @@ from nnmpi.parallel.step_list.op import ADDS, FORWARD, PASSES, Kind, Op
 
 
 class GradientSync:
-    """Carries out operations on buckets, such as sums of gradients; this base class carries out
-    none.
+    """The base class of objects that carry out a step's operations on buckets of gradients, such as
+    their sums over ranks; this class carries out none.
 
     ops   the function that carries out each kind of operation
     """
@@ -69,7 +71,7 @@ class GradientSync:
         ranks."""
 
     def poll(self) -> None:
-        """Progresses messages; called often during a step."""
+        """Makes progress with messages; called often during a step."""
 
 
 NO_SYNC = GradientSync()
@@ -93,8 +95,9 @@ class StepState(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a step over `samples` samples. `loss` is the sum of their losses; all ranks
-    have agreed on the values."""
+    """The result of a step on `samples` samples, on which all ranks have agreed. `loss` is the sum
+    of the samples' losses.
+    """
 
     state: StepState  # after the step
     samples: int
@@ -111,8 +114,8 @@ ListOf: TypeAlias = Callable[[int], Sequence[Op]]
 
 
 class Lists(NamedTuple):
-    """The operations of a rank in a step and in an evaluation, as functions of the number of
-    micro-batches.
+    """The lists of operations that a rank carries out in a training step and in an evaluation, each
+    as a function of the number of micro-batches.
 
     checked_steps   in how many steps at the start of an epoch the recomputed outputs are compared
                     with those of the first forward pass
@@ -124,8 +127,9 @@ class Lists(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """The operations of a step with the functions that carry them out, and facts about its
-    passes."""
+    """The operations of a step with the functions that carry them out, and facts about the step's
+    forward and backward passes that follow from the list.
+    """
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
@@ -157,8 +161,9 @@ class StepPlan(NamedTuple):
         )
 
     def kind_of(self, op: Op) -> BackwardKind | None:
-        """Returns facts about the backward pass of a micro-batch that are known in advance; None
-        where steps overlap."""
+        """Returns, before it begins, facts about the backward pass to which an operation belongs,
+        such as whether it adds to existing gradients; None where steps overlap.
+        """
         first = self.first_backward.get(op.stage)
         if first is None:
             return None
@@ -180,8 +185,9 @@ after."""
 
 
 class Executor:
-    """Carries out the steps of one rank. It keeps no counter, and leaves communication to its
-    arguments."""
+    """Carries out the steps of one rank, by running their lists of operations. It keeps no
+    counters, and leaves communication to the objects that it is given.
+    """
 
     _calls: Iterator[tuple[Do, Op]]  # what is left of the list that is carried out
 
@@ -252,7 +258,7 @@ class Executor:
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def begin(self, load: StepBatch) -> None:
-        """Gives the micro-batches of a step to all ports."""
+        """Passes the micro-batches of a step to the input and output side of each stage."""
         self._load = load
         for port in self._ports:
             port.begin(load)
@@ -309,8 +315,9 @@ class Executor:
         self._sync.poll()
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
-        """Carries out a unit of a pass of a stage; if the pass cannot stop between units, the
-        following units too."""
+        """Carries out one unit (usually a layer) of a stage's forward or backward pass; if the pass
+        cannot stop between units, the following units too.
+        """
         if self._inside is not None:  # the list has gone on within the pass
             self._inside = op
             return
@@ -325,16 +332,17 @@ class Executor:
             self._running[where] = OVER if is_over else running
 
     def _is_last(self, op: Op) -> bool:
-        """Returns True if a pass of a stage ends with this unit."""
+        """Returns True if the unit of this operation is the last one of a stage's pass."""
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _go_on(self, path: str) -> bool:
-        """Carries out operations up to the next unit of the running pass, which reads a parameter
-        that is not in memory yet; returns False if no pass is running.
+        """Called when a running pass of a stage reads the parameter `path`, which is not in memory
+        yet (ZeRO 3): carries out operations of the list up to the next unit of the pass, among them
+        the gather of its parameters. Returns False if no pass is running.
 
-        Between the units of a pass, the list has no other pass. Backward passes that compute
-        parameter gradients cannot do this, since the gradients of a unit have to be final before
-        the next unit.
+        Between the units (usually layers) of a pass, the list has no other pass. Backward passes
+        that compute parameter gradients cannot do this, since the gradients of a unit have to be
+        final before the next unit.
         """
         op = self._inside
         if op is None:
@@ -434,6 +442,8 @@ class Executor:
         self._sync.note(self.loss.loss(), self._request())
 
     def _end(self, end: Callable[[int], Outcome | None], op: Op) -> None:
-        """Carries out AGREE or APPLY, and keeps the outcome of the step if it returns one."""
+        """Carries out AGREE or APPLY, the operations that end a step, and keeps the outcome of the
+        step if it returns one.
+        """
         if (outcome := end(self._step)) is not None:
             self._outcome = outcome

@@ -1,4 +1,5 @@
-"""Passes of a stage on a GPU as two CUDA graphs, one of F and one of B.
+"""Runs the passes of a stage on a GPU as two CUDA graphs: one of the forward pass, and one of the
+backward pass.
 
 capture   a pass runs by autograd on a stream that records its kernels instead of running them
 replay    inputs, keys of random numbers and gradients of outputs are written into the memory that
@@ -44,7 +45,9 @@ class _CapturedPass(KeyedPass):
 
 
 class _NoStats:
-    """BatchStats for a capture where ranks would have to exchange them: raises an error."""
+    """BatchStats for a pass that is captured as a CUDA graph: they raise an error, since a graph
+    cannot contain an exchange between ranks.
+    """
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> NoReturn:
         raise NumbersReadError("a CUDA graph cannot contain BatchNorm over ranks")
@@ -54,7 +57,8 @@ class _NoStats:
 
 
 class Graphs:
-    """A forward and a backward pass as two CUDA graphs; the GPU's counterpart of `Replay`.
+    """The forward and the backward pass of a stage as two CUDA graphs; on a GPU it takes the place
+    of `Replay`.
 
     trained   the parameters whose gradients the backward pass computes
     calls     the number of graphs
@@ -119,14 +123,15 @@ class Graphs:
         return root, graphs[0]
 
     def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Returns memory that is written before a graph is launched."""
+        """Returns new device memory whose contents are written before each launch of a graph."""
         with self._on.xp.cuda.using_allocator(self._written.malloc):
             return self._on.xp.empty(shape, dtype)
 
     @contextmanager
     def _captured(self) -> Iterator[list[Any]]:
-        """A context whose kernels are recorded into a graph; yields a list, to which the graph is
-        added at the end."""
+        """A context whose kernels are recorded into a CUDA graph instead of running; yields a list,
+        to which the graph is added at the end.
+        """
         graphs, runtime = list[Any](), self._on.xp.cuda.runtime
         with self._stream:
             # relaxed: the pool may ask for memory meanwhile
@@ -140,14 +145,16 @@ class Graphs:
             graphs.append(self._stream.end_capture())
 
     def replay(self, memory: Memory) -> "Graphs":
-        """Returns the graphs themselves, which have their own memory."""
+        """Returns this object itself: graphs have their own memory, so `memory` is not used."""
         return self
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
         """Runs the forward pass on these inputs, with the random numbers of this step. It stops
-        between units, and launches the graph with the last one, when all values are in memory."""
+        between units (usually layers) without doing anything, and launches the whole graph at the
+        last one, when all parameters are in memory.
+        """
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
@@ -159,7 +166,7 @@ class Graphs:
         self._forward.launch()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass from the gradients of the outputs."""
+        """Launches the graph of the whole backward pass, given the gradients of the outputs."""
         if any(p.has_grad is not self._adds for p in self.trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         for memory, seed in zip(self._seeds, seeds, strict=True):
@@ -172,11 +179,13 @@ class Graphs:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Stops between units without doing anything: `first_half` has launched the whole graph."""
+        """Stops between units (usually layers) without doing anything: `first_half` has launched
+        the whole graph.
+        """
         return pauses(self._units)
 
     def free(self) -> None:
-        """Does nothing: the memory belongs to this pass only."""
+        """Does nothing: the memory belongs to these graphs only."""
 
 
 def _write(memory: Array, array: Array) -> None:
@@ -202,8 +211,10 @@ def _as_current(current: Pass) -> Iterator[None]:
 
 @contextmanager
 def _restored(parts: Sequence[Module], adds: bool) -> Iterator[None]:
-    """A context that sets `has_grad` of the parameters to `adds`, and afterwards restores the
-    attributes of modules; raises NumbersReadError if an attribute was set."""
+    """A context for capturing a pass: sets `has_grad` of the parameters to `adds`, and afterwards
+    restores the attributes of modules and parameters. Raises NumbersReadError if the pass has set
+    an attribute.
+    """
     modules = [m for part in parts for m in part.modules()]
     attributes = [dict(vars(m)) for m in modules]
     parameters = {p: p.has_grad for part in parts for p in part.parameters()}

@@ -64,7 +64,7 @@ class SumOfMean:
 
 
 class Objective:
-    """A loss and metrics, as sums over the samples of all ranks.
+    """Computes a loss and metrics as sums over samples, which are added up over batches and ranks.
 
     whole            (scores): returns all scores as a NumPy array for metrics, gathered from other
                      ranks
@@ -84,11 +84,13 @@ class Objective:
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
     def empty_row(self) -> Row:
-        """Returns the row of no samples, to which rows can be added."""
+        """Returns a row, the list of sums that `evaluate` returns, for no samples: all sums are 0.
+        """
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
-        """Returns sums over these samples; rows of further samples and ranks can be added.
+        """Returns a row for these samples: a list of sums, to which the rows of further samples and
+        ranks can be added.
 
         [loss, divisor, samples] | (sum, count) of each metric, stacked
         """
@@ -108,7 +110,8 @@ class Objective:
         return row
 
     def sums(self, row: Row, comm: Comm, all_reduce: SumRow) -> Sums:
-        """Returns the sum of the rows of all ranks; every rank calls it.
+        """Adds up the rows (lists of sums) of all ranks by `all_reduce`, and returns the result as
+        Sums; every rank calls it.
 
         Ranks that have evaluated no samples do not know the shapes of metrics, so these are
         gathered first.
@@ -126,14 +129,16 @@ class Objective:
         return Sums(float(loss), float(divisor), int(samples), named)
 
     def add(self, a: Row, b: Row) -> Row:
-        """Returns the sum of two rows; raises ValueError if a metric has different shapes in
-        them."""
+        """Returns the sum of two rows (lists of sums, see `evaluate`); raises ValueError if a
+        metric has different shapes in them.
+        """
         self._shapes([[sums.shape for sums in row] for row in (a, b)])
         return [x + y for x, y in zip(a, b, strict=True)]
 
     def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
-        """Returns the shape of each entry, equal in all rows; raises ValueError if a metric has
-        different shapes."""
+        """Returns the shape of each entry of the rows (lists of sums), which must be equal in all
+        rows; raises ValueError if a metric has different shapes.
+        """
         shapes = [{*of_metric} - {()} or {(2,)} for of_metric in zip(*rows, strict=True)]
         for name, of_metric in zip(("loss", *self._names), shapes, strict=True):
             if len(of_metric) > 1:

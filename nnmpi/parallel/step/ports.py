@@ -1,4 +1,6 @@
-"""Stages and their ports: where the input of a stage comes from, and where its output goes.
+"""Stages and their ports. A stage is the part of the model that a rank runs as a whole; a port is
+its input side (source) or its output side (sink): where the input comes from, and where the output
+goes.
 
 Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
@@ -40,8 +42,9 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """The model, the objective and the backend of a training; with a loss scaler in mixed
-    precision."""
+    """What is trained: the model, the objective (loss and metrics), the backend (CPU or GPU), and
+    in mixed precision the loss scaler.
+    """
 
     model: Module
     objective: Objective
@@ -50,8 +53,9 @@ class Task(NamedTuple):
 
 
 def forward(module: Module, x: Tensors, current: Pass) -> Any:
-    """Returns the output of a module for an input. Random numbers within it depend on the step and
-    the samples of the pass `current`."""
+    """Returns the output of a module for an input. `current` is the Pass: its step and samples
+    determine the random numbers within the module.
+    """
     token = current_pass.set(current)
     try:
         return call(module, x)
@@ -76,7 +80,7 @@ class JoinedOutputs(Tensor):
     """A scalar that depends on all outputs of a stage, so that one backward pass from it covers all
     of them. Its value is not used.
 
-    The backward pass gives each output (`parts`) the gradient that was set by `seed`.
+    The backward pass starts each output (in `parts`) with the gradient that was set by `seed`.
     """
 
     __slots__ = ("gradients", "parts")
@@ -92,13 +96,16 @@ class JoinedOutputs(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """Sets the gradient of each part (None for a part that requires none); returns a zero to
-        start the backward pass with."""
+        """Sets the gradient of each output (None for one that requires none); returns a zero, with
+        which the backward pass is started.
+        """
         self.gradients = gradients
         return np.zeros(())
 
     def begun(self, seed: Array) -> UnfinishedBackward:
-        """Returns a backward pass from here, of which nothing has been computed yet."""
+        """Returns a backward pass that starts at this tensor, of which nothing has been computed
+        yet.
+        """
         return begun(self, seed)
 
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
@@ -106,15 +113,16 @@ class JoinedOutputs(Tensor):
 
 
 def joined(y: Any) -> JoinedOutputs:
-    """Returns the JoinedOutputs of a stage's output: a tensor, a tuple of tensors, or JoinedOutputs
-    already."""
+    """Returns the output of a stage (a tensor or a tuple of tensors) as JoinedOutputs, a scalar
+    from which one backward pass covers all of them; JoinedOutputs are returned unchanged.
+    """
     if isinstance(y, JoinedOutputs):
         return y
     return JoinedOutputs(y if isinstance(y, tuple) else (y,))
 
 
 class Port:
-    """The input side or the output side of a stage.
+    """The input side or the output side of a stage: where its input comes from, or its output goes.
 
     has_memory   True if the port has memory for each micro-batch: only then are `give_back` and
                  `done` called
@@ -132,30 +140,38 @@ class Port:
 
 
 class Source(Port):
-    """The port from which the input of a stage comes."""
+    """The input side of a stage: provides its input, and takes the gradients of the input."""
 
     def next_input(self, micro: int) -> Tensors:
         """Returns the input of a stage for a micro-batch."""
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
-        """Takes back x, which `next_input` has returned, now with the gradients of its tensors."""
+        """Takes back x, the input that `next_input` has returned, after the backward pass has
+        computed the gradients of its tensors.
+        """
         raise NotImplementedError
 
 
 class Sink(Port):
-    """The port to which the output of a stage goes."""
+    """The output side of a stage: takes its output, and provides the gradient with which the
+    backward pass starts.
+    """
 
     def root(self, micro: int, y: Any) -> Tensor:
         """Returns the tensor at which the backward pass starts: the output y, or its loss."""
         raise NotImplementedError
 
     def put(self, micro: int, root: Tensor) -> None:
-        """Takes the root (see `root`) of a micro-batch after its forward pass."""
+        """Takes the root (the tensor at which the backward pass will start) of a micro-batch after
+        its forward pass.
+        """
         raise NotImplementedError
 
     def seed(self, micro: int, root: Tensor) -> Array:
-        """Returns the gradient of the root, with which the backward pass starts."""
+        """Returns the gradient of the root, the tensor at which the backward pass of a micro-batch
+        starts.
+        """
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -164,7 +180,7 @@ class Sink(Port):
 
 
 class Samples(Source):
-    """The source of the first stage: the samples of a micro-batch."""
+    """The source of the first stage: provides the samples of a micro-batch as input."""
 
     def __init__(self, on: Backend) -> None:
         self._on = on
@@ -177,8 +193,8 @@ class Samples(Source):
 
 
 class LossSink(Sink):
-    """The sink of the last stage: computes the loss. Its gradient is that of the mean over the
-    batch.
+    """The sink of the last stage: computes the loss of its output, and starts the backward pass
+    with the gradient of the mean over the whole batch.
 
     `outputs` accumulates the scores of an evaluation.
     """
@@ -219,8 +235,9 @@ class LossSink(Sink):
         return self._seed[1]
 
     def loss(self) -> Any:
-        """Returns the sum of the losses since the last call, and clears it; 0 on a rank without the
-        last stage."""
+        """Returns the sum of the losses since the last call, and resets it to 0; 0 on a rank
+        without the last stage.
+        """
         total, self._sum = self._sum, None
         return 0.0 if total is None else total
 
@@ -229,12 +246,14 @@ class LossSink(Sink):
 
 
 class Stage(NamedTuple):
-    """A part of the model, between its source and its sink.
+    """A part of the model that a rank runs, with its source (input side) and its sink (output
+    side).
 
-    A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
-    are final, a forward pass before it reads parameters of the next unit. But `forward` of a module
-    cannot stop, so the whole forward pass by the tape runs with the first unit. Where it needs
-    values of a further unit, operations of the list are carried out within it.
+    A pass of the stage stops between its units, usually layers: a backward pass as soon as the
+    gradients of a unit are final, a forward pass before it reads parameters of the next unit. But
+    `forward` of a module cannot stop, so with autograd the whole forward pass runs with the first
+    unit. Where it needs parameters of a further unit, the step's operations up to that unit are
+    carried out within it.
 
     parameters   the parameters of the module
     units        the numbers of its units in lists
@@ -263,7 +282,7 @@ ENDED = object()
 
 
 class StagePass(Protocol):
-    """A micro-batch in a stage after its forward pass: runs the backward pass.
+    """The interface of a micro-batch in a stage after its forward pass: it runs the backward pass.
 
     root   the tensor at which the backward pass starts: the loss, or the joined outputs
     """
@@ -273,45 +292,56 @@ class StagePass(Protocol):
         """The tensor at which the backward pass starts: the loss, or the joined outputs."""
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the backward pass; stops between units."""
+        """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
+        units (usually layers).
+        """
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage; stops between
-        units."""
+        """Computes the gradients of the inputs that come from another stage, starting from `seed`;
+        stops between units (usually layers).
+        """
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters; stops between units."""
+        """Computes the remaining gradients, those of parameters; stops between units (usually
+        layers).
+        """
 
 
 class StagePasses(Protocol):
-    """Runs the forward passes of stages, each of which returns a StagePass for the backward
-    pass."""
+    """The interface of an object that runs the forward passes of stages, by autograd or as replays.
+    """
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of a micro-batch; stops between units. The generator returns a
-        StagePass."""
+        """Runs the forward pass of a micro-batch in a stage; a generator that stops between units
+        (usually layers), and returns a StagePass for the backward pass.
+        """
 
     def free(self) -> None:
-        """Frees memory that is kept between steps."""
+        """Frees memory that is kept from step to step."""
 
 
 class TapePass:
-    """A StagePass by autograd: module calls are recorded on a tape."""
+    """A StagePass by autograd: the forward pass has recorded its operations, and the backward pass
+    runs them in reverse.
+    """
 
     def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
         self._stage, self._state, self.root = stage, state, root
         self._rest: UnfinishedBackward | None = None
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the backward pass; stops between units."""
+        """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
+        units (usually layers).
+        """
         self._begin(seed)
         return self.second_half()
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, without stopping
-        between units."""
+        between units (usually layers).
+        """
         leaves = needing_gradients(self._state.input)
         if leaves and self.root.requires_grad:
             self._rest = self.root.backward(seed, until=leaves)
@@ -320,7 +350,9 @@ class TapePass:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters; stops between units."""
+        """Computes the remaining gradients, those of parameters; stops between units (usually
+        layers).
+        """
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
             return pauses(self._stage.units)
@@ -336,8 +368,10 @@ class TapePass:
             self._rest = root.begun(seed) if isinstance(root, JoinedOutputs) else begun(root, seed)
 
     def _check(self, leaves: Iterable[Any]) -> None:
-        """Raises ValueError for a leaf that requires a gradient but is no parameter of the stage.
-        It is checked once a step; where steps overlap, for each micro-batch."""
+        """Raises ValueError if a leaf of the autograd graph requires a gradient but is neither a
+        parameter of the stage nor its input. It is checked once a step; where steps overlap, for
+        each micro-batch.
+        """
         known, inputs = self._stage.parameters, {*needing_gradients(self._state.input)}
         for leaf in leaves:
             if leaf not in known and leaf not in inputs:
@@ -351,19 +385,21 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch by autograd, without stopping between units."""
+    """Runs the forward pass of a micro-batch by autograd, without stopping between units (usually
+    layers); returns its TapePass.
+    """
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Yields once between every two units, without doing anything."""
+    """Yields once between every two units (usually layers) of a stage, without doing anything."""
     for _ in units[1:]:
         yield
 
 
 class TapePasses:
-    """Runs all passes of stages by autograd."""
+    """The StagePasses that run all passes of stages by autograd."""
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
@@ -392,10 +428,11 @@ def nothing() -> object:
 
 
 class PassState:
-    """The state of a micro-batch in a stage, between its forward and its backward pass.
+    """What belongs to a micro-batch in a stage, from its forward to its backward pass, such as the
+    input and the StagePass.
 
-    at_next_unit   called when a forward pass by the tape begins its next unit, while the values of
-                   the previous unit are still in memory
+    at_next_unit   called when a forward pass by autograd begins its next unit (usually a layer), while
+                   the parameters of the previous unit are still in memory
     """
 
     __slots__ = ("_digest", "at_next_unit", "input", "kind", "run", "stats")
@@ -412,7 +449,9 @@ class PassState:
             root.parts = ()
 
     def note(self, root: Tensor) -> None:
-        """Keeps a checksum of the output of a forward pass that will be recomputed."""
+        """Keeps a checksum of the output of a forward pass, with which the output of its
+        recomputation is compared.
+        """
         self._digest = _digest(root)
 
     def compare(self, root: Tensor, stage: int) -> None:
