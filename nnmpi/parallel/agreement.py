@@ -16,7 +16,8 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
     """Calls f on every rank and returns its result; if f fails on one rank, all ranks raise an
     error.
 
-    An OtherRankError from f is not reported to the others again: they have raised theirs already.
+    If f itself raises OtherRankError, which tells of another rank's error, this is not reported
+    again.
     """
     error: Exception | None = None
     try:

@@ -18,10 +18,12 @@ GATHER, SUM = "halving", "doubling"  # for short rows: log2 p rounds, equal bits
 
 
 class Synced:
-    """Computes BatchNorm statistics of a batch of which each rank has some samples, or none.
+    """Computes BatchNorm statistics of a batch whose samples are divided among ranks; a rank may
+    have none of them.
 
     Each method is one collective, so all ranks must call them in the same order. They do: all run
-    the same model, forward in the order of its layers and backward in the order of the tape.
+    the same model, forward in the order of its layers and backward in the order that autograd
+    recorded.
 
     wire_for   (Comm, array): the object that carries out the collectives for that array
     """
@@ -52,8 +54,10 @@ class Synced:
         return joined([unpacked(row) for row in rows])
 
     def _summed(self, local: Moments) -> Moments:
-        """Returns the moments of the whole batch from two all-reduces: of n * mean, then of M2 + n
-        (local mean - mean)^2. The host waits for neither."""
+        """Returns the moments (number of values, mean, sum of squared deviations M2) of the whole
+        batch by two all-reduces: of n * mean, then of M2 + n (local mean - mean)^2. The host waits
+        for neither.
+        """
         count = np.array([local.n])
         self._comm.all_reduce(count, SUM)
         n, local_mean = int(count[0]), local.mean.astype("float64")
@@ -70,7 +74,9 @@ class Synced:
 
 
 def packed(m: Moments) -> np.ndarray:
-    """Returns (n, mean, M2) of all channels as one row of float64 on the host."""
+    """Returns the moments (n, mean, M2) of all channels as one float64 array on the host, to be
+    sent.
+    """
     on = backend.of(m.mean)
     pair = backend.to_list(on.xp.concatenate((m.mean, m.m2)))
     return np.concatenate(([m.n], pair), dtype=np.float64)
@@ -82,6 +88,6 @@ def unpacked(row: np.ndarray) -> Moments:
 
 
 def like(local: Moments, m: Moments) -> Moments:
-    """Returns moments m with the backend and dtype of `local`."""
+    """Returns the moments m, converted to the device and the dtype of `local`."""
     on = backend.of(local.mean)
     return Moments(m.n, *(on.asarray(a, local.mean.dtype) for a in (m.mean, m.m2)))

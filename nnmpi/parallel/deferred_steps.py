@@ -1,4 +1,5 @@
-"""DeferredSteps: steps on a GPU whose host reads the outcome of a step during the next one.
+"""DeferredSteps: steps on a GPU that the host does not wait for: it reads the loss and the norm of
+a step during the next step.
 
     step i      F  B  APPLY ── loss, squares ──┐ copied to the host
     step i + 1  F ────────────────────── read ◄┘  B  APPLY
@@ -42,7 +43,7 @@ class DeferredSteps:
     """Runs the steps of an executor so that the host reads the loss and the norm of a step one step
     later.
 
-    update   the update that waits: it makes the steps whose outcome is needed at once
+    update   the ordinary update, for steps whose outcome is needed at once
     """
 
     def __init__(
@@ -63,9 +64,12 @@ class DeferredSteps:
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
-        """Agrees with the other ranks whether the outcome of this step is read now; if so, waits
-        for the sums. It is read now at the end of an epoch, on a request, and where something reads
-        the model next."""
+        """Agrees with the other ranks whether the outcome of this step (loss, norm, whether it was
+        skipped) is read at once; if so, waits for the sums.
+
+        It is read at once at the end of an epoch, if a rank asks to stop or to save, and if
+        something reads the model before the next step.
+        """
         self._read()
         reads = self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1)
         self._is_deferred = not reads
@@ -73,8 +77,9 @@ class DeferredSteps:
             self._update.agree(step)
 
     def apply(self, step: int) -> Outcome:
-        """Updates the parameters; returns the outcome of the step, or UNREAD if the host reads it
-        later."""
+        """Updates the parameters; returns the outcome of the step (its loss, and whether it was
+        skipped), or UNREAD if the host reads that during the next step.
+        """
         if not self._is_deferred:
             return self._update.apply(step)
         self._launch(step)
@@ -118,7 +123,9 @@ class DeferredSteps:
         return loss
 
     def _launch(self, step: int) -> None:
-        """Launches an optimizer step, which the device skips if a sum is not finite."""
+        """Launches an optimizer step on the device, which itself skips the step if the loss or a
+        gradient is not finite.
+        """
         store, xp = self._store, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
         squares = store.squares(store.shards, [(store.spans[0][0], store.spans[-1][1])])
@@ -128,14 +135,16 @@ class DeferredSteps:
         self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
-        """Carries out an operation that needs the loss scale, after it has read the outcome of the
-        last step."""
+        """Carries out an operation that needs the current loss scale, after reading the outcome of
+        the last step, on which that depends.
+        """
         self._read()
         do(op)
 
     def _read(self) -> None:
-        """Reads the outcome of the last step, and sets the loss scale and the number of the next
-        update."""
+        """Reads the outcome of the last step from the device, and sets the loss scale and the
+        number of the next update accordingly.
+        """
         if self._unread is None:
             return
         (loss, squares), self._unread = self._unread.wait(), None
@@ -169,15 +178,17 @@ class HostCopy:
 def deferred(
     spec: TrainSpec, store: LocalStore, optimizer: Optimizer, update: Update
 ) -> DeferredSteps | None:
-    """Returns the DeferredSteps of a rank, or None if its host has to read the outcome of each step
-    at once."""
+    """Returns the DeferredSteps of a rank; None if its host has to read the outcome of each step at
+    once, as on a CPU.
+    """
     can_defer = _can_defer(spec.arrangement, store, optimizer)
     return DeferredSteps(spec, store, optimizer, update) if can_defer else None
 
 
 def _can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
-    """True if this rank has all parameters, and gradients are summed by the device, or there is
-    only one rank."""
+    """True if the host need not wait for the outcome of a step: this rank has all parameters, and
+    the device itself sums gradients over ranks, or there is only one rank.
+    """
     copies = a.store.name in ("local", "replica") and a.ranks == a.mesh.count(*REPLICAS)
     if not copies or not optimizer.takes_mixed:
         return False

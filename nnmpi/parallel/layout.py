@@ -26,8 +26,9 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 
 class Layout(NamedTuple):
-    """The mesh and the Comms of a rank; every rank builds one and passes it to everything that
-    communicates."""
+    """The communicators (Comms) of a rank, by the groups of ranks that work together, and the mesh
+    of all ranks; every rank builds one and passes it to everything that communicates.
+    """
 
     mesh: Mesh  # of the ranks that compute
     servers: int
@@ -41,7 +42,9 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
-        """Returns the layout for the axis sizes of a config; every rank of `comm` calls it."""
+        """Returns the Layout for the sizes of the mesh axes in a config; every rank of `comm` calls
+        it.
+        """
         narrow, summed = config.reduce_dtype in HALVES, summed_axes(config)
         return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow, summed)
 
@@ -54,7 +57,7 @@ class Layout(NamedTuple):
         narrow_sums: bool = False,
         summed: Sequence[str] = REPLICAS,
     ) -> Self:
-        """Returns the layout of a mesh; every rank of `comm` calls it.
+        """Returns the Layout for a given mesh; every rank of `comm` calls it.
 
         servers       how many ranks after those of the mesh are parameter servers
         narrow_sums   whether 16-bit sums are rounded after each addition
@@ -118,8 +121,9 @@ def mesh_of(config: Config, ranks: int) -> Mesh:
 
 
 def duplicate(comm: Comm) -> Comm:
-    """Returns a Comm of the same ranks whose messages cannot match those of `comm`; every rank
-    calls it."""
+    """Returns a Comm of the same ranks with a context of its own, so that its messages cannot match
+    those of `comm`; every rank calls it.
+    """
     copy = comm.split(0)
     assert copy is not None
     return copy

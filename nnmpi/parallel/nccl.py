@@ -67,8 +67,9 @@ def _sharing(cluster: Cluster) -> tuple[int, int] | None:
 
 
 def _suits(cluster: Cluster) -> bool:
-    """Returns True if `--allreduce auto` may take NCCL: each rank has its own GPU, and the job
-    would end if a rank were lost."""
+    """Returns True if `--allreduce auto` may choose NCCL: each rank has its own GPU, and the job
+    ends anyway if a rank is lost.
+    """
     return not cluster.survives and _sharing(cluster) is None
 
 
@@ -98,13 +99,14 @@ def connect(layout: Layout, on: Backend) -> None:
 
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
-    """Returns NCCL collectives on a separate CUDA stream, for a Comm such as that of BatchNorm,
-    whose calls are made between those of other Comms."""
+    """Returns an object that carries out collectives by NCCL on a CUDA stream of its own, for a
+    Comm such as that of BatchNorm, whose collectives come in between those of other Comms.
+    """
     return wire_of(comm, backend.of(array), NcclComm)
 
 
 class Launched:
-    """A `Transfer` of NCCL calls that have been put on a stream."""
+    """A `Transfer` for NCCL calls that have been put on a CUDA stream."""
 
     def __init__(self, comm: Comm, stream: SideStream) -> None:
         self._comm, self._stream, self._event = comm, stream, stream.event()
@@ -127,7 +129,9 @@ class Launched:
 
 
 class NcclComm(StagedComm):
-    """Collectives of NCCL among the ranks of a Comm; the argument `algorithm` is ignored."""
+    """Carries out the collectives among the ranks of a Comm by NCCL; the argument `algorithm` is
+    ignored.
+    """
 
     in_order = True
 
@@ -187,8 +191,9 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
-        """Yields the row that NCCL sums: the given row, or a float32 copy of a 16-bit row. At the
-        end, `part` of the copy is rounded and written back to the row."""
+        """A context that yields the array that NCCL is to sum: `row`, or a float32 copy of a 16-bit
+        row. At its end, the slice `part` of the copy is rounded and written back to the row.
+        """
         if self._narrow or not types_of(row.dtype).is_mixed:
             yield row
             return
@@ -201,8 +206,9 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _call(self, row: Array) -> Iterator[tuple[int, int]]:
-        """Groups the NCCL calls within this context into one; yields (NCCL dtype, CUDA stream) for
-        them."""
+        """A context whose NCCL calls are grouped into one; yields (NCCL dtype of `row`, CUDA
+        stream) for them.
+        """
         self._stream.follow()
         self._nccl.groupStart()
         try:

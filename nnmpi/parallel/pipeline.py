@@ -1,4 +1,4 @@
-"""Takes a rank's stages out of a model, and frees the parameters of other stages."""
+"""Takes the pipeline stages of a rank out of a model, and frees the parameters of other stages."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -16,7 +16,8 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the pipeline stages of a rank; parameters of other ranks lose their memory.
+    """Returns the ModelPart with a rank's pipeline stages; parameters of other ranks lose their
+    memory.
 
     facts   the fields of the start event that describe how the model was cut into stages
     """
@@ -59,8 +60,9 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
 
 
 class OnAnotherRank:
-    """Stands for the store of a parameter that another rank has; has no memory, and every access
-    raises ValueError."""
+    """The store of a parameter that only another rank has: it has no memory, and every access
+    raises ValueError.
+    """
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, not on this rank"
@@ -75,7 +77,7 @@ class OnAnotherRank:
 
 
 class CutModules:
-    """Watches the attributes of modules whose layers are divided among stages.
+    """Watches the attributes of modules whose layers are divided among pipeline stages.
 
     Stages run the recorded graph of such modules, not their `forward`. Attributes that `forward`
     has read are constants in this graph, so the graph has to be recorded again if one is set.
@@ -146,8 +148,10 @@ class CutModules:
                 )
 
     def _set(self) -> Iterator[tuple[str, str, Any]]:
-        """Yields (path of the module, name, value) of each attribute that was set or deleted since
-        the model was cut. The layers of this library are left out: stages call them as they are."""
+        """Yields (path of the module, attribute name, value) for each attribute that was set or
+        deleted since the model was divided into stages. Layers of this library are left out: stages
+        call them as they are.
+        """
         for path, m in self._modules:
             if not m._modules and type(m).__module__.partition(".")[0] == "nnmpi":
                 continue
@@ -173,8 +177,9 @@ def _named(path: str, module: Module) -> str:
 
 
 def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
-    """Yields the paths of modules of which a segment runs single nodes, and whose `forward` it does
-    not call."""
+    """Yields the paths of the modules of which a segment (pipeline stage) runs only single nodes,
+    so that it does not call their `forward`.
+    """
     whole = [call.path for run in segment.runs for call in run if call.path is not None]
     for k in segment.nodes:
         words = graph.nodes[k].within.split(".") if graph.nodes[k].within else []
@@ -195,8 +200,9 @@ def _same_arguments(a: Graph, b: Graph) -> bool:
 
 
 def _shape_of(graph: Graph) -> Any:
-    """Returns everything in a graph except for the values of constants in the arguments of its
-    calls."""
+    """Returns the structure of a graph for comparison: everything except the values of constants in
+    the arguments of its calls.
+    """
 
     def placeholder(value: Any) -> Any:
         if isinstance(value, TensorRef | VariableRef):

@@ -1,9 +1,10 @@
-"""Recorder: the interface that is told the events of a rank's steps; the default keeps nothing.
+"""Recorder: the interface by which the steps of a rank report their events, such as forward passes
+and waits; the default Recorder ignores them.
 
 An operation of a program is an event, and so is each wait within it. Recorders that keep events:
 
-    StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
-    Recording  of --trace, with times: operations, waits, and works of the Comms (io/trace/)
+    StepLog    of a simulated step, without times: the exchanges of each operation (paper/log.py)
+    Recording  of --trace, with times: operations, waits, and background communication (io/trace/)
 """
 
 import time
@@ -17,8 +18,8 @@ Do: TypeAlias = Callable[[Any], None]
 
 
 class Recorder:
-    """Takes the events of a rank. An event has a name, a start time, and its micro-batch and stage
-    (-1: none).
+    """Receives the events of a rank, such as forward passes and waits, and ignores them; subclasses
+    keep them. An event has a name, a start time, and its micro-batch and stage (-1: none).
 
     A wait within an operation is added before that operation, because it ends first.
     """
@@ -30,23 +31,28 @@ class Recorder:
         """Assigns the following events to this step."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """Adds an event that ends now."""
+        """Adds an event that began at the time `began` and ends now."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context whose events belong to no step."""
         return nullcontext()
 
     def once_in(self, steps: int) -> AbstractContextManager[None]:
-        """Returns a context for events that happen only once in `steps` steps."""
+        """Returns a context for events that happen only in one of `steps` steps, as when replicas
+        make local steps.
+        """
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
-        """Returns `do`, wrapped so that it adds an event at its end."""
+        """Returns a function like `do`, which carries out an operation, that also adds an event
+        called `name` at its end.
+        """
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-        """Returns a context to wait in for other ranks, which adds one event; it can be entered
-        repeatedly."""
+        """Returns a context in which this rank waits for other ranks; each time, it adds an event
+        called `name`.
+        """
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 
@@ -82,5 +88,7 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """Returns a context to wait in for other ranks, which adds an event to the current recorder."""
+    """Returns a context in which this rank waits for other ranks; it adds an event called `name` to
+    the current recorder.
+    """
     return current_recorder.get().waits(name, micro, stage)

@@ -1,4 +1,5 @@
-"""Features of a run: which options rely on which properties of a run, and which break them.
+"""The table of the features of a run: which options rely on which properties of a run (such as
+steps that all ranks make together), and which break them.
 
 The command line checks them before anything is built; the tests try every pair that follows from
 them; `nnmpi train --combinations` shows them to users (`combinations.py`).
@@ -191,7 +192,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def relies_on(wanted: Property, config: Config, ranks: int) -> bool:
-    """Returns True if some feature that a config asks for needs the property `wanted`."""
+    """Returns True if some option in the config needs a run to have the property `wanted`."""
     return any(f.asked(config, ranks) for f in FEATURES if wanted in f.relies_on)
 
 

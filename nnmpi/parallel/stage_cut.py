@@ -1,4 +1,6 @@
-"""Cuts a model into pipeline stages, by the cost of its units."""
+"""Decides where a model is cut into pipeline stages, by the cost of its units: layers, or fused
+groups of layers.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -36,8 +38,10 @@ def division_of(
     costs: Callable[[], Sequence[UnitCost]],
     link: Link = NEAR,
 ) -> Division:
-    """Returns the stages of a model without measuring: at the config's --cut, or at the best cut
-    for `costs()`, which returns the cost of each unit. `link` connects the ranks along pp."""
+    """Returns the pipeline stages of a model without measuring: at the config's --cut, or at the
+    best cut for costs(), which returns the cost of each unit (layer or fused group of layers).
+    `link` has the speed of the network between ranks along pp.
+    """
     place = place_of(config)
     count = len(place)
     cut: SplitPoints | None = None
@@ -50,26 +54,30 @@ def division_of(
 
 
 def measured_samples(config: Config, parts: int) -> int:
-    """Returns with how many samples to measure the units of a model: a rank's samples in a
-    micro-batch, and at least 2. `parts` is the number of ranks that share a batch."""
+    """Returns the number of samples with which the time of a model's units is measured: a rank's
+    samples in a micro-batch, and at least 2. `parts` is the number of ranks that share a batch.
+    """
     return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
 
 
 def copies(config: Config) -> int:
-    """Returns how many values a rank holds for each element of a parameter: the value, its gradient
-    and its optimizer state."""
+    """Returns how many numbers a rank stores for each element of a parameter: the value, its
+    gradient and its optimizer state.
+    """
     return 2 + len(state_arrays_of(config))
 
 
 def border_seconds(link: Link, nbytes: float) -> float:
-    """Returns the seconds to send `nbytes` of activations from one stage to the next, and their
-    gradients back."""
+    """Returns the seconds to send `nbytes` bytes of activations from one pipeline stage to the
+    next, and their gradients back.
+    """
     return 2 * (link.alpha + nbytes * link.beta)
 
 
 def most_in_flight(config: Config) -> list[int]:
-    """Returns, for each stage, the largest number of micro-batches whose forward pass is done and
-    whose backward pass is not."""
+    """Returns, for each pipeline stage, the largest number of micro-batches whose activations it
+    keeps at a time: the forward pass is done and the backward pass is not.
+    """
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
@@ -87,10 +95,10 @@ EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 
 
 class MeasuredStages(NamedTuple):
-    """The stages of a model, and the measurements by which it was cut.
+    """The pipeline stages of a model, and the measurements by which it was cut.
 
     facts      the fields of the start event about the cut
-    measured   the cut and the costs of units, by key; empty if there is one stage
+    measured   the cut and the costs of units (layers or fused groups), by key; empty for one stage
     """
 
     division: Division
@@ -107,8 +115,8 @@ def measured_stages(
     on: Backend,
     known: Mapping[str, Any],
 ) -> MeasuredStages:
-    """Returns the stages of a model, at the given cut or at the best one for measured costs; every
-    rank calls it.
+    """Returns the pipeline stages of a model: at the cut that the options give, or at the best one
+    for the measured cost of each unit (layer or fused group of layers). Every rank calls it.
 
     gather   (n): the inputs of n samples to measure with
     known    earlier measurements; what is in it is not measured again
@@ -158,8 +166,9 @@ def best_cut(
     link: Link,
     notes: Sequence[str] = (),
 ) -> SplitPoints:
-    """Returns the cut whose slowest stage takes least time, given the cost of each unit (see
-    `split_points`)."""
+    """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit
+    (see `split_points`): the index of the unit with which each stage except the first begins.
+    """
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],
@@ -173,7 +182,7 @@ def best_cut(
 def _facts(
     units: Sequence[Unit], cut: SplitPoints, division: Division, costs: Sequence[UnitCost]
 ) -> dict[str, Any]:
-    """Returns the fields of the start event about the cut."""
+    """Returns the fields of the start event about how the model is cut into pipeline stages."""
     stages = stage_costs(costs, cut)
     seconds = sum(cost.seconds for cost in stages)
     return {

@@ -1,11 +1,12 @@
-"""Staging: copies a piece of a device array to the host for a message, and the result back.
+"""Copies a slice of a device array to host memory for a message, and what arrives back to the
+device.
 
     piece      [ a b c d ]                         [ A b c d ]
                    └──── comes ────┐    ┌── goes ────┘
     host                       [ a b c d ] ── work ──► [ A . . . ]
 
-Works begin in the order in which they were started, because messages and MPI's own sums are matched
-by that order. Only this file waits for a device before a message.
+Communication begins in the order in which it was started, because messages and MPI's own sums are
+matched by that order. Only this file waits for a device before a message.
 """
 
 import numpy as np
@@ -15,15 +16,16 @@ from nnmpi.arrays.devices import CopyStream
 
 
 class StagingMemory:
-    """A pool of pinned buffers of one length."""
+    """A pool of pinned host buffers of one length, for copies to and from a device."""
 
     def __init__(self, copies: CopyStream, nbytes: int) -> None:
         self._copies, self._nbytes = copies, nbytes
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a free buffer of the pool, or a new one. Copies of its former user may still be
-        in progress."""
+        """Returns a free buffer of the pool, or a new one. Device copies of its last use may still
+        be in progress.
+        """
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]
@@ -37,11 +39,11 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """Copies a piece of a device array to the host and back: slice `comes` before the work, and
-    slice `goes` after it.
+    """Copies a piece of a device array to the host before communication, and back after it: the
+    slice `comes` to the host, and the slice `goes` to the device.
 
-    Works begin in order: this one when its copy to the host is complete and the work of `before`
-    has begun.
+    The communication may begin when the copy to the host is complete and the communication that
+    belongs to `before`, an earlier Staging, has begun.
     """
 
     def __init__(
