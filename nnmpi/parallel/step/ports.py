@@ -431,8 +431,8 @@ class PassState:
     """What belongs to a micro-batch in a stage, from its forward to its backward pass, such as the
     input and the StagePass.
 
-    at_next_unit   called when a forward pass by autograd begins its next unit (usually a layer), while
-                   the parameters of the previous unit are still in memory
+    at_next_unit   called when a forward pass by autograd begins its next unit (usually a layer),
+                   while the parameters of the previous unit are still in memory
     """
 
     __slots__ = ("_digest", "at_next_unit", "input", "kind", "run", "stats")
