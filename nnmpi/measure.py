@@ -1,5 +1,5 @@
-"""The command `python -m nnmpi.measure`: measures how long a machine takes for a model, for
-nnmpi.plan.
+"""The command `python -m nnmpi.measure`: measures how fast a machine computes a model's layers and
+sums gradients; nnmpi.plan uses the file that it writes.
 
 Start it with mpirun, with as many ranks as a node has cores for. Exit status: 0 written, 1 failed,
 2 unusable arguments, 130 stopped by Ctrl-C.

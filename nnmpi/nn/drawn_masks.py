@@ -1,4 +1,6 @@
-"""Dropout of functions: masks drawn as random tensors, for programs with their own loop."""
+"""Dropout masks for functions such as `functional.dropout`, which belong to no layer: they are
+drawn like other random tensors of a program.
+"""
 
 from typing import Any
 
@@ -13,8 +15,8 @@ def drawn_mask(name: str, shape: tuple[int, ...], p: float, like: Array, layer: 
     """Returns a dropout mask in the type and on the device of `like`: 0 with probability p, and 1 /
     (1 - p) elsewhere.
 
-    In `forward` of a Trainer the mask would depend on the layout of ranks, so ValueError is raised
-    there; it names `layer` as the replacement of the function `name`.
+    In `forward` of a Trainer the mask would depend on how work is divided among ranks, so
+    ValueError is raised there; its message advises to use `layer` instead of the function `name`.
     """
     check_probability(name, "p", p)
     current = current_pass.get()

@@ -1,4 +1,4 @@
-"""The neighbouring layers of a Sequential that run as one op.
+"""Fusion: runs some neighbouring layers of a Sequential as one op.
 
     Conv2d + ReLU + MaxPool2d(2)    Conv2d + MaxPool2d(2)    Conv2d + ReLU    Linear + ReLU
     BatchNorm + ReLU                GroupNorm + SiLU

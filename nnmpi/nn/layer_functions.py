@@ -1,4 +1,6 @@
-"""Functions of layers without parameters, which make a layer for one call."""
+"""Makes functions like `functional.relu6` from layers without parameters: a call constructs the
+layer and runs it.
+"""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature

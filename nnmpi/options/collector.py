@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """A context in which the garbage collector does not search for cycles. Imports and steps on
-    paper create few cycles but many objects, which each search would scan again.
+    """A context in which the garbage collector does not search for cycles. Imports and simulated
+    steps create few cycles but many objects, which each search would scan again.
 
     The setting is global in the process. If ranks are threads, the first one to leave the context
     ends it, which costs the others only time.

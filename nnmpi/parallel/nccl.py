@@ -4,7 +4,8 @@
     axis tp   one communicator ─┴─ one stream of a rank: calls in one order on all ranks
     BatchNorm one communicator ─── a stream of its own: sums of gradients begin when they can
 
-16-bit terms are added up in float32, and the complete sum is rounded, unless sums are narrow:
+16-bit terms are added up in float32, and the complete sum is rounded, unless sums are to be rounded
+after each addition (`Layout.narrow_sums`):
 
     kernels' stream   row ──┐                                               ┌── kernels that read it
     NCCL's stream           └── float32 copy ── all-reduce ── round to row ─┘
@@ -221,8 +222,9 @@ class NcclComm(StagedComm):
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """Returns (address, number of elements) of this rank's part; None if the parts differ in
-        length."""
+        """Returns (address, number of elements) of this rank's part if all parts have the same
+        length, as NCCL's own all-gather needs; otherwise None.
+        """
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
 
 

@@ -95,11 +95,13 @@ NO_TIME = PaceCounts()
 
 
 class Pace:
-    """Measures times and rates of a run since the Pace was created, and of an epoch since `start`.
+    """Measures the speed of a run since this object was created, and of an epoch since `start` was
+    called.
 
-    Rates leave out start-up, the first step, evaluations, and user code between steps.
+    Rates (samples or tokens per second) leave out start-up, the first step, evaluations, and user
+    code between steps.
 
-    counts_tokens: True if the loss is divided by tokens, which are then counted beside samples
+    counts_tokens: True if the loss is divided by the number of tokens; then tokens are counted too
     so_far: the counts of the run before it was resumed
     """
 

@@ -42,9 +42,9 @@ class Report:
 
     Standard output gets lines of text, on a terminal with a progress bar below; or, with `as_json`,
     a JSON object per line, as in the log. With `quiet` only the result is shown. A rank that was
-    `launched` draws no bar, since its launcher forwards whole lines. If standard output or the log
-    fails, the other is still written. The error of the log is raised at the end of the run, so that
-    the run can save its model. If `kept` is a list, all events are appended to it.
+    `launched` draws no bar, since its launcher forwards whole lines. If writing to standard output
+    fails, the log is still written, and the reverse. The error of the log is raised at the end of
+    the run, so that the run can save its model. If `kept` is a list, all events are appended to it.
     """
 
     _epochs = _epoch = 0  # the number of epochs in total, and so far

@@ -74,7 +74,8 @@ class Tracer:
 
 
 def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
-    """Returns on rank 0 the seconds by which each rank's clock is ahead of its own; collective.
+    """Returns on rank 0 the seconds by which each rank's clock is ahead of the clock of rank 0;
+    every rank calls it.
 
     Clocks of several hosts start at arbitrary times. They also drift, by up to some microseconds
     per second, which is not corrected.

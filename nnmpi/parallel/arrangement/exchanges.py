@@ -70,8 +70,10 @@ class Exchange(NamedTuple):
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the buffer as it is sent, averaged over the passes of the algorithm: partial
-        sums may have a wider dtype."""
+        """The bytes of the buffer as it is sent, averaged over the passes of the algorithm, such as
+        reduce-scatter and all-gather: in some of them partial sums are sent, which may have a wider
+        dtype.
+        """
         partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
@@ -93,7 +95,7 @@ class Traffic(NamedTuple):
         return Traffic(self.bytes - other.bytes, self.messages - other.messages)
 
     def times(self, n: int) -> "Traffic":
-        """Returns the traffic multiplied by n."""
+        """Returns n times this traffic."""
         return Traffic(self.bytes * n, self.messages * n)
 
     def over(self, steps: int) -> "Traffic":

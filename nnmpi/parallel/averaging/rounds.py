@@ -58,7 +58,7 @@ class Averaging(Protocol):
     """
 
     def begin(self) -> None:
-        """Begins a round."""
+        """Begins a round of steps: called before its first step."""
 
     def after_step(self, number: int) -> None:
         """Called after each step of a round; `number`, from 1 to H, is that of the step in its
@@ -66,10 +66,12 @@ class Averaging(Protocol):
         """
 
     def poll(self) -> None:
-        """Makes progress with exchanges in flight during a step; called often."""
+        """Makes progress with exchanges between replicas; called often during a step."""
 
     def meet(self) -> None:
-        """Ends a round: until the next one begins, the parameters of all replicas are equal."""
+        """Ends a round of steps: makes the parameters of all replicas equal, until the next round
+        begins.
+        """
 
 
 class RoundUndo(Undo, Protocol):
@@ -93,8 +95,8 @@ AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averag
 
 
 class Rounds:
-    """Makes a replica's steps in rounds; yields one StepResult a round, whose loss is the sum over
-    the steps of the round and over all replicas.
+    """Makes a replica's steps in rounds. A round yields one StepResult, whose loss is the sum over
+    its steps and over all replicas.
 
     last   undoes the last round if a rank is lost within it; None if no rank may be lost
     """
@@ -248,7 +250,9 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
 
 
 class PolledSync(GradientSync):
-    """A GradientSync whose polls also make progress with the exchanges between replicas."""
+    """A GradientSync for replicas that are averaged: when it is polled during a step, it also makes
+    progress with the exchanges between replicas.
+    """
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self._sync, self._poll = sync, poll

@@ -68,7 +68,7 @@ MAX_LONE_SKIPS = 3
 
 
 class VerifyError(AgreedError):
-    """Raised if the layout does not train as one rank does."""
+    """Raised if a run on several ranks does not train as one rank does."""
 
 
 class Comparison(NamedTuple):
@@ -124,8 +124,8 @@ class VerifiedStrategy:
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest values of the single rank so far
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Yields the layout's steps; raises VerifyError on all ranks if one differs by more than
-        the bound.
+        """Yields the steps of the run on several ranks; raises VerifyError on all ranks if one
+        differs from the single rank's by more than the bound.
         """
         for model in self._models:  # whoever calls train() or eval() knows only one of them
             model.train()
@@ -154,14 +154,17 @@ class VerifiedStrategy:
         self._copy_model()
 
     def _copy_model(self) -> None:
-        """Copies the layout's parameters and buffers to the single rank's model."""
+        """Copies the parameters and buffers of the run on several ranks to the single rank's model.
+        """
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for name, values in self.full_state.on_all_ranks():
             assign(targets[name], values)
             self._update.copy_parameter(name, values)
 
     def _copy_optimizer_state(self) -> None:
-        """Copies the state of the layout's optimizer, which may have been loaded."""
+        """Copies the optimizer state of the run on several ranks, which may have been loaded, to
+        the optimizer with which it is compared.
+        """
         source, target = (o.state_arrays() for o in (self.optimizer, self._update.optimizer))
         move([*source], [*target], self._comm)
 

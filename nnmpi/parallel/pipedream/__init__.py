@@ -209,9 +209,11 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, report: StageReport | None, micro: int) -> StageReport:
-        """Returns the report of the last stage, and sends it to the previous stage.
+        """Passes the report of the last stage (loss, and whether to stop) on to the previous stage,
+        and returns it.
 
-        Called in the backward pass; the last stage passes its own report.
+        Called in the backward pass. The last stage passes its own report; the others pass None and
+        receive it.
         """
         agreed = report
         if agreed is None:

@@ -66,8 +66,8 @@ class VersionStore(LocalStore):
             self.values = self._weights[self.newest].values
 
     def release(self, micro: int) -> None:
-        """Ends a micro-batch's use of its version; the version's buffer is freed after the last
-        use.
+        """Ends a micro-batch's use of a version of the weights; the memory of the version is free
+        after its last use.
         """
         version = self._used.pop(micro)
         if version != self.newest and version not in self._used.values():
@@ -101,7 +101,7 @@ class VersionStore(LocalStore):
                 p.storage.written = clock
 
     def close(self) -> None:
-        """Frees the memory of all versions except for the newest one."""
+        """Frees the memory of all versions of the weights except for the newest one."""
         self._weights = {self.newest: self._weights[self.newest]}
         self._used.clear()
         self._free.clear()

@@ -134,7 +134,9 @@ class VersionMemory:
         return [x for packed in (self.own, *self.kept.values()) for x in packed.arrays()]
 
     def clear(self) -> None:
-        """Discards the version in this memory, so that another one can be stored in it."""
+        """Discards the backup in this memory, so that another version of the state can be stored in
+        it.
+        """
         self.version = -1
         for packed in (self.own, *self.kept.values()):
             packed.is_filled = False
@@ -216,7 +218,7 @@ class Backups:
             self._due, self._returned = due, self._clock()
 
     def renewal_of(self, version: int) -> int:
-        """Returns how often the backup of this version has been repeated."""
+        """Returns how often the backup of the state after `version` steps has been repeated."""
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:

@@ -7,12 +7,11 @@ State that exists on one node only is sent to the memory of another node, so the
 not lose both the state and its backup. On a single node, state that exists on one rank only goes to
 the next rank: it survives the loss of a rank, but not of the node.
 
-Each rank also keeps its own state of the backed up version, because all ranks must go back to the
-same version. There is memory for two versions: the older one is valid until the newer one is
-complete.
+Each rank also keeps its own state as of the backup, because all ranks must go back to the same
+step. There is memory for two backups: the older one is valid until the newer one is complete.
 
-Bytes are counted from the list of state, because a backup is made between steps, and the log of a
-step does not contain it. Tests compare them with the bytes that runs send.
+Bytes are counted from the list of state arrays, because a backup is made between steps, so a
+simulated step does not contain it. Tests compare them with the bytes that runs send.
 """
 
 import math
@@ -105,7 +104,9 @@ def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Returns the steps between backups, as a field of an event that describes a layout."""
+    """Returns the number of steps between backups, as a field of the event that describes how ranks
+    divide the work.
+    """
     return {"backup": a.config.backup}
 
 

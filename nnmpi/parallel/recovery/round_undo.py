@@ -37,8 +37,8 @@ class RoundUndo:
         self._steps = list[int]()
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Returns the batches unchanged: buffers are copied once per round, not before each
-        step.
+        """Returns the batches unchanged: here buffers are copied once per round of steps, not
+        before each step as in StepUndo.
         """
         return iter(loads)
 
@@ -52,7 +52,8 @@ class RoundUndo:
         self._steps = [*self._optimizer.steps]
 
     def end(self, step: int) -> None:
-        """Records that this rank has ended a round, after step number `step`."""
+        """Records that this rank has ended a round of steps, after step number `step` of the run.
+        """
         self.pending_version = step
 
     def finish(self, decision: Sequence[float]) -> None:

@@ -24,7 +24,9 @@ POLLS, POLL_SECONDS = 20, 5e-5  # polls before the first pause, and seconds of a
 
 
 class Purpose(IntEnum):
-    """The purpose of a worker's request; every reply comes with the current parameters."""
+    """The purpose of a worker's request to a parameter server; every reply comes with the current
+    parameters.
+    """
 
     START = 0  # an epoch begins
     PUSH = 1  # a gradient follows; the reply says if the worker is to compute another one
@@ -32,7 +34,9 @@ class Purpose(IntEnum):
 
 
 class WorkerRequest(NamedTuple):
-    """The request that a worker sends to each server; after a PUSH it also sends a gradient."""
+    """The request that a worker sends to each parameter server; after a PUSH the worker also sends
+    a gradient.
+    """
 
     purpose: float
     samples: float = 0
@@ -55,7 +59,7 @@ class Totals(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply that a server sends to a worker, before the parameters."""
+    """The reply that a parameter server sends to a worker, before the parameters."""
 
     go: bool  # True: compute another gradient in this epoch; the first server decides
     stop: bool  # True if some rank wants to end the run
@@ -95,8 +99,8 @@ class RequestChannel:
         self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
     def ask(self, request: WorkerRequest) -> Reply:
-        """Sends a request to all servers, and returns the reply when replies and parameters have
-        arrived.
+        """Sends a request to all parameter servers (with the gradient, for a PUSH), and waits until
+        replies and new parameters have arrived; returns the reply.
         """
         comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
@@ -115,7 +119,8 @@ class RequestChannel:
 
 
 class ReplyChannel:
-    """A server's connection to one worker: receives requests, and sends replies.
+    """A parameter server's connection to one worker: receives requests and gradients, and sends
+    replies and parameters.
 
     `request`, `used` and `gradient` belong to the last request. If `copies` is True, parameters are
     copied before they are sent, so that they can be updated meanwhile.
@@ -142,11 +147,11 @@ class ReplyChannel:
 
     @property
     def used(self) -> Array:
-        """For each parameter, 1 if the worker has a gradient of it, else 0."""
+        """For each parameter, 1 if the worker's last request came with a gradient of it, else 0."""
         return self._head[len(WorkerRequest._fields) :]
 
     def listen(self) -> None:
-        """Starts to receive the next request."""
+        """Starts to receive the worker's next request."""
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
 
     def poll(self) -> None:
@@ -167,7 +172,7 @@ class ReplyChannel:
         return True
 
     def reply(self, reply: Reply) -> None:
-        """Starts to send a reply and the parameters."""
+        """Starts to send a reply and the server's slice of the parameters to the worker."""
         self.flush()
         self._reply[:] = [reply.go, reply.stop, *reply.totals]
         if self._sent is not self._parameters:

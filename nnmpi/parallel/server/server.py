@@ -124,7 +124,9 @@ class ClockTable:
 
 
 class ParameterServer(ServerStrategy):
-    """The strategy of a server: answers requests until all workers have ended the epoch."""
+    """The training strategy of a parameter server: answers workers' requests until all have ended
+    the epoch.
+    """
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)

@@ -1,4 +1,6 @@
-"""ServerStrategy: the common part of workers and servers, with collectives in the same order."""
+"""ServerStrategy: what workers and parameter servers have in common, such as the store and the
+collectives at the start and the end of training.
+"""
 
 import math
 from collections import Counter

@@ -78,9 +78,10 @@ NO_SYNC = GradientSync()
 
 
 class StepState(NamedTuple):
-    """The position of training before a step; steps depend on no other counter.
+    """The position of training before a step: numbers of steps, epochs, and batches in the epoch.
+    Steps depend on no other counter.
 
-    A checkpoint contains it beside values and optimizer state.
+    A checkpoint contains it in addition to parameters and optimizer state.
     """
 
     step: int = 0  # steps made so far
