@@ -30,8 +30,7 @@ from nnmpi.run.setup.setup import set_up
 
 def parser() -> cli.Parser:
     """Returns the parser of the command line: the options of nnmpi.train that determine what a rank
-    computes, the file to write (--out), and a limit of time (--within).
-    """
+    computes, the file to write (--out), and a limit of time (--within)."""
     about = "Measure how long a machine takes for a model, for python -m nnmpi.plan."
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
@@ -96,8 +95,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 def _summary(machine: Machine, config: Config, out: str) -> str:
     """Returns a line that summarizes the measurements, and another one that lists those for which
-    no time was left.
-    """
+    no time was left."""
     units = f"no units of {config.model}"
     if machine.models:
         of_sizes = machine.models[0].units

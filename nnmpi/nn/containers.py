@@ -9,8 +9,7 @@ from nnmpi.nn.parameter import Parameter
 
 class _Numbered(Module):
     """The base class of list-like containers of modules or parameters, which get the names "0",
-    "1", ...
-    """
+    "1", ..."""
 
     registry: ClassVar[str] = "_modules"
 

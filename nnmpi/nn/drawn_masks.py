@@ -1,6 +1,5 @@
 """Dropout masks for functions such as `functional.dropout`, which belong to no layer: they are
-drawn like other random tensors of a program.
-"""
+drawn like other random tensors of a program."""
 
 from typing import Any
 

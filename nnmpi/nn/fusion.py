@@ -69,8 +69,7 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
 
 def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
     """Yields the functions that run these layers in order: one for each group that runs as one op.
-    Consecutive Linear layers with few weights together form a single such function.
-    """
+    Consecutive Linear layers with few weights together form a single such function."""
     run = list[Sequence[Module]]()
     for group in groups(layers):
         if type(group[0]) is Linear:
@@ -102,8 +101,7 @@ longer than small products."""
 
 def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
     """Yields the functions that run consecutive Linear layers, each perhaps followed by a ReLU: a
-    single function if all have at most `SMALL` weights together, else one for each.
-    """
+    single function if all have at most `SMALL` weights together, else one for each."""
     linears = [group[0] for group in run]
     weights = sum(layer.in_features * layer.out_features for layer in linears)
     steps = [_step_of(group) for group in run]
@@ -157,8 +155,7 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
 
 def _unless_hooked(fused: FusedStep, layer: Module, rest: Sequence[Module]) -> FusedStep:
     """Returns a function that runs `layer` and the layers `rest` by the fused op `fused`; if a
-    layer has hooks at the time of the call, it runs them one by one.
-    """
+    layer has hooks at the time of the call, it runs them one by one."""
     second, last = rest[0], rest[-1]
 
     def step(x: Tensor) -> Tensor:

@@ -124,8 +124,7 @@ class FolderFormat(FileFormat):
     @property
     def stated(self) -> Sequence[Any]:
         """The sizes of the model in the order of `keys` (their names in config.json), with the
-        values to write there: null for the default width within an MLP.
-        """
+        values to write there: null for the default width within an MLP."""
         *sizes, intermediate = self.sizes
         return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
@@ -137,8 +136,7 @@ class FolderFormat(FileFormat):
 
     def order(self, path: str) -> StorageOrder:
         """Returns how the file stores the tensor at a path of the model: for example transposed, or
-        with the rows in another order.
-        """
+        with the rows in another order."""
         if path.endswith(("attn.c_attn.weight", "attn.c_attn.bias")):
             return StorageOrder(path.endswith("weight"), self.sizes.heads, (1, 1, 1))
         return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
@@ -150,8 +148,7 @@ class FolderFormat(FileFormat):
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Returns a dict from the path of each tensor in the model to its names in a file, given
-        all names in the file.
-        """
+        all names in the file."""
         paths: dict[str, tuple[str, ...]] = {}
         parts = [(part, layer) for layer, stored in self.layers.items() for part in stored]
         known = dict.fromkeys(names)

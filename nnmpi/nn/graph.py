@@ -37,8 +37,7 @@ class VariableRef:
 @dataclass(frozen=True)
 class SampleCount:
     """A placeholder for an integer argument, such as a length in a shape, that is `times` the
-    number of samples.
-    """
+    number of samples."""
 
     times: int
 
@@ -165,8 +164,7 @@ class Node:
 
 class Call(NamedTuple):
     """A call of a module, with its path and class `layer`, or of an op, in a recorded `forward`;
-    `nodes` is the range of the graph's nodes that the call runs.
-    """
+    `nodes` is the range of the graph's nodes that the call runs."""
 
     nodes: range
     path: str | None
@@ -227,15 +225,13 @@ class Graph(NamedTuple):
     @property
     def may_differ(self) -> bool:
         """True if samples may use different parameters: a module with trained parameters is
-        recorded as one node, so what its `forward` does with each sample is unknown.
-        """
+        recorded as one node, so what its `forward` does with each sample is unknown."""
         noted = (v for node in self.nodes if node.note for v in node.variables)
         return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
         """Returns, for each edge (tensor), the numbers of the nodes that take it. An output of the
-        model also has the number of nodes, as a last user after all nodes.
-        """
+        model also has the number of nodes, as a last user after all nodes."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:
@@ -246,8 +242,7 @@ class Graph(NamedTuple):
 
     def crossing(self, k: int) -> tuple[int, ...]:
         """Returns the edges (tensors) that exist before node k and are needed by it or by later
-        nodes: those that a pipeline stage which begins with node k receives.
-        """
+        nodes: those that a pipeline stage which begins with node k receives."""
         return self.crossings()[k]
 
     def crossings(self) -> list[tuple[int, ...]]:
@@ -262,8 +257,7 @@ class Graph(NamedTuple):
     @property
     def cache(self) -> dict[Any, Any]:
         """A dictionary in which functions store results that depend on this graph, by function and
-        arguments.
-        """
+        arguments."""
         cache: dict[Any, Any] = self.source.cache
         return cache
 

@@ -47,8 +47,7 @@ class TracedTensor(Tensor):
     @property
     def data(self) -> Array:
         """The array of the tensor. When it is read, the module whose `forward` reads it is recorded
-        as a single node, since the graph cannot express what depends on the elements.
-        """
+        as a single node, since the graph cannot express what depends on the elements."""
         note_untraceable(READS)
         return self.operand
 
@@ -93,8 +92,7 @@ TracedTensor.__name__ = Tensor.__name__  # error messages show it
 
 class ConflictError(Exception):
     """Raised if the module at `path` cannot be recorded layer by layer, but only as a single node
-    of the graph; `note` is the reason.
-    """
+    of the graph; `note` is the reason."""
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
@@ -153,21 +151,18 @@ class GraphRecorder:
 
     def refuse(self, reason: str) -> None:
         """Raises ConflictError for the innermost module whose `forward` is being traced: the whole
-        module has to be recorded as a single node, for the given reason.
-        """
+        module has to be recorded as a single node, for the given reason."""
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
     def enter_no_grad(self) -> None:
         """Raises ConflictError if a traced `forward` uses no_grad: the module has to be recorded as
-        a single node.
-        """
+        a single node."""
         self.refuse(NO_GRAD)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Runs the function given to `checkpoint` (activation checkpointing), and records that its
-        nodes run again in backward passes.
-        """
+        nodes run again in backward passes."""
         start = len(self.nodes)
         result = function()
         self.again.append(range(start, len(self.nodes)))
@@ -189,8 +184,7 @@ class GraphRecorder:
 
     def note_older(self, t: Tensor) -> None:
         """Raises ConflictError if a `forward` uses a tensor whose values an in-place op on another
-        tensor with the same memory should have changed.
-        """
+        tensor with the same memory should have changed."""
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 
@@ -218,8 +212,7 @@ class GraphRecorder:
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Runs the `forward` of a module and records it; called in place of each `forward` while a
-        model is traced (see `nnmpi.nn.passes.Pass`).
-        """
+        model is traced (see `nnmpi.nn.passes.Pass`)."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
         path = self._paths.get(id(module))  # None: made inside another forward
         if path is None or self._unit is not None or (in_sequence and not module._modules):
@@ -252,8 +245,7 @@ class GraphRecorder:
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
         """Runs the layers of a Sequential one by one, and records which of them would otherwise run
-        as one fused op.
-        """
+        as one fused op."""
         for group in groups(layers):
             for layer in group:
                 args, named = (layer(*args, **named),), {}
@@ -287,8 +279,7 @@ class GraphRecorder:
 
     def _add(self, node: Node, result: Any) -> Any:
         """Adds a node to the graph and returns the node's result, of which each tensor becomes an
-        edge.
-        """
+        edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
         self._on_growth(self.held)
@@ -296,8 +287,7 @@ class GraphRecorder:
 
     def _edge(self, t: Tensor) -> Tensor:
         """Registers a tensor as a new edge of the graph and returns it; if the tensor is an edge
-        already, registers and returns a copy.
-        """
+        already, registers and returns a copy."""
         if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
@@ -338,8 +328,7 @@ class GraphRecorder:
 
 def note_untraceable(reason: str) -> None:
     """Reports to the recorder, if a model is being traced, that a `forward` does something that a
-    graph cannot express; the module is then recorded as a single node.
-    """
+    graph cannot express; the module is then recorded as a single node."""
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(reason)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 class Hook(NamedTuple):
     """A hook of a module. It is called with (module, args); then the keyword arguments of the call
-    follow if `with_kwargs`, then the output if the hook runs after `forward`.
-    """
+    follow if `with_kwargs`, then the output if the hook runs after `forward`."""
 
     function: Callable[..., Any]
     is_before: bool

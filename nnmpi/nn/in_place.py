@@ -1,6 +1,5 @@
 """Implements the option `inplace=True` of functions and layers such as ReLU, where the result
-replaces the values of the input tensor.
-"""
+replaces the values of the input tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,7 @@ from nnmpi.nn.passes import current_pass
 
 def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> Tensor:
     """Returns function(input). With `inplace` the result is written into the input tensor itself,
-    so that all views of it see the new values, and the input is returned.
-    """
+    so that all views of it see the new values, and the input is returned."""
     x = as_tensor(input)
     if not inplace:
         return function(x)
@@ -29,8 +27,7 @@ def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> 
 
 def _is_alone(x: Tensor, y: Tensor) -> bool:
     """True if x can take over the array of y instead of copying its elements: no other tensor uses
-    the memory of x, and both arrays have the same shape and type.
-    """
+    the memory of x, and both arrays have the same shape and type."""
     old, new = x.operand, y.operand
     return (
         x.is_replaceable
@@ -42,8 +39,7 @@ def _is_alone(x: Tensor, y: Tensor) -> bool:
 
 def applied_by_layer(function: Callable[[Tensor], Tensor], x: Any, inplace: bool) -> Tensor:
     """Returns function(x) for a layer; with `inplace` the result is written into x, except in a
-    Trainer (see `_written_by_layer`).
-    """
+    Trainer (see `_written_by_layer`)."""
     return _written_by_layer(function, x) if inplace else function(as_tensor(x))
 
 

@@ -22,8 +22,7 @@ from nnmpi.nn.single_store import SingleStore
 
 def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
     """Turns p into a parameter that uses the memory of the tensor z; returns whether that is
-    possible.
-    """
+    possible."""
     if not is_float(z.dtype):
         return False
     p._declare(Place.of_whole("", z.shape), None, None)
@@ -84,8 +83,7 @@ def leave(p: Parameter, old: Array) -> None:
 
 def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
     """Gives a tensor new memory with a copy of its values, since its old memory gets other uses;
-    views of the tensor move with it.
-    """
+    views of the tensor move with it."""
     old = t.operand
     new = in_shape(old.transpose(memory_axes).flatten(), old.shape, memory_axes)
     sharing, t.operand, t.storage = t.storage.lend(), new, Storage()
@@ -95,8 +93,7 @@ def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
 
 def follow(t: Tensor) -> None:
     """Moves a tensor to the new memory of the parameter with which it shares memory; raises
-    RuntimeError if the order of axes in memory or the type is different there.
-    """
+    RuntimeError if the order of axes in memory or the type is different there."""
     if isinstance(t, ParameterData):  # which reads the parameter
         t.storage = DataStorage(t.parameter)
         return

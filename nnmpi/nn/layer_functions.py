@@ -1,6 +1,5 @@
 """Makes functions like `functional.relu6` from layers without parameters: a call constructs the
-layer and runs it.
-"""
+layer and runs it."""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature

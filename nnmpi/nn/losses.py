@@ -25,8 +25,7 @@ from nnmpi.nn.passes import current_pass
 
 class Loss(Module):
     """The base class of losses: computes the loss of each sample or element, and reduces them to
-    one number by `reduction`.
-    """
+    one number by `reduction`."""
 
     register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
     register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
@@ -40,8 +39,7 @@ class Loss(Module):
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
         """Computes the loss. Unlike the call of another module, it does not count as a new forward
-        pass with other random numbers, since no loss is random.
-        """
+        pass with other random numbers, since no loss is random."""
         current = current_pass.get()
         around = None if current is None else current.around
         forward = partial(around, self, self.forward) if around else self.forward
@@ -50,8 +48,7 @@ class Loss(Module):
 
     def divisor(self, target: Any) -> float:
         """Returns the number by which the summed losses are divided for the mean: the number of
-        elements of the target.
-        """
+        elements of the target."""
         return float(as_tensor(target).size)
 
     def reduced(self, losses: Tensor) -> Tensor:
@@ -131,8 +128,7 @@ class ClassLoss(Loss):
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """Returns the loss for labels that `checked` has returned; subclasses define it.
-        `may_ignore` is False if no label equals `ignore_index`.
-        """
+        `may_ignore` is False if no label equals `ignore_index`."""
         raise NotImplementedError
 
     def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
@@ -176,8 +172,7 @@ class ClassLoss(Loss):
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
         """Checks labels before a recorded pass is replayed: raises UnlikeError if some are ignored
-        and the pass was recorded without ignored labels (`may_ignore` False), or the reverse.
-        """
+        and the pass was recorded without ignored labels (`may_ignore` False), or the reverse."""
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 

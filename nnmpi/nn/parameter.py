@@ -145,16 +145,14 @@ class Parameter(Tensor):
 
     def lazy_copy(self) -> Parameter:
         """Returns a new parameter with the same shape, initial values (not drawn yet) and options,
-        which belongs to no module.
-        """
+        which belongs to no module."""
         twin = Parameter.lazy(self._place, self.init, self.memory_axes)
         twin.requires_grad, twin.padded_size = self.requires_grad, self.padded_size
         return twin
 
     def copied(self, values: Array) -> Parameter:
         """Returns a new parameter of the same path and shape that has these values, in memory of
-        its own, and belongs to no module.
-        """
+        its own, and belongs to no module."""
         copy = Parameter.lazy(self._place, None, self.memory_axes)
         copy._name = self.place.path
         copy.move(SingleStore(values), 0)
@@ -196,15 +194,13 @@ class Parameter(Tensor):
 
     def move(self, store: Store, index: int) -> None:
         """Makes a Store hold this parameter, as its number `index`. The store must have the values
-        already, and the gradient if there is one.
-        """
+        already, and the gradient if there is one."""
         self.store, self.index = store, index
 
     @property
     def place(self) -> Place:
         """The Place of this parameter: its path in the whole model, the shape of the whole tensor,
-        and the part of it that this rank owns.
-        """
+        and the part of it that this rank owns."""
         prefix = self._parent.path if self._parent is not None else ""
         return self._place._replace(path=f"{prefix}.{self._name}" if prefix else self._name)
 
@@ -250,8 +246,7 @@ class Parameter(Tensor):
     def redraw(self, init: Init) -> None:
         """Sets another function for initial values, which are drawn when needed. Values that are in
         use are replaced at once: those with a gradient, and those in a flat store, into which an
-        optimizer moves parameters.
-        """
+        optimizer moves parameters."""
         self.init, store = init, self.store
         if self._parent is None:
             self.seed_state = next_seed_state()
@@ -278,15 +273,13 @@ class Parameter(Tensor):
     @property
     def operand(self) -> Array:
         """The values, as an array in the memory of the Store. It is valid only until another
-        parameter is used if the store reuses this memory (`Store.rotates`), as with ZeRO 3.
-        """
+        parameter is used if the store reuses this memory (`Store.rotates`), as with ZeRO 3."""
         return (self.store or self._drawn_store()).value(self.index)
 
     @property
     def array(self) -> Array:
         """The values, as an array in the memory of the Store; a copy if the store reuses this
-        memory for other parameters (`Store.rotates`).
-        """
+        memory for other parameters (`Store.rotates`)."""
         values = self.operand
         return values.copy(order="K") if self._drawn_store().rotates else values
 
@@ -392,8 +385,7 @@ class Parameter(Tensor):
 
     def refresh(self) -> None:
         """Makes a store that reuses memory for several parameters (`Store.rotates`) put this
-        parameter's values back into the memory where they were.
-        """
+        parameter's values back into the memory where they were."""
         store = self.store
         if store is not None and store.rotates:
             store.value(self.index)
@@ -408,8 +400,7 @@ class Parameter(Tensor):
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Adds vjp(g), a contribution of a backward pass, to the gradient; the first contribution
-        overwrites the memory.
-        """
+        overwrites the memory."""
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
             precision.add_to(target, vjp(g, None))
@@ -422,8 +413,7 @@ class Parameter(Tensor):
 
 class DataStorage(Storage):
     """The storage of the tensor `p.data`. A write to it is reported to the parameter, but autograd
-    does not record it.
-    """
+    does not record it."""
 
     __slots__ = ("_of", "parameter")
 

@@ -76,8 +76,7 @@ class PassList(NamedTuple):
 
 class RecordedPass(Protocol):
     """The interface of what `record` runs on arrays without data: the forward pass of a pipeline
-    stage, and where its backward pass starts.
-    """
+    stage, and where its backward pass starts."""
 
     def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
         """Returns the tensors that the stage takes, given the input arrays."""
@@ -94,34 +93,29 @@ class RecordedPass(Protocol):
 
     def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
         """Returns the gradients of those inputs that come from another stage, after the backward
-        pass.
-        """
+        pass."""
 
 
 def uses(p: Parameter) -> None:
     """A marker in a recorded list of calls; it does nothing when it is called. It says that the
     next call reads the values of p or, if p shares its memory with other parameters in turn, that
-    the backward functions of an op that uses p follow.
-    """
+    the backward functions of an op that uses p follow."""
 
 
 def ready(p: Parameter) -> None:
     """A marker in a recorded list of calls; it does nothing when it is called. It says that the
-    gradient of p is complete.
-    """
+    gradient of p is complete."""
 
 
 def progress() -> None:
     """Makes progress with messages, by the hook that the current thread has set; recorded as a call
-    of its own.
-    """
+    of its own."""
     progress_hook.get()()
 
 
 class KeyedPass(Pass):
     """A Pass for recording: it has no step number, and the keys of its random numbers are arrays,
-    which a replay fills with the keys of its step.
-    """
+    which a replay fills with the keys of its step."""
 
     keys: list[RecordedKey]
 
@@ -143,14 +137,12 @@ class KeyedPass(Pass):
 def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
     """A marker in a recorded list of calls; it does nothing when it is called. It says that ranks
     combine the mean and sum of squares `m2` of their `n` values per channel into those of all
-    `total` values, written to `means` and `m2s`.
-    """
+    `total` values, written to `means` and `m2s`."""
 
 
 def sum_over_ranks(sums: Array, total: Array) -> None:
     """A marker in a recorded list of calls; it does nothing when it is called. It says that ranks
-    add up the arrays `sums` into `total`.
-    """
+    add up the arrays `sums` into `total`."""
 
 
 class _StatsOfRanks:
@@ -185,8 +177,7 @@ class StandIns:
 
     def of(self, array: Array) -> Any:
         """Returns a new array without data that stands for this one in recorded calls, and notes
-        the pair.
-        """
+        the pair."""
         if not array.transpose(axis_order(array)).flags.c_contiguous:
             refuse(f"an array of shape {array.shape} with gaps in memory")
         self.pairs.append((meta.like(array), array))
@@ -195,8 +186,7 @@ class StandIns:
 
 class _StandInStore(SingleStore):
     """The Store of one parameter while a pass is recorded: arrays without data, which stand for the
-    parameter's memory in its real store.
-    """
+    parameter's memory in its real store."""
 
     def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
         if not p.is_drawn:
@@ -269,8 +259,7 @@ def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
 def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
     """Describes a view of an array without data as (number of its memory, offset, shape, strides,
     dtype), for comparison. Memories are numbered in the order of their first use; `numbers` has the
-    numbers given so far.
-    """
+    numbers given so far."""
     memory = owner(array)
     offset = array.ctypes.data - memory.ctypes.data
     number = numbers.setdefault(id(memory), len(numbers))
@@ -311,8 +300,7 @@ def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:
 @contextmanager
 def _as_current(current: Pass) -> Iterator[None]:
     """A context for recording: `current` is the current Pass, autograd is on, and calls of the
-    progress hook are recorded.
-    """
+    progress hook are recorded."""
     tokens = (
         (current_pass, current_pass.set(current)),
         (recording, recording.set(True)),
@@ -388,8 +376,7 @@ def record(
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
     """Returns the calls with all checks of input values (such as the range of labels) moved to the
-    front, so that a failing check leaves everything unchanged.
-    """
+    front, so that a failing check leaves everything unchanged."""
     known, first = {*map(id, given)}, list[Call]()
     checked = {id(owner(array)) for c in calls if c.is_check for array in arrays_in(c.args)}
     for call in calls:

@@ -1,6 +1,5 @@
 """Pass: everything besides its input on which a forward pass of a model depends, such as the step
-number and the samples, from which random numbers follow.
-"""
+number and the samples, from which random numbers follow."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +20,7 @@ T = TypeVar("T")
 
 class BatchStats(Protocol):
     """The interface by which BatchNorm gets the statistics of a batch whose samples may be on
-    several ranks.
-    """
+    several ranks."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
@@ -73,8 +71,7 @@ class ReplayStats:
 
     def computed_once(self, make: Callable[[], T]) -> T:
         """Returns `make()` in the first run, and keeps the result; returns the kept result in the
-        second run.
-        """
+        second run."""
         if self._replayed is None:
             result = make()
             self._results.append(result)
@@ -120,14 +117,12 @@ class Pass(NamedTuple):
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         """Returns the key from which random numbers for a purpose, such as "dropout", are drawn in
-        this step.
-        """
+        this step."""
         return keyed.key(seed, purpose, self.step, *names)
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
         """Returns the key from which the next random tensor of a program (such as `nnmpi.rand`) is
-        drawn, given the current seed state.
-        """
+        drawn, given the current seed state."""
         return keyed.key(drawn.seed, "tensor", drawn.draws)
 
 

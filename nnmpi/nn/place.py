@@ -163,8 +163,7 @@ class StateArray(NamedTuple):
 
     def on_paper(self) -> "StateArray":
         """Returns a description of this array (name, range, dtype) that cannot read or write the
-        elements, to be sent to other ranks.
-        """
+        elements, to be sent to other ranks."""
         return self._replace(read=None, write=None)
 
     def elements(self) -> np.ndarray:

@@ -107,8 +107,7 @@ def below_one(numbers: Array) -> Array:
 
 def _key(name: str, generator: Generator | None) -> keyed.Key:
     """Returns the key from which the next random tensor is drawn, and counts the tensor. Raises
-    ValueError in `forward` of a Trainer; `name` is that of the function, for the message.
-    """
+    ValueError in `forward` of a Trainer; `name` is that of the function, for the message."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         raise ValueError(
@@ -123,8 +122,7 @@ def _draw(
     name: str, *sizes: Any, generator: Generator | None = None
 ) -> tuple[keyed.Key, Array, Array]:
     """Returns the arguments (key, columns, rows) with which functions of `arrays.keyed` draw a flat
-    array with as many elements as these sizes have.
-    """
+    array with as many elements as these sizes have."""
     return _key(name, generator), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
 
 

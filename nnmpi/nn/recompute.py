@@ -73,8 +73,7 @@ def checkpoint(
 
 class _Repeat:
     """Runs a checkpointed function twice, in the forward and in the backward pass, with the same
-    random numbers and batch statistics; keeps a checksum of the first result for comparison.
-    """
+    random numbers and batch statistics; keeps a checksum of the first result for comparison."""
 
     def __init__(self, current: Pass, record: Any) -> None:
         self._stats, self._record = ReplayStats(current.batch_stats), record
@@ -98,8 +97,7 @@ class _Repeat:
     ) -> RepeatedNode:
         """Returns a single autograd node for the result y, which runs the function again in the
         backward pass. It replaces the nodes that the first run has made: `last`, and all nodes
-        below it that were made after the time `began`.
-        """
+        below it that were made after the time `began`."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
         self._digest = digest(y) if self._is_checked else 0
@@ -110,8 +108,7 @@ class _Repeat:
     def again(self, call: Callable[[], Any], node: RepeatedNode) -> TapeNode:
         """Runs the function again in the backward pass, and returns the autograd node of its
         result. New nodes get numbers just below that of `node`, which replaced the nodes of the
-        first run, so that the backward pass visits them next.
-        """
+        first run, so that the backward pass visits them next."""
         tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
         self._stats.replay()
         began = tick()
@@ -141,8 +138,7 @@ def _made_after(
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
     """Returns the autograd nodes from `last` down that were made after the time `began`, in order;
     then the earlier nodes, parameters and tensors that they use, each as often as it is used; and
-    for each use whether it gets a gradient.
-    """
+    for each use whether it gets a gradient."""
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
     for node in nodes:  # which grow
@@ -179,8 +175,7 @@ def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], beg
 
 class Recomputed(Module):
     """The base class of modules with activation checkpointing: `forward` runs again in the backward
-    pass.
-    """
+    pass."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
         return checkpoint(super().forward, *args, **named)
@@ -194,8 +189,7 @@ class Recomputed(Module):
 
 def as_recomputed(module: Module) -> None:
     """Changes the class of a module so that it keeps only its inputs for the backward pass, and
-    runs `forward` again in it.
-    """
+    runs `forward` again in it."""
     kind = type(module)
     if not issubclass(kind, Recomputed):
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -208,8 +202,7 @@ BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 def recomputed_with(node: Node, how: str) -> str:
     """Returns the path of the module with activation checkpointing that contains this node of a
     graph, if the option --recompute is `how` ("none", "stage", "block" or the name of a layer
-    class); "" if there is none.
-    """
+    class); "" if there is none."""
     if how in ("none", "stage"):
         return ""
     if how != "block":
@@ -247,8 +240,7 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
 
 def recompute(model: Module, graph: Graph, how: str) -> None:
     """Gives activation checkpointing to the modules of a model that the option `how` of --recompute
-    selects; `graph` is the graph of the model.
-    """
+    selects; `graph` is the graph of the model."""
     modules = dict(model.named_modules())
     for path in recomputed_paths(graph, how):
         as_recomputed(modules[path])

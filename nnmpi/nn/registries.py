@@ -45,8 +45,7 @@ IS_MODULE = " is a Module and cannot become a {kind}: assign a Module or None"
 
 def read_attributes(module: Registries) -> dict[str, Any]:
     """Returns the attributes of a module, by name, that its `forward` may read, except for
-    parameters, buffers, modules, and the attributes that the library itself sets.
-    """
+    parameters, buffers, modules, and the attributes that the library itself sets."""
     parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
     return {name: v for name, v in vars(module).items() if name not in OF_ALL | parts}
 
@@ -102,8 +101,7 @@ class Registries:
 
     def note_change(self) -> None:
         """Counts a change of the module, after which the same inputs may give other outputs, so
-        that recorded passes are recorded again.
-        """
+        that recorded passes are recorded again."""
         object.__setattr__(self, "_changes", self._changes + 1)
 
     def _adopt(self, name: str, part: Parameter | Registries) -> None:
@@ -344,8 +342,7 @@ def buffer_array(name: str, value: Any) -> Array:
 
 def _lent(t: Tensor) -> Array:
     """Returns the array of a tensor, and notes that the array is shared, so that in-place writes go
-    to it.
-    """
+    to it."""
     t.storage.lend()
     return t.array
 

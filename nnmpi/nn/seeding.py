@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 class SeedState(NamedTuple):
     """The seed, and the counters of modules and random tensors made so far; the next module or
-    random tensor draws its values from these.
-    """
+    random tensor draws its values from these."""
 
     seed: int = 0
     number: int = 0  # modules constructed, and tensors filled by `nn.init`, so far
@@ -107,8 +106,7 @@ def next_seed_state() -> SeedState:
 
 def next_draw() -> SeedState:
     """Returns the current seed state and increments its counter of random tensors. Initial weights
-    do not depend on this counter.
-    """
+    do not depend on this counter."""
     current = seed_state.get()
     seed_state.set(current._replace(draws=current.draws + 1))
     return current

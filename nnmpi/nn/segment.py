@@ -111,8 +111,7 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
     """True if a module's call is independent of its surroundings: its nodes get tensors only from
-    its arguments, and other nodes take only its results.
-    """
+    its arguments, and other nodes take only its results."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}
@@ -121,8 +120,7 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
 
 def _inputs_of(graph: Graph, nodes: range) -> Arguments:
     """Returns the arguments of the segment that consists of these nodes, with TensorRef in place of
-    tensors.
-    """
+    tensors."""
     if nodes.start == 0:
         return graph.arguments
     return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
@@ -144,8 +142,7 @@ def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callabl
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
     """Returns the module that has the parameter or buffer with this number in the graph, and the
-    name of the attribute.
-    """
+    name of the attribute."""
     path, _, name = graph.variables[variable].path.rpartition(".")
     return modules[path], name
 
@@ -190,8 +187,7 @@ class Segment(Module):
     def take_constants(self, graph: Graph) -> None:
         """Replaces the constant arguments (such as numbers) with which the segment calls ops and
         modules by those in another graph, which was recorded from the same model after an attribute
-        changed.
-        """
+        changed."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:
@@ -235,8 +231,7 @@ def _call_in(graph: Graph, call: Call) -> Call:
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
     """Adds the tensors in `given` (nested arguments or results) to `values`, under the edge numbers
-    that `template` has at the same positions; returns `values`.
-    """
+    that `template` has at the same positions; returns `values`."""
 
     if type(template) is TensorRef:  # most calls return one tensor
         values[template.edge] = given

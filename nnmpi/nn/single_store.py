@@ -1,6 +1,5 @@
 """Store: the interface of the memory that holds the values and gradients of parameters;
-SingleStore: the store of one parameter alone.
-"""
+SingleStore: the store of one parameter alone."""
 
 from typing import Any, Protocol
 
@@ -35,14 +34,12 @@ class Store(Protocol):
 
     def fixed_value(self, i: int) -> Array:
         """Returns the memory in which the values of parameter i lie whenever they are used, the
-        same in all steps; at the moment it may hold something else.
-        """
+        same in all steps; at the moment it may hold something else."""
         return self.value(i)
 
     def fixed_gradient(self, i: int) -> Array:
         """Returns the memory in which the gradient of parameter i lies whenever it is computed, the
-        same in all steps.
-        """
+        same in all steps."""
         return self.grad_memory(i)
 
     def written(self, i: int) -> None:

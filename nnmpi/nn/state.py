@@ -25,8 +25,7 @@ Placed: TypeAlias = Sequence[tuple[Place, Any]]
 
 def everything(path: str) -> bool:
     """Returns True for each path: used as the argument `held` of `which_held` on a rank that has a
-    part of every tensor.
-    """
+    part of every tensor."""
     return True
 
 
@@ -87,8 +86,7 @@ class StorageOrder(NamedTuple):
 
     def _ends(self, rows: int) -> list[int]:
         """Returns the row at which each of the file's matrices ends, except the last one, for a
-        tensor with `rows` rows in the model.
-        """
+        tensor with `rows` rows in the model."""
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
     def _rows(self, rows: int) -> np.ndarray:

@@ -103,8 +103,7 @@ class Operands(NamedTuple):
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
         """Returns the state array `name`, such as a momentum buffer, which the value of the option
         `option` in a parameter group requires; raises ValueError if the optimizer was created
-        without it.
-        """
+        without it."""
         if name not in self.state:
             raise ValueError(
                 f"{option}={group[option]} needs a state array, which this optimizer was created "
@@ -164,8 +163,7 @@ class FlatStore(Store):
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         """Yields (values, gradients, 16-bit values of mixed precision) for each slice within
-        elements start..end-1 of the flat buffer that this rank updates.
-        """
+        elements start..end-1 of the flat buffer that this rank updates."""
         for shard in self.own_shards(start, end):
             yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
@@ -187,8 +185,7 @@ class FlatStore(Store):
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """Returns the shards within elements start..end-1 of the flat buffer: the slices that this
-        rank updates.
-        """
+        rank updates."""
         if self._is_between_runs:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
@@ -206,8 +203,7 @@ class FlatStore(Store):
 
     def readable(self, i: int) -> list[tuple[int, int]]:
         """Returns (lo, hi) of the ranges of parameter i whose values are in this rank's memory, so
-        that it can read them without communication: at least one range, which may be empty.
-        """
+        that it can read them without communication: at least one range, which may be empty."""
         return [(0, self.parameters[i].size)]
 
     def elements(self, i: int, lo: int, hi: int) -> Array:
@@ -256,8 +252,7 @@ class FlatStore(Store):
 
     def slot_bytes(self) -> int:
         """Returns the bytes of buffers that hold values or gradients only temporarily, as for
-        parameters gathered by ZeRO.
-        """
+        parameters gathered by ZeRO."""
         return 0
 
     def views(self, flat: Array) -> list[Array]:
@@ -298,8 +293,7 @@ def values_of(p: Parameter) -> Array:
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
     """Returns the given slices (start, stop) of the flat buffer as Shards, whose offsets count the
-    elements of all slices one after the other.
-    """
+    elements of all slices one after the other."""
     shards, at = [], 0
     for start, stop in stretches:
         shards.append(Shard(start, stop, at))
@@ -309,8 +303,7 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
     """Yields the parts of the shards that lie in elements start..end-1 of the flat buffer, in
-    order.
-    """
+    order."""
     # shards do not overlap, so their ends are sorted too
     first = bisect_right(shards, start, key=attrgetter("stop"))
     for a, b, at in islice(shards, first, None):
@@ -323,8 +316,7 @@ def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
     """Returns (start, end) in a flat buffer for each parameter, padding included, given the number
-    of elements that each needs; the first one starts after the reserved elements.
-    """
+    of elements that each needs; the first one starts after the reserved elements."""
     spans, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
@@ -356,8 +348,7 @@ def _refuse_types(dtypes: Iterable[str]) -> NoReturn:
 
 def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
     """Moves parameters into a new flat store of the given type and device; tensors that share
-    memory with a parameter move with it.
-    """
+    memory with a parameter move with it."""
     shared = [(p, p.operand) for p in parameters if p.storage.sharing or p.given_grad]
     FlatStore(parameters, dtype, on)
     for p, old in shared:

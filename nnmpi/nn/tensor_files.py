@@ -71,8 +71,7 @@ class FileTensor(Protocol):
 
 class RawTensor(NamedTuple):
     """A tensor in a safetensors file, as it is stored there: `kind` is the name of its type in the
-    file, and its elements start at byte `begin`.
-    """
+    file, and its elements start at byte `begin`."""
 
     file: Path
     name: str
@@ -115,8 +114,7 @@ class RawTensor(NamedTuple):
 
 class StoredTensor(NamedTuple):
     """A tensor of a model that is in a file. The file may store it in another order, or as several
-    tensors (`stored`); `shape` and `read` give it as in the model.
-    """
+    tensors (`stored`); `shape` and `read` give it as in the model."""
 
     stored: tuple[FileTensor, ...]
     order: StorageOrder
@@ -133,8 +131,7 @@ class StoredTensor(NamedTuple):
 
     def read(self, place: Place) -> np.ndarray:
         """Reads the part of the tensor that `place` describes. If the file stores the elements in
-        another order, the whole tensor is read first.
-        """
+        another order, the whole tensor is read first."""
         if self.order == AS_IS:
             return self.stored[0].read(place.slices)
         return self.order.to_model([raw.read() for raw in self.stored])[place.slices]
@@ -236,8 +233,7 @@ def stored_in(path: Path) -> Mapping[str, FileTensor]:
 
 def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
     """Returns the tensors of a file, or of all shards of an index, by their paths in the model;
-    `form` maps names in the file to paths.
-    """
+    `form` maps names in the file to paths."""
     stored, order = stored_in(path), form.order
     return {
         tensor_path: StoredTensor(tuple(stored[name] for name in names), order(tensor_path))

@@ -105,8 +105,7 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
 
 def _room_check(on: Backend) -> Callable[[int], object]:
     """Returns a function that is called with the bytes of all tensors so far in the first traced
-    pass; it raises MemoryError if the larger pass would not fit in memory.
-    """
+    pass; it raises MemoryError if the larger pass would not fit in memory."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -130,8 +129,7 @@ def _pass(
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
     """Records one forward pass over the model on arguments zeros(n) for n samples, in training mode
-    if n is MORE (the larger number). `notes` has the modules to record as single nodes.
-    """
+    if n is MORE (the larger number). `notes` has the modules to record as single nodes."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
         for p in model.parameters():
@@ -153,8 +151,7 @@ def _pass(
 
 class _TracedPass(Pass):
     """The Pass while a model is traced. If a `forward` reads `step` or `samples` from it, the
-    module is recorded as a single node, since the graph cannot express the result.
-    """
+    module is recorded as a single node, since the graph cannot express the result."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):
@@ -164,8 +161,7 @@ class _TracedPass(Pass):
 
 class PlaceholderStore(SingleStore):
     """The Store of a parameter while a model is traced: holds zeros, or an array without data, in
-    place of values.
-    """
+    place of values."""
 
     def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
         memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
@@ -187,8 +183,7 @@ def _without_numbers(value: Any) -> Any:
 
 def lazy_model(model: Module) -> Module:
     """Returns a copy of a module with all modules below it, whose parameters have no values yet;
-    buffers and other attributes are shared with the original.
-    """
+    buffers and other attributes are shared with the original."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.lazy_copy() for p in dict.fromkeys(model.parameters())}
     # children and parents become the copies, so that no copy leads back to the model
@@ -269,8 +264,7 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
     """Yields the tensors of the graph from those of the two passes, with few and with more samples;
-    lengths that grow with the number of samples are marked.
-    """
+    lengths that grow with the number of samples are marked."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -302,8 +296,7 @@ def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
 
 def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
     """Returns the path of the innermost module that makes different calls in the passes with few
-    and with more samples.
-    """
+    and with more samples."""
     words = [node.within.split(".") for node in (*few, *more)]
     paths = {".".join(row[:n]) for row in words for n in range(len(row) + 1)}
     differ = (path for path in paths if _calls(few, path) != _calls(more, path))
@@ -312,8 +305,7 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 def _common(few: Any, more: Any, within: str) -> Any:
     """Combines the arguments of a call in the passes with few and with more samples; an integer
-    that grows with the number of samples becomes a SampleCount.
-    """
+    that grows with the number of samples becomes a SampleCount."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

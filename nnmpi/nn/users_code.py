@@ -78,8 +78,7 @@ def is_code(value: Any) -> bool:
 
 def foreign(parts: Iterable[Any]) -> str | None:
     """Returns the name of the first module or function in `parts` that does not belong to nnmpi, or
-    has an attribute which is such code; None if there is none.
-    """
+    has an attribute which is such code; None if there is none."""
     for part in parts:
         if not is_own(part):
             return name_of(part)
@@ -129,8 +128,7 @@ class UsersCode:
 
     def state(self) -> list[Any]:
         """Returns the values that the code may read, except attributes of modules, as a list that
-        can be compared with a later one.
-        """
+        can be compared with a later one."""
         self._objects, self._bytes = self._read(), [a.tobytes() for a in self._arrays]
         cells = [compared(contents(cell)) for cell in self._cells.values()]
         cells += [compared(names.get(name)) for (_, name), names in self._globals.items()]
@@ -139,8 +137,7 @@ class UsersCode:
 
     def is_same(self) -> bool:
         """True if the values that the code reads are the same objects as when `state` was last
-        called, so that a recorded pass is still valid.
-        """
+        called, so that a recorded pass is still valid."""
         if not (self._cells or self._classes or self._arrays or self._globals):
             return True
         read, arrays = self._read(), [array.tobytes() for array in self._arrays]
@@ -214,8 +211,7 @@ class UsersCode:
 
     def _look_at_value(self, value: Any, name: str) -> None:
         """Examines a value that the code reads, under this name, and code that it refers to; raises
-        UnfitError if it may change unnoticed.
-        """
+        UnfitError if it may change unnoticed."""
         if is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
             return
         if isinstance(value, type) and (

@@ -139,8 +139,7 @@ class CompiledStep:
 
     def _looked_at(self) -> StepCode:
         """Analyses which modules, optimizers and variables the code of the step uses, after one of
-        them has changed; returns the analysis.
-        """
+        them has changed; returns the analysis."""
         try:
             code = StepCode(self._function)
         except UnfitError as error:
@@ -249,8 +248,7 @@ class _State:
 
     def is_same(self, other: "_State") -> bool:
         """True if another copy of the state has the same bits. Where a gradient is None, the
-        contents of its memory are not compared.
-        """
+        contents of its memory are not compared."""
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False

@@ -39,8 +39,7 @@ class FlatState:
     @property
     def fits(self) -> bool:
         """True if this rank still updates the same slices of parameters as when the state arrays
-        were made.
-        """
+        were made."""
         return self._slices == _owned_slices(self._parameters)
 
     def convert(self) -> None:
@@ -64,8 +63,7 @@ class FlatState:
 
 def store_of(parameters: Sequence[Parameter]) -> FlatStore:
     """Returns the flat store of these parameters, which all have one dtype and one device: that of
-    the first parameter.
-    """
+    the first parameter."""
     store = parameters[0].store
     assert isinstance(store, FlatStore)
     return store

@@ -29,8 +29,7 @@ class Layerwise(Optimizer):
     def squares(self) -> list[float]:
         """Returns, for each parameter, two sums of squares over the elements that this rank
         updates: of the values, and of their change at a learning rate of 1 (the direction); 0 for
-        parameters without a gradient.
-        """
+        parameters without a gradient."""
         self._prepare()
         on, terms = backend.of(self.parameters[0].operand), list[tuple[int, Array]]()
         for i, _, store, start, end, number in self._ranges:
@@ -61,8 +60,7 @@ class Layerwise(Optimizer):
 
     def _direction(self, x: Operands, group: Group) -> Array:
         """Returns the change of a slice of a parameter at a learning rate of 1, and changes
-        nothing.
-        """
+        nothing."""
         raise TypeError(f"{type(self).__name__} does not define _direction")
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:

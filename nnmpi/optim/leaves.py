@@ -47,8 +47,7 @@ class LeafParameter(Parameter):
 
 class Leaf:
     """A plain tensor in an optimizer, with the parameter that takes its place there. The tensor's
-    values are in the memory of the parameter; its gradient is copied there when a step begins.
-    """
+    values are in the memory of the parameter; its gradient is copied there when a step begins."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.parameter = tensor, LeafParameter(tensor)
@@ -84,8 +83,7 @@ class Leaf:
 def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
     """Replaces each plain tensor in the groups of an optimizer by a parameter that takes its place,
     and returns a Leaf (tensor and parameter) for each. Raises ValueError for a tensor that is not a
-    leaf, or requires no gradient.
-    """
+    leaf, or requires no gradient."""
     leaves = []
     for group in groups:
         for i, t in enumerate(group["params"]):

@@ -26,8 +26,7 @@ LARGEST = 2.0**127
 
 class LossScale(NamedTuple):
     """The loss scale and the number of steps in a row without overflow. Both change from step to
-    step only if `is_dynamic`, as for float16.
-    """
+    step only if `is_dynamic`, as for float16."""
 
     scale: float = 1.0
     good_steps: int = 0

@@ -148,8 +148,7 @@ class Optimizer:
     @property
     def state(self) -> dict[str, Array]:
         """The state arrays of this rank by name, such as "momentum_buffer"; each is flat, with one
-        parameter after the other.
-        """
+        parameter after the other."""
         return self._flat_state.arrays
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -177,15 +176,13 @@ class Optimizer:
 
     def _collect(self) -> None:
         """Copies the gradients of plain tensors to the parameters that take their place in the
-        groups.
-        """
+        groups."""
         for leaf in self._leaves:
             leaf.collect()
 
     def _share(self) -> None:
         """Makes plain tensors use the memory of the parameters that take their place in the groups,
-        after an update.
-        """
+        after an update."""
         for leaf in self._leaves:
             leaf.share()
 
@@ -353,8 +350,7 @@ class Optimizer:
 
     def _begin(self, squares: Sequence[float]) -> None:
         """Called at the beginning of a step, before anything is changed; `squares` are the sums of
-        `squares()`, added up over ranks.
-        """
+        `squares()`, added up over ranks."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
         """Returns a copy of a group, with the learning rate of this step for the parameters from i
@@ -380,13 +376,11 @@ class Optimizer:
 
     def _convert_state(self) -> None:
         """Converts the state arrays after a change of options on which their values depend; called
-        before the state is used. The base class does nothing.
-        """
+        before the state is used. The base class does nothing."""
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
         """Returns `numbers`, elements of the state array `name` of parameter i, converted as
-        `_convert_state` would after a change of options. The base class returns them unchanged.
-        """
+        `_convert_state` would after a change of options. The base class returns them unchanged."""
         return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
@@ -401,8 +395,7 @@ class Optimizer:
 
     def _find_ranges(self) -> list[FlatRange]:
         """Returns the ranges of parameters with gradients that are adjacent in memory and are
-        updated together, as long as possible.
-        """
+        updated together, as long as possible."""
         ranges: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:

@@ -1,6 +1,5 @@
 """Records a step of a user's training loop (`nnmpi.compile`) as a list of kernel calls on arrays
-without data, and replays the list. `compiled.py` decides which list is replayed.
-"""
+without data, and replays the list. `compiled.py` decides which list is replayed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -45,8 +44,7 @@ WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
 
 class CheckError(Exception):
     """Raised if the arguments of a recorded step have values that a recorded check refuses, such as
-    a label out of range.
-    """
+    a label out of range."""
 
 
 class RootCalls:
@@ -84,8 +82,7 @@ class RootCalls:
 
 class _StepPass(KeyedPass):
     """The Pass of a module that a recorded step calls; the keys of random tensors that are drawn in
-    it are recorded too.
-    """
+    it are recorded too."""
 
     draws: list[Any]
 
@@ -97,8 +94,7 @@ class _StepPass(KeyedPass):
 
 class _OutsidePass(_StepPass):
     """The Pass of a recorded step while it is not within the call of a module; random numbers of a
-    module are refused.
-    """
+    module are refused."""
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         refuse("random numbers of a module that is not called")
@@ -204,8 +200,7 @@ def record_step(
 
 def _refuse_where(*reasons: str | Literal[False]) -> None:
     """Raises NumbersReadError, which refuses to record the step, with the first of these reasons
-    that is not empty; does nothing if all are empty or False.
-    """
+    that is not empty; does nothing if all are empty or False."""
     if reason := next(filter(None, reasons), ""):
         raise NumbersReadError(f"the step {reason}")
 
@@ -238,8 +233,7 @@ def _described(tree: Any) -> Any:
 
 def _facts(code: StepCode) -> list[Any]:
     """Returns the state of modules, parameters and optimizer options, for comparison before and
-    after: recording refuses a step that changes any of these.
-    """
+    after: recording refuses a step that changes any of these."""
     of_modules = [(m, m._changes, m.training, m._hooks) for m in code.all_modules]
     of_parameters = [(p, p.requires_grad) for p in code.parameters]
     groups = [group for optimizer in code.optimizers for group in optimizer.param_groups]
@@ -265,8 +259,7 @@ def set_gradients(parameters: Sequence[Parameter], present: Sequence[bool]) -> N
 
 class StepReplay:
     """A recorded step whose arrays have been put into memory, so that it can be replayed by calling
-    it.
-    """
+    it."""
 
     def __init__(self, recorded: RecordedStep) -> None:
         calls, roots = recorded.calls, recorded.roots

@@ -16,8 +16,7 @@ STEP = "step"
 
 def name_of(place: Place, name: str) -> str:
     """Returns the name in a state dict, such as "fc.weight.exp_avg", of the state array (or step
-    count) `name` of the parameter at `place`; raises ValueError for an ambiguous name.
-    """
+    count) `name` of the parameter at `place`; raises ValueError for an ambiguous name."""
     if not {*".@"}.isdisjoint(name):
         raise ValueError(f"a state array is called {name!r}: leave out {'.'!r} and {'@'!r}")
     return f"{place.path}.{name}" if place.path else name
@@ -37,8 +36,7 @@ def check_paths(places: Sequence[Place]) -> None:
 
 def checked(state: Mapping[str, Any], entries: Iterable[Place]) -> dict[str, np.ndarray]:
     """Returns the arrays of a state dict, on the host. Raises ValueError unless its names and
-    shapes are those of `entries`, and its step counts are whole numbers.
-    """
+    shapes are those of `entries`, and its step counts are whole numbers."""
     entries = [Place.of_whole(entry.path, entry.shape) for entry in entries]
     values = checked_arrays(state, [*dict.fromkeys(entries)], "optimizer")
     for name in (name for name in values if name.rpartition(".")[2] == STEP):
@@ -54,8 +52,7 @@ def check_whole(
     has_arrays: bool,
 ) -> None:
     """Raises ValueError unless this rank has the whole of each parameter and updates all of it;
-    owned(i) yields the ranges of parameter i that it updates.
-    """
+    owned(i) yields the ranges of parameter i that it updates."""
     for i, p in enumerate(parameters):
         place, updated = p.place, sum(hi - lo for lo, hi in owned(i))
         if place.local_shape != place.shape or (has_arrays and updated < p.size):
@@ -67,8 +64,7 @@ def check_whole(
 
 def whole(arrays: Iterable[StateArray]) -> dict[str, np.ndarray]:
     """Returns copies on the host of state arrays by name, each put together from the parts in
-    `arrays`, in the shape of its parameter.
-    """
+    `arrays`, in the shape of its parameter."""
     rows = dict[str, tuple[StateArray, np.ndarray]]()
     for x in arrays:
         _, row = rows.setdefault(x.name, (x, np.empty(x.place.size, x.dtype)))
@@ -84,8 +80,7 @@ def whole(arrays: Iterable[StateArray]) -> dict[str, np.ndarray]:
 
 def numbered(parameters: Sequence[Parameter]) -> list[Place]:
     """Returns the Place of each parameter, with the parameter's index as the path, as PyTorch's
-    optimizer state dicts name parameters.
-    """
+    optimizer state dicts name parameters."""
     return [p.place._replace(path=str(i)) for i, p in enumerate(parameters)]
 
 
@@ -100,8 +95,7 @@ def by_number(values: Mapping[str, np.ndarray]) -> dict[int, dict[str, np.ndarra
 
 def by_name(nested: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns nested dicts like {2: {"step": ...}} as one dict with names like "2.step"; numbers
-    may be text, as in files.
-    """
+    may be text, as in files."""
     return {f"{i}.{name}": value for i, of_one in nested.items() for name, value in of_one.items()}
 
 
@@ -124,8 +118,7 @@ def options_of(saved: Group) -> Group:
 
 def check_groups(groups: Sequence[Group], saved: Sequence[Group]) -> None:
     """Raises ValueError unless the saved groups have the same numbers of parameters as the groups
-    of the optimizer.
-    """
+    of the optimizer."""
     ours, theirs = ([len(group["params"]) for group in which] for which in (groups, saved))
     if ours != theirs:
         raise ValueError(

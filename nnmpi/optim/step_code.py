@@ -258,8 +258,7 @@ class StepCode:
 
     def _check_names(self) -> None:
         """Raises UnfitError if the code of the step reads an attribute whose change could go
-        unnoticed, since it belongs to no object that is compared before a replay.
-        """
+        unnoticed, since it belongs to no object that is compared before a replay."""
         for attribute, name in self._names.items():
             known = attribute in PUBLIC or attribute in USED
             if not known and any(hasattr(optimizer, attribute) for optimizer in self.optimizers):
@@ -281,8 +280,7 @@ class StepCode:
 
     def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
         """Registers everything that the code of a function uses; `owner` is the value of its first
-        argument, or FREE if that is not known.
-        """
+        argument, or FREE if that is not known."""
         if (key := (id(function), id(owner))) in self._seen:
             return
         self._seen.add(key)

@@ -1,6 +1,5 @@
 """Functions that all commands share: they read options from flags and TOML files, and report an
-error in one line.
-"""
+error in one line."""
 
 import argparse
 import json
@@ -161,8 +160,7 @@ def from_layout(path: str) -> dict[str, Any]:
 
 def layout_file(config: Config, ways: Mapping[str, str]) -> str:
     """Returns the text of a --layout file: the options of `config` that say how ranks divide the
-    work, and how each layer is sharded, by path (`ways`).
-    """
+    work, and how each layer is sharded, by path (`ways`)."""
     plain, lines = Config(), list[str]()
     for name in LAYOUT:
         value = getattr(config, name)
@@ -268,8 +266,7 @@ def fail(program: str, message: object, status: int) -> int:
 
 def settle() -> None:
     """Flushes stdout. If its reader has closed it, discards the remaining output, so that the
-    interpreter does not report an error at exit.
-    """
+    interpreter does not report an error at exit."""
     try:
         if sys.stdout:
             sys.stdout.flush()

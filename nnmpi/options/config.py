@@ -58,8 +58,7 @@ _PARTS: tuple[Part, ...] = tuple(addons.rows("options"))
 
 def _choices(option: str, *names: str) -> tuple[str, ...]:
     """Returns the allowed values of an option: the given names, and the names that add-ons
-    (optional parts of the library) contribute.
-    """
+    (optional parts of the library) contribute."""
     return (*names, *(name for part in _PARTS for name in part.choices.get(option, ())))
 
 
@@ -329,16 +328,14 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     @property
     def cuts_positions(self) -> bool:
         """True if ranks along tp (tensor parallelism) divide the positions of sequences, because of
-        --sequence-parallel or --layout.
-        """
+        --sequence-parallel or --layout."""
         along_tp = terms.layout(self.layout).along("tp") if self.layout else ()
         return self.sequence_parallel or "length" in along_tp
 
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
     """Returns the dataclass fields of the options in these groups, in the order of --help: options
-    of add-ons come last.
-    """
+    of add-ons come last."""
     return tuple(entry for entry in _OPTIONS if entry.metadata["group"] in groups)
 
 

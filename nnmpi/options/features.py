@@ -20,8 +20,7 @@ if they do not ask for it."""
 
 class Property(NamedTuple):
     """A property that a run has unless a feature breaks it, such as "all ranks to make each step
-    together". `words` continue "it needs" in an error message.
-    """
+    together". `words` continue "it needs" in an error message."""
 
     words: str
 
@@ -125,8 +124,7 @@ class Requires(NamedTuple):
 
 def choice(option: str, *values: object) -> Asks:
     """Returns a function for `Feature.asks`: it returns the option with its value as text if the
-    value is one of `values`, otherwise "".
-    """
+    value is one of `values`, otherwise ""."""
     return lambda config, ranks: (
         f"{option} {value}" if (value := getattr(config, option)) in values else ""
     )
@@ -134,8 +132,7 @@ def choice(option: str, *values: object) -> Asks:
 
 def layout_along(axis: str) -> Asks:
     """Returns a function for `Feature.asks`: it returns --layout as text if that divides
-    activations along this axis of the mesh (or, for tp, layers); otherwise "".
-    """
+    activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
 
     def asks(config: Any, ranks: int) -> str:
         layout = terms.layout(config.layout) if config.layout else terms.LayoutTerms()

@@ -1,6 +1,5 @@
 """The groups of options, such as "model" and "layout". For each group there is a function like
-`model_option`, which makes the dataclass field of an option in it.
-"""
+`model_option`, which makes the dataclass field of an option in it."""
 
 from functools import partial
 

@@ -1,6 +1,5 @@
 """Rules for resuming a run from a checkpoint with other options: whether the result is the same,
-and what is refused.
-"""
+and what is refused."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -8,8 +7,7 @@ from typing import NamedTuple
 
 class ResumeEffect(Enum):
     """The effect of an option that differs between a run and the run that resumes it: from "the
-    same bits" to "refused".
-    """
+    same bits" to "refused"."""
 
     SAME = "the same bits"
     EQUAL = "equal to one rank, but sums are added in another order"

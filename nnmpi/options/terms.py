@@ -1,6 +1,5 @@
 """Types and parsers of option values: ranges of numbers, durations, sizes, schedules, and the terms
-of --layout.
-"""
+of --layout."""
 
 import math
 import os
@@ -88,8 +87,7 @@ not included."""
 @cache
 def cuttable() -> dict[str, tuple[str, ...]]:
     """Returns, for each named axis of activations (such as "channels"), the axes of the mesh along
-    which --layout may divide it among ranks.
-    """
+    which --layout may divide it among ranks."""
     axes = [axis for part in addons.rows("options") for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)

@@ -93,8 +93,7 @@ def read_json(path: Path, remedy: str) -> Any:
 @contextmanager
 def refusing_others(label: str, remedy: str) -> Iterator[None]:
     """A context for using data that may come from another program: errors due to its unexpected
-    form become a ValueError, which names `label` and gives the remedy.
-    """
+    form become a ValueError, which names `label` and gives the remedy."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -56,8 +56,7 @@ class Synced:
     def _summed(self, local: Moments) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations M2) of the whole
         batch by two all-reduces: of n * mean, then of M2 + n (local mean - mean)^2. The host waits
-        for neither.
-        """
+        for neither."""
         count = np.array([local.n])
         self._comm.all_reduce(count, SUM)
         n, local_mean = int(count[0]), local.mean.astype("float64")
@@ -75,8 +74,7 @@ class Synced:
 
 def packed(m: Moments) -> np.ndarray:
     """Returns the moments (n, mean, M2) of all channels as one float64 array on the host, to be
-    sent.
-    """
+    sent."""
     on = backend.of(m.mean)
     pair = backend.to_list(on.xp.concatenate((m.mean, m.m2)))
     return np.concatenate(([m.n], pair), dtype=np.float64)

@@ -78,8 +78,7 @@ class DeferredSteps:
 
     def apply(self, step: int) -> Outcome:
         """Updates the parameters; returns the outcome of the step (its loss, and whether it was
-        skipped), or UNREAD if the host reads that during the next step.
-        """
+        skipped), or UNREAD if the host reads that during the next step."""
         if not self._is_deferred:
             return self._update.apply(step)
         self._launch(step)
@@ -124,8 +123,7 @@ class DeferredSteps:
 
     def _launch(self, step: int) -> None:
         """Launches an optimizer step on the device, which itself skips the step if the loss or a
-        gradient is not finite.
-        """
+        gradient is not finite."""
         store, xp = self._store, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
         squares = store.squares(store.shards, [(store.spans[0][0], store.spans[-1][1])])
@@ -136,15 +134,13 @@ class DeferredSteps:
 
     def _behind_reading(self, do: Do, op: Op) -> None:
         """Carries out an operation that needs the current loss scale, after reading the outcome of
-        the last step, on which that depends.
-        """
+        the last step, on which that depends."""
         self._read()
         do(op)
 
     def _read(self) -> None:
         """Reads the outcome of the last step from the device, and sets the loss scale and the
-        number of the next update accordingly.
-        """
+        number of the next update accordingly."""
         if self._unread is None:
             return
         (loss, squares), self._unread = self._unread.wait(), None
@@ -179,16 +175,14 @@ def deferred(
     spec: TrainSpec, store: LocalStore, optimizer: Optimizer, update: Update
 ) -> DeferredSteps | None:
     """Returns the DeferredSteps of a rank; None if its host has to read the outcome of each step at
-    once, as on a CPU.
-    """
+    once, as on a CPU."""
     can_defer = _can_defer(spec.arrangement, store, optimizer)
     return DeferredSteps(spec, store, optimizer, update) if can_defer else None
 
 
 def _can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
     """True if the host need not wait for the outcome of a step: this rank has all parameters, and
-    the device itself sums gradients over ranks, or there is only one rank.
-    """
+    the device itself sums gradients over ranks, or there is only one rank."""
     copies = a.store.name in ("local", "replica") and a.ranks == a.mesh.count(*REPLICAS)
     if not copies or not optimizer.takes_mixed:
         return False

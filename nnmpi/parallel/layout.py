@@ -27,8 +27,7 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 class Layout(NamedTuple):
     """The communicators (Comms) of a rank, by the groups of ranks that work together, and the mesh
-    of all ranks; every rank builds one and passes it to everything that communicates.
-    """
+    of all ranks; every rank builds one and passes it to everything that communicates."""
 
     mesh: Mesh  # of the ranks that compute
     servers: int
@@ -43,8 +42,7 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
         """Returns the Layout for the sizes of the mesh axes in a config; every rank of `comm` calls
-        it.
-        """
+        it."""
         narrow, summed = config.reduce_dtype in HALVES, summed_axes(config)
         return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow, summed)
 
@@ -122,8 +120,7 @@ def mesh_of(config: Config, ranks: int) -> Mesh:
 
 def duplicate(comm: Comm) -> Comm:
     """Returns a Comm of the same ranks with a context of its own, so that its messages cannot match
-    those of `comm`; every rank calls it.
-    """
+    those of `comm`; every rank calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy

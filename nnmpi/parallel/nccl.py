@@ -69,8 +69,7 @@ def _sharing(cluster: Cluster) -> tuple[int, int] | None:
 
 def _suits(cluster: Cluster) -> bool:
     """Returns True if `--allreduce auto` may choose NCCL: each rank has its own GPU, and the job
-    ends anyway if a rank is lost.
-    """
+    ends anyway if a rank is lost."""
     return not cluster.survives and _sharing(cluster) is None
 
 
@@ -101,8 +100,7 @@ def connect(layout: Layout, on: Backend) -> None:
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
     """Returns an object that carries out collectives by NCCL on a CUDA stream of its own, for a
-    Comm such as that of BatchNorm, whose collectives come in between those of other Comms.
-    """
+    Comm such as that of BatchNorm, whose collectives come in between those of other Comms."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 
@@ -131,8 +129,7 @@ class Launched:
 
 class NcclComm(StagedComm):
     """Carries out the collectives among the ranks of a Comm by NCCL; the argument `algorithm` is
-    ignored.
-    """
+    ignored."""
 
     in_order = True
 
@@ -193,8 +190,7 @@ class NcclComm(StagedComm):
     @contextmanager
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
         """A context that yields the array that NCCL is to sum: `row`, or a float32 copy of a 16-bit
-        row. At its end, the slice `part` of the copy is rounded and written back to the row.
-        """
+        row. At its end, the slice `part` of the copy is rounded and written back to the row."""
         if self._narrow or not types_of(row.dtype).is_mixed:
             yield row
             return
@@ -208,8 +204,7 @@ class NcclComm(StagedComm):
     @contextmanager
     def _call(self, row: Array) -> Iterator[tuple[int, int]]:
         """A context whose NCCL calls are grouped into one; yields (NCCL dtype of `row`, CUDA
-        stream) for them.
-        """
+        stream) for them."""
         self._stream.follow()
         self._nccl.groupStart()
         try:
@@ -223,8 +218,7 @@ class NcclComm(StagedComm):
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
         """Returns (address, number of elements) of this rank's part if all parts have the same
-        length, as NCCL's own all-gather needs; otherwise None.
-        """
+        length, as NCCL's own all-gather needs; otherwise None."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
 
 

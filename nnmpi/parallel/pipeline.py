@@ -61,8 +61,7 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
 
 class OnAnotherRank:
     """The store of a parameter that only another rank has: it has no memory, and every access
-    raises ValueError.
-    """
+    raises ValueError."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, not on this rank"
@@ -150,8 +149,7 @@ class CutModules:
     def _set(self) -> Iterator[tuple[str, str, Any]]:
         """Yields (path of the module, attribute name, value) for each attribute that was set or
         deleted since the model was divided into stages. Layers of this library are left out: stages
-        call them as they are.
-        """
+        call them as they are."""
         for path, m in self._modules:
             if not m._modules and type(m).__module__.partition(".")[0] == "nnmpi":
                 continue
@@ -178,8 +176,7 @@ def _named(path: str, module: Module) -> str:
 
 def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
     """Yields the paths of the modules of which a segment (pipeline stage) runs only single nodes,
-    so that it does not call their `forward`.
-    """
+    so that it does not call their `forward`."""
     whole = [call.path for run in segment.runs for call in run if call.path is not None]
     for k in segment.nodes:
         words = graph.nodes[k].within.split(".") if graph.nodes[k].within else []
@@ -201,8 +198,7 @@ def _same_arguments(a: Graph, b: Graph) -> bool:
 
 def _shape_of(graph: Graph) -> Any:
     """Returns the structure of a graph for comparison: everything except the values of constants in
-    the arguments of its calls.
-    """
+    the arguments of its calls."""
 
     def placeholder(value: Any) -> Any:
         if isinstance(value, TensorRef | VariableRef):

@@ -39,20 +39,17 @@ class Recorder:
 
     def once_in(self, steps: int) -> AbstractContextManager[None]:
         """Returns a context for events that happen only in one of `steps` steps, as when replicas
-        make local steps.
-        """
+        make local steps."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
         """Returns a function like `do`, which carries out an operation, that also adds an event
-        called `name` at its end.
-        """
+        called `name` at its end."""
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
         """Returns a context in which this rank waits for other ranks; each time, it adds an event
-        called `name`.
-        """
+        called `name`."""
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 
@@ -89,6 +86,5 @@ UNRECORDED = nullcontext()
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
     """Returns a context in which this rank waits for other ranks; it adds an event called `name` to
-    the current recorder.
-    """
+    the current recorder."""
     return current_recorder.get().waits(name, micro, stage)

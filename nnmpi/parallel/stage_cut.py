@@ -1,6 +1,5 @@
 """Decides where a model is cut into pipeline stages, by the cost of its units: layers, or fused
-groups of layers.
-"""
+groups of layers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -40,8 +39,7 @@ def division_of(
 ) -> Division:
     """Returns the pipeline stages of a model without measuring: at the config's --cut, or at the
     best cut for costs(), which returns the cost of each unit (layer or fused group of layers).
-    `link` has the speed of the network between ranks along pp.
-    """
+    `link` has the speed of the network between ranks along pp."""
     place = place_of(config)
     count = len(place)
     cut: SplitPoints | None = None
@@ -55,29 +53,25 @@ def division_of(
 
 def measured_samples(config: Config, parts: int) -> int:
     """Returns the number of samples with which the time of a model's units is measured: a rank's
-    samples in a micro-batch, and at least 2. `parts` is the number of ranks that share a batch.
-    """
+    samples in a micro-batch, and at least 2. `parts` is the number of ranks that share a batch."""
     return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
 
 
 def copies(config: Config) -> int:
     """Returns how many numbers a rank stores for each element of a parameter: the value, its
-    gradient and its optimizer state.
-    """
+    gradient and its optimizer state."""
     return 2 + len(state_arrays_of(config))
 
 
 def border_seconds(link: Link, nbytes: float) -> float:
     """Returns the seconds to send `nbytes` bytes of activations from one pipeline stage to the
-    next, and their gradients back.
-    """
+    next, and their gradients back."""
     return 2 * (link.alpha + nbytes * link.beta)
 
 
 def most_in_flight(config: Config) -> list[int]:
     """Returns, for each pipeline stage, the largest number of micro-batches whose activations it
-    keeps at a time: the forward pass is done and the backward pass is not.
-    """
+    keeps at a time: the forward pass is done and the backward pass is not."""
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
@@ -167,8 +161,7 @@ def best_cut(
     notes: Sequence[str] = (),
 ) -> SplitPoints:
     """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit
-    (see `split_points`): the index of the unit with which each stage except the first begins.
-    """
+    (see `split_points`): the index of the unit with which each stage except the first begins."""
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],

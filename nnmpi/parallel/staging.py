@@ -24,8 +24,7 @@ class StagingMemory:
 
     def acquire(self) -> np.ndarray:
         """Returns a free buffer of the pool, or a new one. Device copies of its last use may still
-        be in progress.
-        """
+        be in progress."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

@@ -34,8 +34,7 @@ LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 
 class LoggedEvents(NamedTuple):
     """A log as the page shows it: its name, its events, and the traces (files of --trace) of its
-    last run.
-    """
+    last run."""
 
     name: str
     events: Sequence[Event]
@@ -44,8 +43,7 @@ class LoggedEvents(NamedTuple):
 
 def read(file: File) -> LogOrTrace:
     """Reads a file of --log or of --trace; raises ValueError for a file that cannot be read, or is
-    neither.
-    """
+    neither."""
     with suppress(OSError), open(file, "rb") as opened:  # events_of says what is wrong
         if opened.read(len(HEAD)) == HEAD:
             return TraceFile.read(Path(file))
@@ -168,8 +166,7 @@ def _span_count(trace: TraceFile, step: int) -> int:
 
 def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
     """Returns spans (operations of ranks, with start and end) as columns for JSON, sorted by rank
-    and start. `numbers` maps each kind of operation to the integer that stands for it.
-    """
+    and start. `numbers` maps each kind of operation to the integer that stands for it."""
     rows = sorted(spans, key=lambda span: (span.rank, span.start))
     return {
         "rank": [span.rank for span in rows],

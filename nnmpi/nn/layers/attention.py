@@ -120,8 +120,7 @@ class SelfAttention(Module):
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
         """Returns the number of multiply-adds of a forward pass for one sample, whose output has
         `elements` elements: two for each position that a query sees. It is used to estimate the
-        cost of the layer.
-        """
+        cost of the layer."""
         return elements * sample[0] * (1 if settings["is_causal"] else 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -164,8 +163,7 @@ class SelfAttention(Module):
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
         """Returns the dropout masks for this pass, as the function `keep_of` of this module does; x
-        is (N, ..., D), and all samples have T positions.
-        """
+        is (N, ..., D), and all samples have T positions."""
         first = self.part.start // x.shape[-1]
         return keep_of(self, self.dropout, x, T, T, first, self.groups)
 

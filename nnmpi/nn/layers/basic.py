@@ -78,8 +78,7 @@ class Linear(Module):
 
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments with which the layer calls its op, without those of further
-        layers that may be fused with it, such as relu=True.
-        """
+        layers that may be fused with it, such as relu=True."""
         return {}
 
     def extra_repr(self) -> str:
@@ -139,8 +138,7 @@ class Embedding(Module):
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
         """Returns the number of operations of a forward pass for one sample, whose output has
-        `elements` elements: one for each. It is used to estimate the cost of the layer.
-        """
+        `elements` elements: one for each. It is used to estimate the cost of the layer."""
         return elements
 
     def forward(self, index: Any) -> Tensor:
@@ -209,8 +207,7 @@ def check_probability(layer: str, name: str, p: float) -> None:
 
 def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
     """Returns the key from which a layer draws its dropout masks in this forward pass (made of the
-    seed, the step and `path`), and the row number of each sample of x in the data set.
-    """
+    seed, the step and `path`), and the row number of each sample of x in the data set."""
     current, on = current_pass.get() or Pass(layer.root.passes), backend.of(x)
     if current.samples is not None and len(current.samples) != len(x):
         raise ValueError(
@@ -285,8 +282,7 @@ class Dropout(Module):
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
         """Returns the indices in a whole sample of this rank's positions along an axis, and the
-        length of that axis in the whole sample; `shape` is that of the sample on this rank.
-        """
+        length of that axis in the whole sample; `shape` is that of the sample on this rank."""
         length, (start, stop, total) = shape[axis], self.part
         if axis != axis_within(self.axis, len(shape)):
             return xp.arange(length, dtype="uint32"), length

@@ -94,8 +94,7 @@ class _Convolution(Module):
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments with which the layer calls its op, such as stride and
         padding (integers if there is one axis), without those of further layers that may be fused
-        with it.
-        """
+        with it."""
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,

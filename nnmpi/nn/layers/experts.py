@@ -14,8 +14,7 @@ from nnmpi.nn.passes import Pass, current_pass
 class Router(Module):
     """A linear layer and softmax that give each token (N, ..., width) a weight for each expert, the
     gates (N, ..., num_experts); they are 0 except for the chosen experts. See `route` in
-    `autograd/ops/experts.py`.
-    """
+    `autograd/ops/experts.py`."""
 
     last_axis = "experts"
 
@@ -56,8 +55,7 @@ class Router(Module):
 
 class Experts(Module):
     """Several two-layer networks (experts), each applied only to the tokens for which its gate
-    (weight) is not 0; see `experts` in `autograd/ops/experts.py`.
-    """
+    (weight) is not 0; see `experts` in `autograd/ops/experts.py`."""
 
     def __init__(
         self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str

@@ -73,8 +73,7 @@ class _BatchNorm(Module):
 
     def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
         """Returns x normalised, scaled and shifted. In training, `batch_stats` combines the moments
-        of this rank's samples with those of other ranks; `relu` applies ReLU in the same op.
-        """
+        of this rank's samples with those of other ranks; `relu` applies ReLU in the same op."""
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
@@ -132,8 +131,7 @@ class BatchNorm2d(_BatchNorm):
 
 def row_norm_names(model: Module) -> list[str]:
     """Returns the class names of the model's batch norms that accept inputs (N, C). They fail for a
-    batch of one sample, as a single value per channel has no variance.
-    """
+    batch of one sample, as a single value per channel has no variance."""
     norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
     return [type(m).__name__ for m in norms if 2 in m.shapes]
 

@@ -30,8 +30,7 @@ class _Pool(Module):
 
     def _size(self, least: int, **size: Size) -> Size:
         """Checks an option that is a size, and returns it: as an integer if the layer has one axis,
-        else as it was given, an integer or a tuple.
-        """
+        else as it was given, an integer or a tuple."""
         sizes = each_axis(type(self).__name__, self.axes, least, **size)
         return sizes[0] if self.axes == 1 else next(iter(size.values()))
 

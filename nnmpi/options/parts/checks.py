@@ -1,6 +1,5 @@
 """Options for checks and experiments: comparison with training on one rank, results with the same
-bits on any number of ranks, and ranks that are slowed down.
-"""
+bits on any number of ranks, and ranks that are slowed down."""
 
 from dataclasses import dataclass
 

@@ -43,8 +43,7 @@ def server_count(config: Any) -> int:
 
 def with_fewer(config: Any, ranks: int) -> Any:
     """Returns the config with so few parameter servers that at least one of `ranks` ranks computes;
-    with a single rank, a config without servers.
-    """
+    with a single rank, a config without servers."""
     if server_count(config) < ranks:
         return config
     if ranks > 1:
@@ -54,8 +53,7 @@ def with_fewer(config: Any, ranks: int) -> Any:
 
 def note_of_fitted(config: Any) -> str:
     """Returns a note for a resumed run with another number of workers: they begin at new positions
-    in the data, unless all take steps together (--sync bsp: "").
-    """
+    in the data, unless all take steps together (--sync bsp: "")."""
     if config.sync == "bsp":
         return ""
     return "workers begin at new positions in the data, since their number has changed"

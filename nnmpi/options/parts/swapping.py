@@ -1,6 +1,5 @@
 """Options of runs that need more memory than ranks have: activations and optimizer state are
-swapped to disk.
-"""
+swapped to disk."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,7 @@ from nnmpi.options.groups import other_option
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of runs that need more memory than ranks have: activations and state are swapped to
-    disk.
-    """
+    disk."""
 
     memory: str | None = other_option(
         None,

@@ -102,8 +102,7 @@ PIPELINE = StrategyKind("pipeline", f"{_PARTS}:pipelined", is_pipeline=True)
 
 def strategy_of(config: Config) -> StrategyKind:
     """Returns the kind of training strategy (data-parallel replicas, a pipeline, a parameter
-    server, ...) that a config asks for.
-    """
+    server, ...) that a config asks for."""
     if kind := addons.chosen("strategy_kinds", config):
         return cast(StrategyKind, kind)
     is_cut = config.pp > 1 or config.recompute == "stage" or config.schedule != Config().schedule
@@ -130,8 +129,7 @@ def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
     """Returns the RankModel (parameters and buffers, with their layout in the flat buffer) of the
-    ranks at coordinates (pp, tp), without buckets of gradients yet.
-    """
+    ranks at coordinates (pp, tp), without buckets of gradients yet."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.owned, _regions(sharding, trained)
@@ -209,8 +207,7 @@ def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> St
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
     """Returns the RankModel of a rank with its gradients divided into buckets. It also drops the
-    space for scalars (such as the loss) in front of the gradients if they are summed separately.
-    """
+    space for scalars (such as the loss) in front of the gradients if they are summed separately."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:

@@ -38,8 +38,7 @@ MEASURED = "auto"
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
     """Returns which of the `samples` samples of a micro-batch rank number `r` of the `ranks` ranks
-    along tp computes, in layers whose samples are divided among these ranks.
-    """
+    along tp computes, in layers whose samples are divided among these ranks."""
     return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
 
 
@@ -227,8 +226,7 @@ class Arrangement:
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:
         """The dtype in which ranks send partial sums of gradients and activations; None if it is
-        the dtype of these arrays.
-        """
+        the dtype of these arrays."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property
@@ -255,8 +253,7 @@ class Arrangement:
     def runs(self, node: int, rank: int) -> bool:
         """Returns True if a rank computes this node of the graph, which is in one of its stages. It
         is False if the node is in a part of a module, such as a parallel branch, that only another
-        rank along tp computes.
-        """
+        rank along tp computes."""
         return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def own_positions(self, rank: int) -> np.ndarray | None:
@@ -279,8 +276,7 @@ class Arrangement:
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
         """Returns the ranks that use the parameter of a tied bucket (a parameter that several
-        pipeline stages use) and differ from `rank` along `axes` only.
-        """
+        pipeline stages use) and differ from `rank` along `axes` only."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
@@ -300,8 +296,7 @@ class Arrangement:
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the shape, on a rank with mesh coordinates `at`, of the activation that is edge
-        `e` of the graph, for a micro-batch of `samples` samples.
-        """
+        `e` of the graph, for a micro-batch of `samples` samples."""
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
@@ -309,15 +304,13 @@ class Arrangement:
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
         """Returns the bytes, on a rank with mesh coordinates `at`, of the activation that is edge
-        `e` of the graph, for `samples` samples.
-        """
+        `e` of the graph, for `samples` samples."""
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
         """Returns the name of the all-reduce for sums of activations among the ranks `group` along
-        tp: "shared" if their node has enough shared memory, else "ring".
-        """
+        tp: "shared" if their node has enough shared memory, else "ring"."""
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
@@ -327,8 +320,7 @@ class Arrangement:
     @property
     def has_to_be_measured(self) -> bool:
         """True if the fastest all-reduce of gradients is to be chosen by measuring, and has not
-        been measured yet.
-        """
+        been measured yet."""
         return self.algorithm == MEASURED and self.store.buckets
 
     @property
@@ -357,8 +349,7 @@ def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
 @cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
     """Returns, by node of the graph, the layer at this node as a ShardedLayer: a layer that is
-    divided among the ranks along tp, or has parameters.
-    """
+    divided among the ranks along tp, or has parameters."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
@@ -387,8 +378,7 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
 def counting_flags(a: Arrangement, rank: int) -> list[bool]:
     """Returns, for each trained parameter of a rank, True if this rank counts it in a sum over the
     whole model, such as a norm. Of the ranks with copies of the same part, only the first one
-    counts it.
-    """
+    counts it."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     owned, stages = a.sharding.owned, ranks_of_variables(a)
 
@@ -401,6 +391,5 @@ def counting_flags(a: Arrangement, rank: int) -> list[bool]:
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
     """Returns the numbers of the rank's pipeline stages that use any of these parameters and
-    buffers.
-    """
+    buffers."""
     return frozenset[int]().union(*(held.users for held in variables))

@@ -21,8 +21,7 @@ R = TypeVar("R")
 
 def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
     """Decorates a function whose first argument is an arrangement: results are stored in the
-    arrangement, so the function runs once for equal arguments.
-    """
+    arrangement, so the function runs once for equal arguments."""
 
     @wraps(function)
     def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:

@@ -1,6 +1,5 @@
 """Cluster: facts about the machines of a job, such as which ranks share a node or have GPUs, by
-which the work of each rank is arranged.
-"""
+which the work of each rank is arranged."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -101,8 +100,7 @@ def common_backend(comm: Comm, on: Backend) -> Backend:
 
 def discover(comm: Comm, on: Backend) -> Cluster:
     """Returns the Cluster that the ranks of a Comm run on, from facts that they find and exchange;
-    every rank calls it.
-    """
+    every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
     mine = [*_libraries(on)] if comm.size > 1 and not on.is_host else []

@@ -1,6 +1,5 @@
 """Division: how a model is divided into pipeline stages, and the graph nodes, parameters and
-buffers of each stage.
-"""
+buffers of each stage."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -50,8 +49,7 @@ class Division(NamedTuple):
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
         """Returns, by number of each parameter or buffer in the graph, the coordinates along pp of
-        the ranks that have it.
-        """
+        the ranks that have it."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -60,8 +58,7 @@ class Division(NamedTuple):
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
         """Returns the tied parameters (trained ones that stages on several ranks use) by path, each
-        with the coordinates along pp of these ranks.
-        """
+        with the coordinates along pp of these ranks."""
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}

@@ -72,8 +72,7 @@ class Exchange(NamedTuple):
     def wire_bytes(self) -> int:
         """The bytes of the buffer as it is sent, averaged over the passes of the algorithm, such as
         reduce-scatter and all-gather: in some of them partial sums are sent, which may have a wider
-        dtype.
-        """
+        dtype."""
         partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
@@ -163,15 +162,13 @@ def algorithm_traffic(
 
 def _elements(message: Pieces, edge: Callable[[int], int]) -> int:
     """Returns the number of elements in a message of chunks; edge(c) is the index at which chunk c
-    starts.
-    """
+    starts."""
     return sum(edge(hi) - edge(lo) for lo, hi in message)
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
     """Returns the bytes and messages for sending n elements, split into messages of at most MESSAGE
-    bytes.
-    """
+    bytes."""
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
@@ -185,8 +182,7 @@ def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
 
 def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffic:
     """Returns the bytes and messages for sending all chunks except one of length `left_out`;
-    `lengths` has the number of chunks by length.
-    """
+    `lengths` has the number of chunks by length."""
     return sum(
         (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
         Traffic(),
@@ -198,8 +194,7 @@ def largest_receive(
 ) -> int:
     """Returns the largest number of elements that a rank receives into temporary memory in one
     round of an algorithm: terms that it adds to the buffer, and elements that cannot arrive in
-    their final place.
-    """
+    their final place."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
@@ -258,8 +253,7 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
     """Returns the bytes of temporary memory that a rank needs during an exchange, to receive
-    partial sums.
-    """
+    partial sums."""
     adds = True in exchange.operation.passes and len(exchange.group) > 1
     carrier = _carrier(a, exchange, rank) if adds else None
     numbers = largest_receive(*carrier, rank, exchange.elements, exchange.edges) if carrier else 0
@@ -270,8 +264,7 @@ def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
     """Returns the algorithm of a collective and the ranks that send messages in it; None if the
-    messages are not counted, as in `algorithm_of_sum`.
-    """
+    messages are not counted, as in `algorithm_of_sum`."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)

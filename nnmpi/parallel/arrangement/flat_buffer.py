@@ -27,6 +27,5 @@ one tensor."""
 
 def scalar_count(parameters: Sequence[object]) -> int:
     """Returns the number of scalars in front of the gradients in a flat buffer: the loss, the
-    request (to stop or save), and one for each parameter.
-    """
+    request (to stop or save), and one for each parameter."""
     return USED + len(parameters)

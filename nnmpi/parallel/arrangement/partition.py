@@ -70,8 +70,7 @@ class Unit(NamedTuple):
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     """Returns the units of a graph: layers, or fused groups of layers, that stay together in one
     pipeline stage. A unit also begins at each of the layers with indices `begins`, even within a
-    fused op.
-    """
+    fused op."""
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
         firsts = (graph.nodes[call.nodes.start].layer for call in run)
@@ -110,8 +109,7 @@ def layers(graph: Graph) -> list[Unit]:
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
     """Joins neighbouring units that must be in the same pipeline stage: because both use the same
     buffer or, with `by_one_tensor`, because more or fewer than one tensor pass from one to the
-    other.
-    """
+    other."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()
@@ -133,8 +131,7 @@ def _places(graph: Graph) -> list[int]:
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
     """Returns, for each parameter or buffer that no node uses, the node with which it is stored:
-    that of the preceding parameter or buffer.
-    """
+    that of the preceding parameter or buffer."""
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
     for v in range(len(graph.variables)):
@@ -147,15 +144,13 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
     """Returns (start, end) of the units in each stage, for a cut (the unit with which each stage
-    except the first begins); n is the number of units.
-    """
+    except the first begins); n is the number of units."""
     return list(pairwise((0, *cut, n)))
 
 
 def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
     """Returns a cut (the first unit of each stage except the first) as users write it, by layer
-    numbers: "3,7".
-    """
+    numbers: "3,7"."""
     return ",".join(str(units[k].first) for k in cut)
 
 
@@ -283,8 +278,7 @@ def given_units(
     text: str | None, graph: Graph, stages: int
 ) -> tuple[list[Unit], SplitPoints | None]:
     """Parses a user's cut; returns the units of the graph, and the index of the unit with which
-    each stage except the first begins (None if `text` is None).
-    """
+    each stage except the first begins (None if `text` is None)."""
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)

@@ -1,6 +1,5 @@
 """The program of a rank: the list of its operations in a step, such as forward and backward passes
-of stages, in order; and the sizes of micro-batches.
-"""
+of stages, in order; and the sizes of micro-batches."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,5 @@
 """RankModel: the parameters and buffers that a rank has, and their layout in the flat buffer;
-Memory: the bytes that a rank needs.
-"""
+Memory: the bytes that a rank needs."""
 
 from bisect import bisect
 from collections.abc import Collection
@@ -81,8 +80,7 @@ class RankModel(NamedTuple):
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
         """Returns the slices of the flat buffer, without padding, that contain the trained
-        parameters among these variables (numbers of parameters and buffers in the graph).
-        """
+        parameters among these variables (numbers of parameters and buffers in the graph)."""
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 

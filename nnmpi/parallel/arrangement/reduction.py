@@ -179,8 +179,7 @@ def _lack(
     @cache
     def memory(n: int, ranks: int) -> int:
         """Returns the bytes of shared memory that a group of replicas with `ranks` ranks on a node
-        needs there, for n elements.
-        """
+        needs there, for n elements."""
         values = n * dtype.itemsize if shares_values(config, cluster) else 0
         return memory_of_sums(n, dtype, ranks) + values
 

@@ -54,8 +54,7 @@ IN_ORDER: Axes = {}
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
     """Yields descriptions (without data) of the arrays that a rank keeps from one step to the next,
-    with the same names, ranges and dtypes as in training.
-    """
+    with the same names, ranges and dtypes as in training."""
     held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
     slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
     for variable, x in _clipped(a, rank, slices, axes):
@@ -81,8 +80,7 @@ def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iter
 
 def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
     """Yields descriptions (without data) of a rank's part of each parameter and buffer: the arrays
-    that it needs before training starts.
-    """
+    that it needs before training starts."""
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)
@@ -91,8 +89,7 @@ def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[
 
 def place_of(a: Arrangement, v: int, rank: int) -> Place:
     """Returns the Place (path, whole shape, and this rank's part) of parameter or buffer number `v`
-    on a rank.
-    """
+    on a rank."""
     path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
     part, cut = whole(shape), a.sharding.variables.get(v)
     if cut is not None:
@@ -104,8 +101,7 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
     """Returns a description (without data) of a rank's part of a parameter or buffer, with the
-    dtype that it has if it is not trained. `axes` has the order of axes in memory, by path.
-    """
+    dtype that it has if it is not trained. `axes` has the order of axes in memory, by path."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -117,8 +113,7 @@ def _clipped(
     a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
 ) -> Iterator[tuple[int, StateArray]]:
     """Yields (number, description without data) for the part of each trained parameter that lies in
-    the given slices of a rank's flat buffer.
-    """
+    the given slices of a rank's flat buffer."""
     held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
@@ -134,8 +129,7 @@ def _clipped(
 
 class Holders:
     """An index that tells which ranks have which ranges of each state array; lists[r] are the
-    arrays of rank r.
-    """
+    arrays of rank r."""
 
     def __init__(self, lists: Sequence[Sequence[StateArray]]) -> None:
         self._lists = lists
@@ -146,8 +140,7 @@ class Holders:
 
     def only_on(self, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
         """Returns the arrays of a rank that would be lost with it, because the other ranks do not
-        have them, or not completely. Ranks in `lost` do not count as holders.
-        """
+        have them, or not completely. Ranks in `lost` do not count as holders."""
         gone = {rank, *lost}
         return [x for x in self._lists[rank] if not self._is_elsewhere(x, gone)]
 
@@ -164,8 +157,7 @@ class Holders:
 @cached
 def holders_on_paper(a: Arrangement) -> Holders:
     """Returns an index of which ranks have which ranges of the training state, computed without
-    building models.
-    """
+    building models."""
     return Holders([[*state_on_paper(a, rank)] for rank in range(a.ranks)])
 
 

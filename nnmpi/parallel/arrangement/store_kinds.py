@@ -16,8 +16,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 
 def asked_kind(config: Config) -> StoreKind:
     """Returns the kind of store that the options select (such as ZeRO), for the case that several
-    ranks have the same parameters.
-    """
+    ranks have the same parameters."""
     if kind := addons.chosen("store_kinds", config):
         return cast(StoreKind, kind)
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)

@@ -17,15 +17,13 @@ from nnmpi.schedules.local_steps import LocalSteps
 
 def local_steps(config: Config) -> LocalSteps:
     """Returns the schedule of local steps that a config requests: how many steps replicas make
-    between exchanges, and the number of fragments.
-    """
+    between exchanges, and the number of fragments."""
     return LocalSteps(config.every, config.fragments, config.apply_after)
 
 
 def fragments(graph: Graph, count: int) -> dict[str, int]:
     """Returns a dict from the path of each trained parameter to the number of the fragment in which
-    it is exchanged; `count` is the number of fragments.
-    """
+    it is exchanged; `count` is the number of fragments."""
     variables = [graph.variables[v] for v in graph.order]
     paths = [v.path for v in (*variables, *graph.variables) if v.is_trained]
     layers = {layer: i for i, layer in enumerate(dict.fromkeys(map(layer_of, paths)))}
@@ -41,8 +39,7 @@ def check_fragments(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 def layer_of(path: str) -> str:
     """Returns the path of the layer to which a parameter belongs: its path up to the first number,
-    or else its module.
-    """
+    or else its module."""
     modules = path.split(".")[:-1]
     numbers = (k for k, name in enumerate(modules, 1) if name.isdigit())
     return ".".join(modules[: next(numbers, len(modules))])

@@ -1,6 +1,5 @@
 """Predicts the cost of exchanges between replicas that are averaged, from the log of a simulated
-round of steps.
-"""
+round of steps."""
 
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS
@@ -17,8 +16,7 @@ def _every(config: Config) -> int:
 
 def _copies(a: Arrangement) -> int:
     """Returns how many additional copies of its parameters a replica has in memory for exchanges:
-    sent, received or stored.
-    """
+    sent, received or stored."""
     copies: int = 2 + (a.config.apply_after > 0)
     if a.config.sync == "gossip":
         copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 class Action(Enum):
     """What a rank does in one move of a sum along the tree, with the effect on its stack of
-    gradients.
-    """
+    gradients."""
 
     LEAF = "LEAF"  # compute a slice: push
     RECEIVE = "RECEIVE"  # from another rank: push
@@ -61,8 +60,7 @@ def owners_of(slices: int, ranks: int) -> list[int]:
 
 def max_stack_depth(plan: Sequence[TreeMove]) -> int:
     """Returns the largest number of gradients that a rank has on its stack while it makes these
-    moves.
-    """
+    moves."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 

@@ -1,6 +1,5 @@
 """Formats text for runs with checks: phrases in the first lines of the output, the comparison with
-one rank after a step, and the final result.
-"""
+one rank after a step, and the final result."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +26,7 @@ def jitter(e: Event) -> Iterator[str]:
 
 def verify(e: Event) -> Iterator[str]:
     """Yields the phrase for the first lines of a run with --verify: each step is compared with a
-    model on one rank.
-    """
+    model on one rank."""
     yield "verified against one rank"
 
 

@@ -1,6 +1,5 @@
 """Makes the arrangement of a model on a single rank, with which --verify compares a run on several
-ranks.
-"""
+ranks."""
 
 from dataclasses import replace
 from typing import Any

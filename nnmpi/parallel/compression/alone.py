@@ -1,6 +1,5 @@
 """Calls a codec (compression method) of --compress on one rank without messages, to measure its
-time.
-"""
+time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,8 +26,7 @@ class AloneWire:
 
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
     """Returns (a function that encodes and decodes gradients as --compress `spec` does, the number
-    of bytes that a call reads and writes), for gradients of these parameters.
-    """
+    of bytes that a call reads and writes), for gradients of these parameters."""
     codec, number = proof.find(spec)
     matrices = [matrix_of(p) for p in parameters]
     rooms = [p.size for p in parameters]

@@ -39,8 +39,7 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 def matrix_of(p: Parameter) -> Shape:
     """Returns the shape as a matrix in which a codec treats a parameter, made from its axes in
-    their order in memory.
-    """
+    their order in memory."""
     return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 
@@ -193,8 +192,7 @@ def orthonormalise(rows: Array) -> None:
 
 def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
     """A generator that returns the arrays of each rank, given this rank's; lengths and types must
-    be the same on all ranks. It yields the transfer that it starts.
-    """
+    be the same on all ranks. It yields the transfer that it starts."""
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])
     everywhere = xp.empty((wire.size, here.size), np.uint8)
@@ -213,8 +211,7 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
 
 def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
     """A generator that replaces the arrays in a list by views of their sums over the ranks, in one
-    all-reduce. It yields the transfer that it starts.
-    """
+    all-reduce. It yields the transfer that it starts."""
     if not arrays:
         return
     row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])

@@ -55,8 +55,7 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
     """Returns the axis of positions in the outputs of a node, given that axis for each edge
     (activation) in `axes`; 0 if its inputs have none. Raises ValueError if the node may combine
-    different positions.
-    """
+    different positions."""
     axes_of_inputs = {axes.get(e, 0) for e in node.inputs}
     if axes_of_inputs <= {0}:
         return 0
@@ -81,8 +80,7 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
     """Yields, for each constant, parameter or buffer among a node's arguments, True if its values
     differ along the axis of positions. `axes` is the number of axes of the inputs, and `axis` that
-    of positions.
-    """
+    of positions."""
     for argument in node.arguments[0]:
         if type(argument) is TensorRef:
             continue
@@ -121,8 +119,7 @@ class PositionSharded(Module):
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
     """A PositionalEmbedding in context parallelism: adds the rows of the weight for the sequence
-    positions of this rank.
-    """
+    positions of this rank."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
@@ -143,8 +140,7 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
 
 class PartDropout(PositionSharded, Dropout):
     """A Dropout in context parallelism, for the sequence positions of this rank: drops the same
-    elements as the layer would on one rank.
-    """
+    elements as the layer would on one rank."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.own_positions(x)
@@ -159,8 +155,7 @@ class PartDropout(PositionSharded, Dropout):
 
 class RingSelfAttention(PositionSharded, SelfAttention):
     """A SelfAttention in context parallelism, for the queries at this rank's positions: keys and
-    values of all ranks are passed around by ring attention.
-    """
+    values of all ranks are passed around by ring attention."""
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)

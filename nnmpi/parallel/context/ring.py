@@ -110,8 +110,7 @@ def ring_attention(
 
     def part(r: int) -> tuple[AttendedSlices, Scores]:
         """Returns which of this rank's queries and of rank r's keys attend to each other, as
-        slices, and how to score them (scale, mask, dropout).
-        """
+        slices, and how to score them (scale, mask, dropout)."""
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:
             queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]

@@ -29,8 +29,7 @@ ALL = slice(None)
 
 class AttendedSlices(NamedTuple):
     """Which queries of one rank and which keys of another attend to each other, as slices of their
-    positions. If `causal`, a query attends only to keys at its own position or before.
-    """
+    positions. If `causal`, a query attends only to keys at its own position or before."""
 
     queries: slice
     keys: slice
@@ -67,8 +66,7 @@ class SequenceCut(NamedTuple):
 
     def localise(self, e: int, rank: int, shape: list[int]) -> None:
         """Replaces, in `shape`, the whole shape of the activation that is edge `e` of the graph,
-        the number of positions by the number on a rank.
-        """
+        the number of positions by the number on a rank."""
         if e in self.axes:
             shape[self.axes[e]] = self.count(rank)
 

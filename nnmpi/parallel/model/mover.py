@@ -33,15 +33,13 @@ it gets; none: the target keeps its values."""
 
 def same_name(name: str) -> Sequence[str]:
     """Returns the names of the arrays whose sum a target array gets: here only the array with the
-    same name.
-    """
+    same name."""
     return (name,)
 
 
 def gathered(arrays: Sequence[StateArray], comm: Comm) -> list[HeldArray]:
     """Returns (rank, description of the array without data) for the arrays of all ranks; every rank
-    calls it.
-    """
+    calls it."""
     of_ranks = gather_objects(comm, [x.on_paper() for x in arrays])
     return [(rank, x) for rank, xs in enumerate(of_ranks) for x in xs]
 
@@ -131,8 +129,7 @@ class Mover:
 
 def _moved(path: str, target: StateArray, sources: Sequence[StateArray]) -> MovedTensor:
     """Returns a description of the whole tensor `path` to which a target array belongs; raises
-    ValueError if a source array has another shape.
-    """
+    ValueError if a source array has another shape."""
     shape, axes = target.place.shape, target.axes
     for x in sources:
         if (x.place.shape, x.axes) != (shape, axes):

@@ -45,8 +45,7 @@ class Runs(NamedTuple):
 
     def cut(self, lo: int, hi: int) -> "Runs":
         """Returns the runs for elements lo..hi-1, numbered through all runs one after the other;
-        runs at both ends are shortened.
-        """
+        runs at both ends are shortened."""
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
         runs = Runs(*(a[first:stop].copy() for a in self))
@@ -55,8 +54,7 @@ class Runs(NamedTuple):
 
     def shorten(self, first: int, last: int) -> None:
         """Removes the first `first` elements of the first run and the last `last` elements of the
-        last run, in place.
-        """
+        last run, in place."""
         for array, less in zip(self, (-first, -first, first), strict=True):
             array[0] -= less
         self.length[-1] -= last
@@ -70,8 +68,7 @@ def common(a: Part, b: Part) -> Part:
 
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
     """Returns those elements of a range that lie in `box`, a smaller box than that of the range, as
-    a range of `box`.
-    """
+    a range of `box`."""
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
@@ -121,8 +118,7 @@ def _starts(
     rows: np.ndarray, box: Part, part: Part, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
     """Returns the offsets in `part` at which the rows of a box start. `rows` are row numbers,
-    counted along the axes `outer`; `axes` are all axes in memory order.
-    """
+    counted along the axes `outer`; `axes` are all axes in memory order."""
     first, strides, stride = 0, dict[int, int](), 1
     for k in reversed(axes):
         strides[k] = stride
@@ -191,8 +187,7 @@ class TensorMove(NamedTuple):
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """Returns the runs of adjacent elements to copy from the holder's part of the tensor to the
-        receiving rank's part, in the order of the holder's memory.
-        """
+        receiving rank's part, in the order of the holder's memory."""
         of_boxes = [runs_of(r, self.have.box, self.need.box, axes) for r in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
@@ -226,8 +221,7 @@ class MovePiece(NamedTuple):
 
 class MovedBytes(NamedTuple):
     """The bytes that one rank copies within its memory (`kept`), reads from files, sends, and
-    receives when a MovePlan is carried out.
-    """
+    receives when a MovePlan is carried out."""
 
     kept: int
     read: int
@@ -254,8 +248,7 @@ class MovePlan(NamedTuple):
 
     def together(self) -> "Iterator[MovePlan]":
         """Splits the plan into smaller plans, to be carried out one after the other, so that each
-        needs little memory: at most TOGETHER bytes, or one larger tensor.
-        """
+        needs little memory: at most TOGETHER bytes, or one larger tensor."""
         group_of, group, room = dict[str, int](), 0, 0  # group_of: of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes
@@ -276,8 +269,7 @@ class MovePlan(NamedTuple):
 
     def messages(self, moves: Iterable[TensorMove], max_bytes: int) -> Iterator[list[MovePiece]]:
         """Packs moves into messages of at most `max_bytes` bytes; yields each message as a list of
-        pieces of moves.
-        """
+        pieces of moves."""
         message, room = list[MovePiece](), max_bytes
         for move in moves:
             dtype, start, size = self.tensors[move.need.tensor].dtype, 0, move.size

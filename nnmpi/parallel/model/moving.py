@@ -132,16 +132,14 @@ class _Exchange:
 
     def arrived(self) -> Iterator[Arrival]:
         """Yields (range, values) for each range of elements that this rank needs, and drops its own
-        reference to the values, to free their memory.
-        """
+        reference to the values, to free their memory."""
         while self._arrived:  # popped first, so that the caller's array is freed when it is done
             need = next(iter(self._arrived))
             yield need, self._arrived.pop(need)
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
         """Reads the elements for a piece of a message from the rank's memory or a file; returns
-        them, and the index among them at which each run starts.
-        """
+        them, and the index among them at which each run starts."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         move = piece.move
         return self._read(move.holder, move.have, first, stop), runs.source - first

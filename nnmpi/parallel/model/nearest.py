@@ -65,8 +65,7 @@ def plan_moves(
 
 class _Overlap(NamedTuple):
     """A candidate for sending elements of a cell: its holder (a rank or file), the elements of the
-    cell that it has, and its range that contains them.
-    """
+    cell that it has, and its range that contains them."""
 
     elements: Range
     holder: Holder
@@ -75,8 +74,7 @@ class _Overlap(NamedTuple):
 
 class _HolderPicker:
     """Chooses, for each element that a rank needs, the rank or file that provides it, and counts
-    the bytes that each has to send.
-    """
+    the bytes that each has to send."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes, self._sent = nodes, defaultdict[Holder, int](int)
@@ -85,8 +83,7 @@ class _HolderPicker:
         self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
         """Yields the moves of one tensor: `had` are the (holder, range) that exist, `needs` the
-        (rank, range) that ranks need.
-        """
+        (rank, range) that ranks need."""
         cells, by_box, own = _cells(tensor.shape, had), dict[Part, list[_Overlap]](), {*had}
         for rank, need in needs:
             if (rank, need) in own:  # nothing to cut: most restores keep the layout
@@ -125,8 +122,7 @@ class _HolderPicker:
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
         """Divides `elements`, which a rank needs, into ranges that are sent by one holder each;
-        `inside` are the candidates.
-        """
+        `inside` are the candidates."""
         local = [piece for piece in inside if piece.holder == rank]
         *_, lo, hi = elements
         while lo < hi:

@@ -19,8 +19,7 @@ that require one."""
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
     """Returns, for each pair of consecutive stages, the tensors that the first sends to the second,
-    with their shapes on ranks at the mesh coordinates `at`.
-    """
+    with their shapes on ranks at the mesh coordinates `at`."""
 
     def here(e: int) -> Edge:
         axes = zip(a.graph.edges[e].axes, a.local_shape(e, 1, at), strict=True)

@@ -62,8 +62,7 @@ def value_arrays(
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
     """Yields the arrays of the training state other than parameters and buffers: state of this
-    rank's optimizer, of its modules, and of the objects `others`.
-    """
+    rank's optimizer, of its modules, and of the objects `others`."""
     yield from optimizer_state(optimizer)
     run = {m for stage in part.stages.values() for m in stage.modules()}
     # a module around layers of several stages is on the ranks of all of them
@@ -83,8 +82,7 @@ def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
 
 def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
     """Returns the array x after adding its name to `names`; raises ValueError if a tensor of the
-    model or another array has the name.
-    """
+    model or another array has the name."""
     if x.name in names or x.name in whole_tensors(model):
         raise ValueError(f"{x.name}: state_arrays gives it a name that is in use; choose another")
     names.add(x.name)
@@ -101,8 +99,7 @@ def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
 
 def whole_tensors(model: Module) -> dict[str, StateArray]:
     """Returns a description (without data) of each whole tensor in a model's state dict, by path.
-    The dtype is only a placeholder: the real one is known on ranks that have the tensor.
-    """
+    The dtype is only a placeholder: the real one is known on ranks that have the tensor."""
     return {
         place.path: StateArray(
             place, memory_axes(t), 0, 0, "float32", not isinstance(t, Parameter)
@@ -113,16 +110,14 @@ def whole_tensors(model: Module) -> dict[str, StateArray]:
 
 def model_tensors(model: Module) -> tuple[StateArray, ...]:
     """Returns descriptions (without data) of all whole parameters and buffers of a model, each
-    once, under its first name.
-    """
+    once, under its first name."""
     tensors, names = whole_tensors(model), first_names(model).values()
     return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
 def first_names(model: Module) -> dict[str, str]:
     """Returns a dict from each name in the state dict to the first name of the same tensor, since
-    tied weights have several names.
-    """
+    tied weights have several names."""
     first = dict[int, str]()
     return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
 
@@ -156,8 +151,7 @@ def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
 
 def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
     """Returns elements lo..hi-1 of this rank's part of a parameter or a buffer as a StateArray,
-    which can read and write them.
-    """
+    which can read and write them."""
     axes = memory_axes(tensor)
     store = tensor.store if isinstance(tensor, Parameter) else None
     dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype

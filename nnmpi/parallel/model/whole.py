@@ -82,8 +82,7 @@ class WholeArrays:
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields (name, values) of each whole array on rank 0, the writer, and nothing on other
-        ranks; every rank iterates.
-        """
+        ranks; every rank iterates."""
         return self._on_writer() if self._is_local else self._arrivals(self._to_writer)
 
     def on_all_ranks(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -102,8 +101,7 @@ class WholeArrays:
     @property
     def writer_has_all(self) -> bool:
         """True if rank 0, the writer, has all elements itself, for example because each replica has
-        the whole model, so that nothing is sent.
-        """
+        the whole model, so that nothing is sent."""
         return self._is_local or self._comm.size == 1
 
     @cached_property
@@ -116,8 +114,7 @@ class WholeArrays:
 
     def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields (name, copy of the values) for each array, if rank 0, the writer, has all elements
-        itself.
-        """
+        itself."""
         if self._comm.rank == WRITER:
             local = {x.name: x for x in self._source()}
             for x in self.arrays:
@@ -132,8 +129,7 @@ class WholeArrays:
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
     """Returns the description x of an array with the dtype of the arrays of which it is made;
-    16-bit parameters become float32, the type of their masters.
-    """
+    16-bit parameters become float32, the type of their masters."""
     dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name
@@ -142,8 +138,7 @@ def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> State
 
 def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
     """Returns the whole parameters and buffers of a model of which each rank of `comm` has a part,
-    under all names of its state dict, to iterate over; every rank calls it.
-    """
+    under all names of its state dict, to iterate over; every rank calls it."""
     arrays, first = whole_tensors(part.model).values(), first_names(part.model)
     have, source = gathered([*value_arrays(part)], comm), partial(value_arrays, part)
     parameters = (name for name, _ in part.model.named_parameters())
@@ -153,8 +148,7 @@ def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
 def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArrays:
     """Returns the whole optimizer state of a model, under the paths of the parameters, to iterate
     over; every rank calls it. Where replicas have different states, the state of the first is
-    taken; residuals of compression are summed over replicas.
-    """
+    taken; residuals of compression are summed over replicas."""
     states.check_paths([p.place for p in optimizer.parameters])
     have = gathered([*optimizer_state(optimizer)], comm)
     paths, terms = whole_tensors(model), terms_of((x for _, x in have), 1, 1)
@@ -164,8 +158,7 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
     """Yields descriptions (without data) of the whole arrays in an optimizer's state dict, as a
-    single replica has them, for the parameters at `paths` of which `have` contains state.
-    """
+    single replica has them, for the parameters at `paths` of which `have` contains state."""
     of_paths = dict[str, dict[str, StateArray]]()
     for x in have:
         name, _ = unnumbered(x.name)

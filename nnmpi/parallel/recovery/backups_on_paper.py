@@ -72,16 +72,14 @@ def backed_up(a: Arrangement, rank: int, holders: Holders | None = None) -> list
 
 def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
     """Returns True if backups are requested and some state exists on a single rank or node only, so
-    that it could be lost.
-    """
+    that it could be lost."""
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 
 
 def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
     """Returns a function from a rank to its cost of a backup (see `backup`); None if nothing is
-    backed up.
-    """
+    backed up."""
     return partial(backup, a) if needs_backups(a) else None
 
 
@@ -105,8 +103,7 @@ def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
     """Returns the number of steps between backups, as a field of the event that describes how ranks
-    divide the work.
-    """
+    divide the work."""
     return {"backup": a.config.backup}
 
 

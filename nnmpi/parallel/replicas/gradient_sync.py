@@ -109,8 +109,7 @@ def _without_op(act: Callable[[], None], op: Op) -> None:
 
 class ScatteredSums(BucketSums):
     """The BucketSums of ZeRO 2 and 3: gradients are summed by a reduce-scatter after each backward
-    pass of a stage.
-    """
+    pass of a stage."""
 
     def begin(self, step: int) -> None:
         super().begin(step)
@@ -118,8 +117,7 @@ class ScatteredSums(BucketSums):
 
     def _sum(self, op: Op) -> None:
         """Starts to sum the gradients of a bucket over ranks, and marks its parameters as having no
-        gradient, so that the next backward pass overwrites them.
-        """
+        gradient, so that the next backward pass overwrites them."""
         members = self._members[op.at]
         fill_unused(members)
         for p in members:
@@ -135,8 +133,7 @@ class ScatteredSums(BucketSums):
 def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
     """Sums, in ZeRO 2 and 3, the gradients of tied parameters over the pipeline stages that use
     them. `tied` has, by bucket number, the communication among the ranks of these stages that have
-    the same shard.
-    """
+    the same shard."""
     with waiting("sums"):
         for b, stages in tied.items():
             shard = store.shard_gradient(store.shards[b])
@@ -145,8 +142,7 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
 
 def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
     """Sums gradients over the ranks along tp where each of them has computed only one term of the
-    sum; `terms` are these slices of the flat buffer.
-    """
+    sum; `terms` are these slices of the flat buffer."""
     shards = (shard for bounds in terms for shard in store.own_shards(*bounds))
     pieces = [*map(store.shard_gradient, shards)]  # equally long on all ranks of tp
     if not pieces:

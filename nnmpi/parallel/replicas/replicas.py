@@ -40,8 +40,7 @@ from nnmpi.parallel.wire import wire_for, wire_of
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """Returns the StrategyParts of data parallelism: the store of the parameters, the object that
-    sums gradients, the division of batches among ranks. Every rank calls it.
-    """
+    sums gradients, the division of batches among ranks. Every rank calls it."""
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
@@ -172,8 +171,7 @@ def check_parts(
 def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
     """Raises OneSampleError if the model has a layer that needs several samples, and one of the
     first `batches` batches, cut into `parts` micro-batches, has a micro-batch of one sample.
-    BatchNorm statistics are those of a micro-batch on all ranks.
-    """
+    BatchNorm statistics are those of a micro-batch on all ranks."""
     check_parts(
         model,
         loader,
@@ -186,8 +184,7 @@ def check_micro_batches(model: Module, loader: Loader, batches: float, parts: in
 
 def _sizes(loader: Loader, batches: float) -> list[int]:
     """Returns the sizes of the first `batches` batches of an epoch, each size once: that of full
-    batches, and that of a shorter last one.
-    """
+    batches, and that of a shorter last one."""
     samples, size = len(loader.split.y), loader.batch_size
     full_batches, rest = divmod(samples, size)
     sizes = [size] * min(full_batches, 1)

@@ -42,8 +42,7 @@ class ForwardBeside:
 
     def follow(self) -> bool:
         """Replays the unit (usually a layer) that autograd has just run; returns False if no unit
-        is left.
-        """
+        is left."""
         of_tape = [array.copy() for array in self._buffers]
         _write(self._buffers, self._own)
         try:
@@ -58,8 +57,7 @@ class ForwardBeside:
 
     def is_same(self, outputs: Sequence[Array]) -> bool:
         """Returns True if the outputs and buffers of autograd's pass and of the replay have the
-        same bits.
-        """
+        same bits."""
         pairs = zip((*outputs, *self._buffers), (*self.replay.outputs, *self._own), strict=True)
         return all(same_bits(*pair) for pair in pairs)
 
@@ -71,8 +69,7 @@ def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
 
 class Compared:
     """The backward pass of a micro-batch, which runs by autograd and as a replay; at the end
-    ended(True) is called if both gave the same bits in all passes, else ended(False).
-    """
+    ended(True) is called if both gave the same bits in all passes, else ended(False)."""
 
     def __init__(
         self,
@@ -89,8 +86,7 @@ class Compared:
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs each unit (usually a layer) of the backward pass by autograd, then in the replay;
-        stops between units.
-        """
+        stops between units."""
         by_tape, replay = self._by_tape.backward(seed), self._replayed(seeds_of(self.root, seed))
         yield from self._both(by_tape, replay)
         self._compare_inputs()
@@ -98,8 +94,7 @@ class Compared:
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, by autograd and as a
-        replay.
-        """
+        replay."""
         replayed = self._replay.first_half(seeds_of(self.root, seed))
 
         def follow() -> bool:
@@ -116,8 +111,7 @@ class Compared:
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the remaining gradients, those of parameters, by autograd and as a replay; stops
-        between units (usually layers).
-        """
+        between units (usually layers)."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -161,8 +155,7 @@ class Compared:
 
 class _Gradient(NamedTuple):
     """A copy of the gradient of a parameter at some point of a backward pass; `array` is None if
-    nothing was added to it yet.
-    """
+    nothing was added to it yet."""
 
     p: Parameter
     has_grad: bool
@@ -195,16 +188,14 @@ def received(state: PassState) -> list[Received]:
 
 class NotedStats:
     """BatchStats for a pass that autograd runs: they keep their arguments and results, so that a
-    replay of the pass gets the same results.
-    """
+    replay of the pass gets the same results."""
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
-        batch, and keeps them for the replay.
-        """
+        batch, and keeps them for the replay."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with plain_exchanges():
@@ -224,23 +215,20 @@ class NotedStats:
 
 class RecalledStats:
     """BatchStats for a replay of a pass: they return, in order, the results that a NotedStats has
-    kept in autograd's pass.
-    """
+    kept in autograd's pass."""
 
     def __init__(self, noted: NotedStats, notes: Notes) -> None:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the next kept moments; checks that the replay passes the same arguments as
-        autograd's pass.
-        """
+        autograd's pass."""
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
         """Returns the next kept sum; checks that the replay passes the same argument as autograd's
-        pass.
-        """
+        pass."""
         self._notes.check_sent(sums)
         total = sums.copy()
         self._notes.write_next(total)

@@ -34,8 +34,7 @@ class Pool:
 
 class Buffer(NamedTuple):
     """Memory that belongs to a Pool, and the array in it: a view with the axes in the model's
-    order.
-    """
+    order."""
 
     pool: Pool
     memory: Array
@@ -48,8 +47,7 @@ class Buffer(NamedTuple):
 
 class Received(Tensor):
     """A tensor that was received from another pipeline stage. Its gradient accumulates in a buffer
-    that `take` returns, and is then sent back.
-    """
+    that `take` returns, and is then sent back."""
 
     __slots__ = ("_buffer", "_take")
 

@@ -86,8 +86,7 @@ in one."""
 
 class Here:
     """A Transfer for an array that needs no message, since it is on this rank already: it is
-    complete.
-    """
+    complete."""
 
     done = True
 
@@ -126,8 +125,7 @@ class BoundaryEnd(Port):
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
         """Called instead of a message if the neighbouring stage is on this rank too: takes the
-        tensors that leave it. Arrays that the neighbour will overwrite are copied.
-        """
+        tensors that leave it. Arrays that the neighbour will overwrite are copied."""
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
@@ -161,8 +159,7 @@ class BoundaryEnd(Port):
 
     def done(self, micro: int) -> None:
         """Returns the buffers of micro-batch `micro`, which are not needed any more, to their
-        pools.
-        """
+        pools."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
 
@@ -185,8 +182,7 @@ class BoundaryEnd(Port):
 
 class Inlet(BoundaryEnd, Source):
     """The input side of every pipeline stage except the first: receives activations, and sends
-    their gradients back.
-    """
+    their gradients back."""
 
     def next_input(self, micro: int) -> Tensors:
         samples = self._samples(micro)
@@ -205,8 +201,7 @@ class Inlet(BoundaryEnd, Source):
 
 class Outlet(BoundaryEnd, Sink):
     """The output side of every pipeline stage except the last: sends activations, and receives
-    their gradients.
-    """
+    their gradients."""
 
     def root(self, micro: int, y: Any) -> JoinedOutputs:
         return joined(y)
@@ -267,8 +262,7 @@ class Channels:
 
     def poll(self) -> None:
         """Polls one incomplete message, which makes progress with all messages; at most once in
-        POLL_SECONDS.
-        """
+        POLL_SECONDS."""
         now = self._clock()
         if now < self._next_poll:
             return
@@ -293,8 +287,7 @@ class Channels:
 
 class Ports(NamedTuple):
     """The pipeline stages of a rank, each with its input and output side, the side that computes
-    the loss, and the BatchNorm statistics over all ranks that share a batch.
-    """
+    the loss, and the BatchNorm statistics over all ranks that share a batch."""
 
     stages: dict[int, Stage]
     channels: Channels

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 class StepControl(NamedTuple):
     """The functions through which training steps read settings of the run (such as the learning
-    rate) and requests to stop or save, and report events.
-    """
+    rate) and requests to stop or save, and report events."""
 
     lr_factor: Callable[[int], float]  # the factor of all learning rates in a step
     request: Callable[[], float]  # this rank's request after this step: STOPS, SAVES or 0

@@ -42,8 +42,7 @@ def plain_exchanges() -> AbstractContextManager[None]:
 
 class Notes:
     """Copies of the arrays that a rank sent and received in the exchanges of a pass that autograd
-    ran, in order, for comparison with a replay of the pass.
-    """
+    ran, in order, for comparison with a replay of the pass."""
 
     def __init__(self) -> None:
         self._arrived, self._sent, self._is_same = deque[Array](), deque[Array](), True
@@ -51,8 +50,7 @@ class Notes:
     @property
     def is_same(self) -> bool:
         """True if the replay of the pass, which has ended, would have sent the same bits and
-        received as many arrays as autograd's pass.
-        """
+        received as many arrays as autograd's pass."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
@@ -65,8 +63,7 @@ class Notes:
 
     def check_sent(self, array: Array) -> None:
         """Compares an array that the replay would send with the next array that autograd's pass
-        sent.
-        """
+        sent."""
         self._is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
@@ -120,16 +117,14 @@ def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments:
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
     """Waits for a transfer in the background. The array is an argument only so that its memory is
-    not reused before.
-    """
+    not reused before."""
     with waiting("tensor"):
         work.started.wait()
 
 
 class _LoggedWork:
     """A transfer in the background, in a recorded pass: one recorded call starts it, and a later
-    one waits for it.
-    """
+    one waits for it."""
 
     started: Any
 
@@ -149,8 +144,7 @@ class _LoggedWork:
 
 class _LoggedWire:
     """Stands in for communication while a pass is recorded: an exchange becomes a call in the list,
-    and nothing is sent.
-    """
+    and nothing is sent."""
 
     def __init__(self, comm: Comm, array: Any) -> None:
         if not isinstance(array, MetaArray):
@@ -185,8 +179,7 @@ class _LoggedWire:
 
 class _NotingWork:
     """A transfer in the background that, when it is complete, keeps a copy of its array for a
-    replay.
-    """
+    replay."""
 
     def __init__(self, work: Any, array: Array, notes: Notes) -> None:
         self._work, self._array, self._notes = work, array, notes
@@ -198,8 +191,7 @@ class _NotingWork:
 
 class _NotingWire:
     """Exchanges arrays with other ranks as usual, and keeps copies of sent and received arrays for
-    a replay.
-    """
+    a replay."""
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes
@@ -240,8 +232,7 @@ class _RecallingWork:
 
 class _RecallingWire:
     """Stands in for communication in a replay that is compared with autograd's pass: sends nothing,
-    and arrays that would be received get the copies that were kept.
-    """
+    and arrays that would be received get the copies that were kept."""
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes

@@ -97,8 +97,7 @@ class StepState(NamedTuple):
 
 class StepResult(NamedTuple):
     """The result of a step on `samples` samples, on which all ranks have agreed. `loss` is the sum
-    of the samples' losses.
-    """
+    of the samples' losses."""
 
     state: StepState  # after the step
     samples: int
@@ -129,8 +128,7 @@ class Lists(NamedTuple):
 
 class StepPlan(NamedTuple):
     """The operations of a step with the functions that carry them out, and facts about the step's
-    forward and backward passes that follow from the list.
-    """
+    forward and backward passes that follow from the list."""
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
@@ -163,8 +161,7 @@ class StepPlan(NamedTuple):
 
     def kind_of(self, op: Op) -> BackwardKind | None:
         """Returns, before it begins, facts about the backward pass to which an operation belongs,
-        such as whether it adds to existing gradients; None where steps overlap.
-        """
+        such as whether it adds to existing gradients; None where steps overlap."""
         first = self.first_backward.get(op.stage)
         if first is None:
             return None
@@ -187,8 +184,7 @@ after."""
 
 class Executor:
     """Carries out the steps of one rank, by running their lists of operations. It keeps no
-    counters, and leaves communication to the objects that it is given.
-    """
+    counters, and leaves communication to the objects that it is given."""
 
     _calls: Iterator[tuple[Do, Op]]  # what is left of the list that is carried out
 
@@ -317,8 +313,7 @@ class Executor:
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
         """Carries out one unit (usually a layer) of a stage's forward or backward pass; if the pass
-        cannot stop between units, the following units too.
-        """
+        cannot stop between units, the following units too."""
         if self._inside is not None:  # the list has gone on within the pass
             self._inside = op
             return
@@ -444,7 +439,6 @@ class Executor:
 
     def _end(self, end: Callable[[int], Outcome | None], op: Op) -> None:
         """Carries out AGREE or APPLY, the operations that end a step, and keeps the outcome of the
-        step if it returns one.
-        """
+        step if it returns one."""
         if (outcome := end(self._step)) is not None:
             self._outcome = outcome

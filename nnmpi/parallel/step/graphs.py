@@ -46,8 +46,7 @@ class _CapturedPass(KeyedPass):
 
 class _NoStats:
     """BatchStats for a pass that is captured as a CUDA graph: they raise an error, since a graph
-    cannot contain an exchange between ranks.
-    """
+    cannot contain an exchange between ranks."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> NoReturn:
         raise NumbersReadError("a CUDA graph cannot contain BatchNorm over ranks")
@@ -130,8 +129,7 @@ class Graphs:
     @contextmanager
     def _captured(self) -> Iterator[list[Any]]:
         """A context whose kernels are recorded into a CUDA graph instead of running; yields a list,
-        to which the graph is added at the end.
-        """
+        to which the graph is added at the end."""
         graphs, runtime = list[Any](), self._on.xp.cuda.runtime
         with self._stream:
             # relaxed: the pool may ask for memory meanwhile
@@ -153,8 +151,7 @@ class Graphs:
     ) -> Generator[None, None, None]:
         """Runs the forward pass on these inputs, with the random numbers of this step. It stops
         between units (usually layers) without doing anything, and launches the whole graph at the
-        last one, when all parameters are in memory.
-        """
+        last one, when all parameters are in memory."""
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
@@ -180,8 +177,7 @@ class Graphs:
 
     def second_half(self) -> Generator[None, None, None]:
         """Stops between units (usually layers) without doing anything: `first_half` has launched
-        the whole graph.
-        """
+        the whole graph."""
         return pauses(self._units)
 
     def free(self) -> None:
@@ -213,8 +209,7 @@ def _as_current(current: Pass) -> Iterator[None]:
 def _restored(parts: Sequence[Module], adds: bool) -> Iterator[None]:
     """A context for capturing a pass: sets `has_grad` of the parameters to `adds`, and afterwards
     restores the attributes of modules and parameters. Raises NumbersReadError if the pass has set
-    an attribute.
-    """
+    an attribute."""
     modules = [m for part in parts for m in part.modules()]
     attributes = [dict(vars(m)) for m in modules]
     parameters = {p: p.has_grad for part in parts for p in part.parameters()}

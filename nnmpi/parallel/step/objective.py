@@ -130,15 +130,13 @@ class Objective:
 
     def add(self, a: Row, b: Row) -> Row:
         """Returns the sum of two rows (lists of sums, see `evaluate`); raises ValueError if a
-        metric has different shapes in them.
-        """
+        metric has different shapes in them."""
         self._shapes([[sums.shape for sums in row] for row in (a, b)])
         return [x + y for x, y in zip(a, b, strict=True)]
 
     def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
         """Returns the shape of each entry of the rows (lists of sums), which must be equal in all
-        rows; raises ValueError if a metric has different shapes.
-        """
+        rows; raises ValueError if a metric has different shapes."""
         shapes = [{*of_metric} - {()} or {(2,)} for of_metric in zip(*rows, strict=True)]
         for name, of_metric in zip(("loss", *self._names), shapes, strict=True):
             if len(of_metric) > 1:

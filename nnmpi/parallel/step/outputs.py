@@ -14,27 +14,23 @@ from nnmpi.parallel.step.objective import Objective, SumRow
 
 class Outputs(Protocol):
     """The interface to accumulate the outputs of a model in an evaluation, on one rank and then
-    over all ranks.
-    """
+    over all ranks."""
 
     def add(self, scores: Tensor, batch: Batch) -> None:
         """Adds the scores of a batch, the output of the model."""
 
     def clear(self) -> None:
         """Sets the accumulated outputs to zero; called on ranks that have computed the same as
-        another rank, so that sums over ranks count them once.
-        """
+        another rank, so that sums over ranks count them once."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Sums the accumulated outputs over all ranks of `comm`, by the function `all_reduce`;
-        every rank calls it.
-        """
+        every rank calls it."""
 
 
 class LossAndMetrics:
     """Accumulates the loss and metrics of an evaluation as sums in `row`; `add_up` sums them over
-    ranks into `sums`.
-    """
+    ranks into `sums`."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective, self.row, self.sums = objective, objective.empty_row(), Sums()
@@ -52,8 +48,7 @@ class LossAndMetrics:
 
 class AllScores:
     """Accumulates the model's outputs for every sample in `array`; outputs computed on other ranks
-    are zeros until `add_up`.
-    """
+    are zeros until `add_up`."""
 
     def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective

@@ -43,8 +43,7 @@ Tensors: TypeAlias = Structure[Tensor]
 
 class Task(NamedTuple):
     """What is trained: the model, the objective (loss and metrics), the backend (CPU or GPU), and
-    in mixed precision the loss scaler.
-    """
+    in mixed precision the loss scaler."""
 
     model: Module
     objective: Objective
@@ -54,8 +53,7 @@ class Task(NamedTuple):
 
 def forward(module: Module, x: Tensors, current: Pass) -> Any:
     """Returns the output of a module for an input. `current` is the Pass: its step and samples
-    determine the random numbers within the module.
-    """
+    determine the random numbers within the module."""
     token = current_pass.set(current)
     try:
         return call(module, x)
@@ -97,15 +95,13 @@ class JoinedOutputs(Tensor):
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
         """Sets the gradient of each output (None for one that requires none); returns a zero, with
-        which the backward pass is started.
-        """
+        which the backward pass is started."""
         self.gradients = gradients
         return np.zeros(())
 
     def begun(self, seed: Array) -> UnfinishedBackward:
         """Returns a backward pass that starts at this tensor, of which nothing has been computed
-        yet.
-        """
+        yet."""
         return begun(self, seed)
 
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
@@ -114,8 +110,7 @@ class JoinedOutputs(Tensor):
 
 def joined(y: Any) -> JoinedOutputs:
     """Returns the output of a stage (a tensor or a tuple of tensors) as JoinedOutputs, a scalar
-    from which one backward pass covers all of them; JoinedOutputs are returned unchanged.
-    """
+    from which one backward pass covers all of them; JoinedOutputs are returned unchanged."""
     if isinstance(y, JoinedOutputs):
         return y
     return JoinedOutputs(y if isinstance(y, tuple) else (y,))
@@ -148,15 +143,13 @@ class Source(Port):
 
     def give_back(self, micro: int, x: Any) -> None:
         """Takes back x, the input that `next_input` has returned, after the backward pass has
-        computed the gradients of its tensors.
-        """
+        computed the gradients of its tensors."""
         raise NotImplementedError
 
 
 class Sink(Port):
     """The output side of a stage: takes its output, and provides the gradient with which the
-    backward pass starts.
-    """
+    backward pass starts."""
 
     def root(self, micro: int, y: Any) -> Tensor:
         """Returns the tensor at which the backward pass starts: the output y, or its loss."""
@@ -164,14 +157,12 @@ class Sink(Port):
 
     def put(self, micro: int, root: Tensor) -> None:
         """Takes the root (the tensor at which the backward pass will start) of a micro-batch after
-        its forward pass.
-        """
+        its forward pass."""
         raise NotImplementedError
 
     def seed(self, micro: int, root: Tensor) -> Array:
         """Returns the gradient of the root, the tensor at which the backward pass of a micro-batch
-        starts.
-        """
+        starts."""
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -236,8 +227,7 @@ class LossSink(Sink):
 
     def loss(self) -> Any:
         """Returns the sum of the losses since the last call, and resets it to 0; 0 on a rank
-        without the last stage.
-        """
+        without the last stage."""
         total, self._sum = self._sum, None
         return 0.0 if total is None else total
 
@@ -293,18 +283,15 @@ class StagePass(Protocol):
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
-        units (usually layers).
-        """
+        units (usually layers)."""
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, starting from `seed`;
-        stops between units (usually layers).
-        """
+        stops between units (usually layers)."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the remaining gradients, those of parameters; stops between units (usually
-        layers).
-        """
+        layers)."""
 
 
 class StagePasses(Protocol):
@@ -315,8 +302,7 @@ class StagePasses(Protocol):
         self, stage: Stage, state: "PassState", micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
         """Runs the forward pass of a micro-batch in a stage; a generator that stops between units
-        (usually layers), and returns a StagePass for the backward pass.
-        """
+        (usually layers), and returns a StagePass for the backward pass."""
 
     def free(self) -> None:
         """Frees memory that is kept from step to step."""
@@ -324,8 +310,7 @@ class StagePasses(Protocol):
 
 class TapePass:
     """A StagePass by autograd: the forward pass has recorded its operations, and the backward pass
-    runs them in reverse.
-    """
+    runs them in reverse."""
 
     def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
         self._stage, self._state, self.root = stage, state, root
@@ -333,15 +318,13 @@ class TapePass:
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
-        units (usually layers).
-        """
+        units (usually layers)."""
         self._begin(seed)
         return self.second_half()
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, without stopping
-        between units (usually layers).
-        """
+        between units (usually layers)."""
         leaves = needing_gradients(self._state.input)
         if leaves and self.root.requires_grad:
             self._rest = self.root.backward(seed, until=leaves)
@@ -351,8 +334,7 @@ class TapePass:
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the remaining gradients, those of parameters; stops between units (usually
-        layers).
-        """
+        layers)."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
             return pauses(self._stage.units)
@@ -370,8 +352,7 @@ class TapePass:
     def _check(self, leaves: Iterable[Any]) -> None:
         """Raises ValueError if a leaf of the autograd graph requires a gradient but is neither a
         parameter of the stage nor its input. It is checked once a step; where steps overlap, for
-        each micro-batch.
-        """
+        each micro-batch."""
         known, inputs = self._stage.parameters, {*needing_gradients(self._state.input)}
         for leaf in leaves:
             if leaf not in known and leaf not in inputs:
@@ -386,8 +367,7 @@ def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
     """Runs the forward pass of a micro-batch by autograd, without stopping between units (usually
-    layers); returns its TapePass.
-    """
+    layers); returns its TapePass."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
@@ -450,8 +430,7 @@ class PassState:
 
     def note(self, root: Tensor) -> None:
         """Keeps a checksum of the output of a forward pass, with which the output of its
-        recomputation is compared.
-        """
+        recomputation is compared."""
         self._digest = _digest(root)
 
     def compare(self, root: Tensor, stage: int) -> None:
