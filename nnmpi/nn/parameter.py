@@ -295,7 +295,7 @@ class Parameter(Tensor):
 
     @property
     def data(self) -> Tensor:
-        """The values as a tensor that no gradient needs; writes to it change the parameter."""
+        """The values as a tensor without gradient tracking; writes to it change the parameter."""
         return ParameterData(self)
 
     @data.setter

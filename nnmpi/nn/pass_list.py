@@ -170,7 +170,8 @@ class _StatsOfRanks:
 
 
 class StandIns:
-    """Pairs of an array without data, and the existing memory that it stands for."""
+    """Collects, while a pass is recorded, pairs of an array without data and the existing memory
+    that it stands for."""
 
     def __init__(self) -> None:
         self.pairs = list[tuple[Any, Array]]()
@@ -318,8 +319,7 @@ def record(
 ) -> PassList:
     """Records a forward and a backward pass of a module on inputs with the shapes of `arrays`.
 
-    parts   the module, and the loss function if it is a module
-
+    parts      the module, and the loss function if it is a module
     recorded   what is run on arrays without data
     how        further facts on which the calls depend
     """

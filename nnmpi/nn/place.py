@@ -149,7 +149,7 @@ class StateArray(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if these are all elements of the whole array."""
+        """True if this rank has all elements of the whole array."""
         return self.place.part == whole(self.place.shape) and self.size == self.place.size
 
     def named(self, name: str) -> "StateArray":

@@ -1,9 +1,9 @@
 """Random numbers that a user's module draws in `forward`, and random tensors of a program.
 
-`random` gives the same values in every layout. The random tensors, under PyTorch's names, depend on
-the seed of `nnmpi.manual_seed` or `nnmpi.seeded` (0 by default) and on the number of random tensors
-drawn before: they are equal on all ranks if all ranks draw the same ones. Weights do not depend on
-them.
+`random` gives the same values however work is divided among ranks. The random tensors, under
+PyTorch's names, depend on the seed of `nnmpi.manual_seed` or `nnmpi.seeded` (0 by default) and on
+the number of random tensors drawn before: they are equal on all ranks if all ranks draw the same
+ones. Weights do not depend on them.
 """
 
 from collections.abc import Iterator

@@ -243,8 +243,8 @@ class Registries:
     # ---- copies and pickles
 
     def __copy__(self) -> Self:
-        """Returns a module with new registries and the same children, whose parent remains the
-        original."""
+        """Returns a shallow copy of the module: it has dictionaries of its own for the same
+        parameters, buffers and children, whose parent remains the original."""
         twin: Self = object.__new__(type(self))
         twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin

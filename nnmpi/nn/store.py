@@ -230,9 +230,9 @@ class FlatStore(Store):
 
     @contextmanager
     def between_runs(self) -> Iterator[None]:
-        """A context like `gathered`, between two training runs. In it `own_shards` raises
-        ValueError if this rank's shards are only a part of the values, so no other optimizer can
-        update them."""
+        """A context between two training runs, in which each rank has all values, as in `gathered`.
+        If this rank updates only a part of them, `own_shards` raises ValueError in it, so that no
+        other optimizer can update them."""
         with self.gathered():
             self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:

@@ -118,7 +118,8 @@ class UsersCode:
                     self._look_at_module(part)
 
     def _reads(self, owner: Any, name: str, value: Any) -> bool:
-        """True if the code may read this attribute, and the call is the first one for it."""
+        """True if the code may read this attribute, and it is the first time that this is asked for
+        the attribute."""
         is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
         if not (is_special or name in self._names or "getattr" in self._names):
             return False
@@ -158,8 +159,9 @@ class UsersCode:
                     yield cls, name, value
 
     def restored(self) -> AbstractContextManager[Callable[[], bool]]:
-        """A context at whose end the state, and the states of random generators, are as before. It
-        yields a function that tells whether one of them has changed so far."""
+        """A context at whose end the values that the code reads, and the states of random
+        generators, are restored. It yields a function that tells whether one of them has changed so
+        far."""
         # if no code is foreign, others may draw meanwhile
         return self._restored() if self.is_foreign else nullcontext(lambda: False)
 

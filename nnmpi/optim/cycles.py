@@ -195,8 +195,10 @@ class OneCycleLR(LRScheduler):
         return self._at(1, 2)
 
     def _at(self, start: int, end: int) -> list[float]:
-        """Returns the current value for each group, between entries `start` and `end` of the
-        current phase."""
+        """Returns the current value (a rate or a momentum) for each group, between the values at
+        the start and at the end of the current phase; `start` and `end` are their indices in the
+        tuple of a phase.
+        """
         begin = 0.0
         for phase in self._phases[:-1]:
             if self.last_epoch <= phase[0]:

@@ -1,7 +1,8 @@
 """Lets an optimizer update plain tensors that require a gradient: in the optimizer's groups, a
 Parameter takes the place of each.
 
-image = nnmpi.rand(1, 3, 8, 8, requires_grad=True) opt = optim.Adam([image])
+    image = nnmpi.rand(1, 3, 8, 8, requires_grad=True)
+    opt = optim.Adam([image])
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ Rules:
   has optimizer state for those only. The state is saved, moved and gathered by `state_arrays`.
 - Each step compares `_dependencies`, and finds ranges again if these have changed. If ranges come
   to depend on another fact, add it there, or clear `_ranges_of` as `set_steps` does.
-- A step marks the values as written (`storage.written`), so that the tape refuses older graphs.
+- A step marks the values as written (`storage.written`), so that autograd refuses older graphs.
 - A state array lies in the order of memory, like the values; only `state_dict` has shapes.
 """
 
@@ -241,8 +241,8 @@ class Optimizer:
         return array
 
     def operands(self, of: Container[int] | None = None) -> Iterator[tuple[slice, Operands]]:
-        """Yields (slice, operands) of the elements that this rank updates, where the slice is that
-        of a state array; with `of`, only for the parameters with these indices."""
+        """Yields (slice of a state array, operands) for the memory that this rank updates; with
+        `of`, only for the parameters with these indices."""
         for i, (at, p) in enumerate(zip(self._flat_state.starts, self.parameters, strict=False)):
             if of is not None and i not in of:
                 continue

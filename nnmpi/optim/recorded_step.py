@@ -53,7 +53,7 @@ class RootCalls:
 
     calls  each module, and whether its call counts as a pass
     keys   (key of random numbers, the module that used it, how many earlier calls of this module
-         count as passes) for each key
+           count as passes) for each key
     draws  arrays for the keys of random tensors, which a replay fills
     """
 

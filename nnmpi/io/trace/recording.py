@@ -144,7 +144,7 @@ class Recording(Recorder):
     until it has CAPACITY entries.
 
     Works (background communication) are added by the thread that completes them, under the lock of
-    the Progress.
+    `Progress`, which moves the messages of all threads.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:

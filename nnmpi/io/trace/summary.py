@@ -182,8 +182,8 @@ def facts(table: np.ndarray) -> dict[str, Any]:
 
 
 def seconds(rows: np.ndarray) -> Seconds:
-    """Returns how a rank spent its time, from its rows of the table, of which some belong to a
-    step.
+    """Returns how a rank spent its time, as Seconds; `rows` are all rows of the table of this rank,
+    at least one of them within a step.
     """
     in_steps = np.flatnonzero(rows["step"] != EVALUATION)
     first, last = in_steps[[0, -1]]

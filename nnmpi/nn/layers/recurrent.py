@@ -171,7 +171,8 @@ class _Recurrent(Module):
         return [as_tensor(s) for s in given]
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
-        """Returns the lengths as Python integers, after a check; waits if they are on a device."""
+        """Returns the lengths as Python integers, after a check; waits for the device if they are
+        on one."""
         given = on_host(lengths)
         bad = given.shape != (N,) or given.dtype.kind not in "iu"
         if bad or (N and not 0 <= given.min() <= given.max() <= T):

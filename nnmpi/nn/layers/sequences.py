@@ -91,8 +91,8 @@ class PositionalEmbedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of operations per sample of an output with `elements` elements: one
-        for each element."""
+        """Returns the number of operations of a forward pass for one sample, whose output has
+        `elements` elements: one for each. It is used to estimate the cost of the layer."""
         return elements
 
     def forward(self, x: Tensor) -> Tensor:

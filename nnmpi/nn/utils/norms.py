@@ -19,8 +19,8 @@ M = TypeVar("M", bound=Module)
 
 
 class _Computed:
-    """The base class of both: a forward pre-hook that computes the weight from other parameters,
-    and sets it as an attribute of the module."""
+    """The base class of the hooks of `weight_norm` and `spectral_norm`: a forward pre-hook that
+    computes the weight from other parameters, and sets it as an attribute of the module."""
 
     suffixes: tuple[str, ...]
 

@@ -10,7 +10,7 @@ buffer:
 Rules:
 
 - `arrange` is pure: no Comm, no clock, no environment. All ranks compute the same arrangement from
-  the same values, and `simulate layout` does so for clusters that exist on paper only. Measurements
+  the same values, and `simulate layout` does so for clusters that do not exist. Measurements
   come in as a value.
 - The order matters: the store depends on the all-reduce, and buckets depend on both. So buckets are
   cut last, for an arrangement without buckets.

@@ -2,7 +2,7 @@
 does.
 
     options ─┐
-    cluster ─┼─► arrange ─► Arrangement ─┬─► step on paper      bytes, messages, memory
+    cluster ─┼─► arrange ─► Arrangement ─┬─► simulated step     bytes, messages, memory
     graph ───┘                           ├─► drawing            who holds what
                                          └─► build              stores, Comms, programs
 
@@ -129,7 +129,7 @@ class StrategyKind(NamedTuple):
     parts           "module:name" of a function (layout, spec) that makes the StrategyParts, where
                     all ranks make each step together
     make            "module:name" of a function that makes the Strategy itself, if not from parts
-    rank_step       "module:name" of a function that makes the StepRunner of a rank on paper
+    rank_step       "module:name" of a function that makes the StepRunner of a simulated rank
     store           the kind of store, if the strategy has a kind of its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap

@@ -102,7 +102,8 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
 
 
 def layers(graph: Graph) -> list[Unit]:
-    """Returns each layer of a graph as a unit of its own."""
+    """Returns each layer of a graph as a Unit by itself, without joining layers that run as one
+    fused op."""
     return units(graph, range(len(_places(graph))))
 
 
@@ -231,7 +232,8 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
 
 
 def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the sum of `values` over the units of each span."""
+    """Returns the sum of `values` over the units of each span: those from `starts` up to, and
+    without, `ends`."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
     sums: np.ndarray = up_to[ends] - up_to[starts]
     return sums
@@ -239,8 +241,8 @@ def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.n
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
     """Returns the least possible cost of the most expensive stage, and the cut that has it, by
-    dynamic programming. `costs` has an array for each stage, where cost[b, k] is the cost of span k
-    that ends before unit b.
+    dynamic programming. `costs` has an array for each stage, where cost[b, k] is the cost of the
+    stage if it consists of span k (a range of units, see `_spans`) that ends before unit b.
 
     best[b] is the least largest cost of the stages so far, if they end before unit b.
     """
@@ -262,7 +264,8 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 
 
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
-    """Raises ValueError if there are fewer units with trained parameters than stages."""
+    """Raises ValueError if there are fewer units (layers or fused groups) with trained parameters
+    than stages; `notes` say why modules are single units."""
     if trained < stages:
         reasons = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(

@@ -7,7 +7,7 @@ the block that it has.
     rank 2     kv 2 ─┘  kv 1 ─┘  kv 0          gradients of what was there go to its owner
 
 Keys and values travel in their own dtype. Their gradients are partial sums and travel in the dtype
-of sums, except with narrow sums (`Comm.split`).
+of sums, unless sums are rounded after each addition (`narrow_sums` of `Comm.split`).
 
 The gradients of a block are sent directly to its owner, not around the ring. So a message contains
 only the keys that were attended to (with a causal mask three quarters of them), and no rank waits

@@ -24,30 +24,33 @@ positions in its output; None if the layer mixes positions."""
 
 
 def same_axis(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the axis unchanged: the layer treats each element separately."""
+    """The rule of context parallelism for layers that treat each element separately: positions lie
+    along the same axis of input and output."""
     return axis
 
 
 def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the axis unchanged; None if it is the last one, along which the layer mixes
-    elements."""
+    """The rule of context parallelism for layers that mix elements along the last axis: returns the
+    axis of positions unchanged, or None if it is the last one, so that sequences cannot be divided.
+    """
     return axis if axis < axes - 1 else None
 
 
 def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the axis unchanged; None if it is one of the last axes, over which `normalized_shape`
-    normalizes."""
+    """The rule of context parallelism for layers that normalize over their last axes: returns the
+    axis of positions unchanged, or None if it is one of those in `normalized_shape`."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
 def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns axis + 1, since the layer moves the last axis to index 1; None if the axis is the
-    last one."""
+    """The rule of context parallelism for a layer that moves the last axis to index 1: returns the
+    axis of positions + 1, or None if that is the last one."""
     return axis + 1 if axis < axes - 1 else None
 
 
 def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """Returns the axis unchanged if the input is (N, T, C) with positions along T; else None."""
+    """The rule of context parallelism for layers of sequences: returns the axis of positions
+    unchanged if the input is (N, T, C) with positions along T; else None."""
     return axis if (axes, axis) == (3, 1) else None
 
 

@@ -197,7 +197,8 @@ class SignalChannels(Channels):
         super().start(op)
 
     def wish(self, wishes: bool, micro: int) -> bool:
-        """Sends the next stage whether this stage or an earlier one wants to stop, and returns it.
+        """Returns whether this stage (`wishes`) or an earlier one wants to stop, and sends that to
+        the next stage.
 
         Called in the forward pass.
         """

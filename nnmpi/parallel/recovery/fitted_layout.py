@@ -7,8 +7,8 @@
 The nearest layout is chosen by these rules:
 
 1. as few axes besides dp as possible have fewer ranks than the options request, and none has more;
-2. of these layouts, the one whose copy of the model uses most ranks, as each then holds least; 3.
-then the one that keeps tp, then the one that keeps pp.
+2. of these layouts, the one whose copy of the model uses most ranks, as each then holds least;
+3. then the one that keeps tp, then the one that keeps pp.
 
 dp is as large as possible, and may grow if there are more ranks than before. Layouts that the
 options or the model do not allow are skipped. `fit_layout` is a pure function, so all ranks get the

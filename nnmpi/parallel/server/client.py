@@ -68,8 +68,8 @@ class LocalGradient(GradientSync):
 def worker_parts(
     layout: Layout, spec: TrainSpec, store: LocalStore
 ) -> tuple[LocalGradient, BatchStats]:
-    """Returns the objects with which a worker of a parameter server sums gradients (it does not)
-    and BatchNorm statistics.
+    """Returns the GradientSync of a worker of a parameter server, which sends nothing by itself,
+    and its BatchNorm statistics.
 
     Statistics are computed from its own samples, but from the samples of all workers if they make
     each step together.

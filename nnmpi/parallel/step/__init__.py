@@ -9,7 +9,7 @@ Rules of `executor.py`:
 - NOTE comes when all losses of the rank are known: `loss()` clears the sum, so the loss of a
   forward pass after it would be lost.
 - A backward pass stops between units where the list says: what comes in between may send the
-  gradients of a unit, or replace its values. A forward pass by the tape cannot stop: where it reads
+  gradients of a unit, or replace its values. A forward pass by autograd cannot stop: where it reads
   values that are not there, the list goes on within it, up to its next unit.
 - `give_back` comes before `done`: the gradient of an input is sent from memory that `done` frees
   for the next micro-batch.

@@ -1,10 +1,10 @@
 """Exchanges within a forward or backward pass, between ranks that share layers or sequences: how
 they are recorded, replayed, and compared with those of a pass that autograd runs (the tape).
 
-record    the calls are logged                        nothing is sent
-tape      copies of the arrays are kept (noted)       sent
-replay    beside the tape: gets these copies          nothing is sent, so that no rank waits for one
-          alone                                       sent       whose pass could not be recorded
+record    exchanges are logged as calls, and nothing is sent
+tape      arrays are sent, and copies of them are kept (noted)
+replay    while it is compared with the tape: gets these copies, and nothing is sent, since another
+          rank may not have been able to record its pass; afterwards: arrays are sent
 """
 
 from collections import deque

@@ -255,7 +255,7 @@ class Executor:
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def begin(self, load: StepBatch) -> None:
-        """Passes the micro-batches of a step to the input and output side of each stage."""
+        """Hands the micro-batches of a step to the input and output side of each stage."""
         self._load = load
         for port in self._ports:
             port.begin(load)
@@ -265,8 +265,8 @@ class Executor:
         """Carries out operations up to and including the next APPLY, for strategies whose steps
         overlap.
 
-        The APPLY of micro-batch i belongs to step `first` + i. The caller must give each step its
-        batch by `begin`, in a hook of F.
+        The APPLY of micro-batch i belongs to step `first` + i. The caller must pass the batch of
+        each step to `begin` before the first forward pass of the step.
         """
 
         def calls() -> Iterator[tuple[Do, Op]]:
