@@ -271,8 +271,9 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 def without_data(
     parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns
 ) -> Iterator[Callable[[], bool]]:
-    """A context in which the parameters and buffers of `parts`, and the parameters `others`, have
-    no data. It yields a function that tells whether a buffer was assigned meanwhile."""
+    """A context in which the parameters and buffers of `parts`, and the parameters `others`, are
+    replaced by arrays that have a shape but no data. It yields a function that tells whether a
+    buffer was assigned meanwhile."""
     modules = dict.fromkeys(m for part in parts for m in part.modules())
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))

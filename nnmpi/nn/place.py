@@ -134,7 +134,8 @@ class StateArray(NamedTuple):
 
     @property
     def range(self) -> Range:
-        """The range of elements."""
+        """The elements lo..hi-1 as a Range, which also has the tensor's name and this rank's part
+        of it."""
         return self.place.range(self.lo, self.hi)
 
     @property

@@ -203,8 +203,8 @@ def lazy_model(model: Module) -> Module:
 
 @contextmanager
 def unchanged(module: Module) -> Iterator[None]:
-    """A context in which buffers are copies and parameters may get other stores; at its end the
-    module is restored.
+    """A context for tracing a module, whose state is restored at its end: buffers are copies in it,
+    and parameters may get other stores.
 
     Modes and other attributes are restored too, except for changes inside the attribute values.
     """

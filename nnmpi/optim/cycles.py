@@ -197,8 +197,7 @@ class OneCycleLR(LRScheduler):
     def _at(self, start: int, end: int) -> list[float]:
         """Returns the current value (a rate or a momentum) for each group, between the values at
         the start and at the end of the current phase; `start` and `end` are their indices in the
-        tuple of a phase.
-        """
+        tuple of a phase."""
         begin = 0.0
         for phase in self._phases[:-1]:
             if self.last_epoch <= phase[0]:

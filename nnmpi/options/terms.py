@@ -195,7 +195,8 @@ LOGGERS = ("tensorboard", "mlflow", "wandb", "trackio")
 
 
 def logger(spec: str) -> tuple[str, str]:
-    """Parses `tensorboard:FOLDER` or another of LOGGERS; returns its name and place."""
+    """Parses `tensorboard:FOLDER` or another of LOGGERS; returns the name of the logger and where
+    it writes."""
     name, _, where = spec.partition(":")
     if name not in LOGGERS or not where:
         raise ValueError(

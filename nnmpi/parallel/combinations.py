@@ -22,7 +22,8 @@ def page() -> str:
 
 
 def _tables() -> Iterator[str]:
-    """Yields the lines of each table, and before it a line that introduces it."""
+    """Yields the lines of all tables of options that cannot be combined, each table after a line
+    that introduces it."""
     yield from ("", "An option cannot be combined with one that breaks what it needs.", "")
     yield "| it needs | options that need it | not given beside |"
     yield "|-|-|-|"

@@ -144,7 +144,7 @@ class Recording(Recorder):
     until it has CAPACITY entries.
 
     Works (background communication) are added by the thread that completes them, under the lock of
-    `Progress`, which moves the messages of all threads.
+    `Progress`, the progress engine of the rank.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:

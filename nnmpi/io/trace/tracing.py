@@ -28,7 +28,8 @@ OUTPUT = OutputFile("trace", "a trace", lambda head: head[:1] == b"{")
 
 
 class Tracer:
-    """Records a run, and writes and summarizes the trace at its end.
+    """Records the operations of this rank for --trace, and writes and summarizes the trace of all
+    ranks at the end of the run.
 
     Every rank creates a Tracer at the same time, since the clocks of ranks are compared then.
     """

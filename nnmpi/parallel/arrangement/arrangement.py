@@ -219,8 +219,8 @@ class Arrangement:
 
     @property
     def is_mixed(self) -> bool:
-        """True in mixed precision: the optimizer updates masters, and parameters are masters
-        rounded to 16 bits."""
+        """True in mixed precision: the optimizer updates float32 master weights, and parameters are
+        these, rounded to 16 bits."""
         return types_of(self.dtype).is_mixed
 
     @property

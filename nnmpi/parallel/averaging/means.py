@@ -30,7 +30,7 @@ class ReplicaValues:
     Means are over the ranks along dp, which have the same part of the model. 16-bit parameters are
     averaged by their float32 masters.
 
-    of   the indices of the parameters to average, which are then sent as --outer-dtype; default: all
+    of   the indices of the parameters to average, which are sent as --outer-dtype; default: all
     """
 
     def __init__(

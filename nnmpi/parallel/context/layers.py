@@ -95,7 +95,8 @@ def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
 
 
 class PositionSharded(Module):
-    """The base class of layers that compute only this rank's positions of sequences.
+    """The base class of layers in context parallelism, which compute only this rank's positions of
+    sequences.
 
     ring               the ranks that share sequences, and the positions of each
     axis_of_positions  the index of the axis of positions, not counting that of samples
