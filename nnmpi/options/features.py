@@ -36,8 +36,8 @@ HOST_MEMORY = Property("arrays in the memory of the host")
 
 
 class Feature(NamedTuple):
-    """What an option that differs from its default (or a combination of options that `asks` finds
-    in a Config) relies on and breaks.
+    """An option that differs from its default, or a combination of options that `asks` finds in a
+    Config, with the properties of a run that it relies on or breaks.
 
     relies_on  properties that no other feature of the run may break
     breaks     properties that a run with this feature lacks, each with the reason
@@ -85,7 +85,7 @@ class MeshAxis(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What an add-on (an optional part of the library) contributes to the options of a run.
+    """The contribution of an add-on (an optional part of the library) to the options of a run.
 
     options   a dataclass, from which Config inherits; None if the add-on only adds values to other
               options

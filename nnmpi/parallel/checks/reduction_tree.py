@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """What a rank does in one move of a sum along the tree, with the effect on its stack of
+    """The kind of a rank's move in a sum along the tree, with the effect on the rank's stack of
     gradients."""
 
     LEAF = "LEAF"  # compute a slice: push

@@ -1,4 +1,4 @@
-"""ServerStrategy: what workers and parameter servers have in common, such as the store and the
+"""ServerStrategy: the common part of workers and parameter servers, such as the store and the
 collectives at the start and the end of training.
 """
 

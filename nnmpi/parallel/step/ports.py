@@ -42,8 +42,8 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """What is trained: the model, the objective (loss and metrics), the backend (CPU or GPU), and
-    in mixed precision the loss scaler."""
+    """The subject of a training: the model, the objective (loss and metrics), the backend (CPU or
+    GPU), and in mixed precision the loss scaler."""
 
     model: Module
     objective: Objective
@@ -408,7 +408,7 @@ def nothing() -> object:
 
 
 class PassState:
-    """What belongs to a micro-batch in a stage, from its forward to its backward pass, such as the
+    """The state of a micro-batch in a stage between its forward and its backward pass, such as the
     input and the StagePass.
 
     at_next_unit   called when a forward pass by autograd begins its next unit (usually a layer),
