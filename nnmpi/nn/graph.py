@@ -246,8 +246,8 @@ class Graph(NamedTuple):
         return self.crossings()[k]
 
     def crossings(self) -> list[tuple[int, ...]]:
-        """Returns a list of `crossing(k)` for each node k, and at the end the outputs of the model.
-        """
+        """Returns a list of `crossing(k)` for each node k, and at the end the outputs of the
+        model."""
         needed = [tuple(dict.fromkeys(self.outputs))]
         for node in reversed(self.nodes):
             later = (e for e in needed[-1] if e not in node.outputs)

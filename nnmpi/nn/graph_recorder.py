@@ -1,5 +1,5 @@
-"""GraphRecorder: records the layers and ops of one forward pass of a model as the nodes of a Graph.
-"""
+"""GraphRecorder: records the layers and ops of one forward pass of a model as the nodes of a
+Graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -199,8 +199,8 @@ class ClassLoss(Loss):
         return copy_of(weight) if is_meta(scores.array) and not is_meta(weight) else weight
 
     def options(self, scores: Tensor) -> dict[str, Any]:
-        """Returns the keyword arguments with which the op of this loss is called for these scores.
-        """
+        """Returns the keyword arguments with which the op of this loss is called for these
+        scores."""
         options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
         return {"weight": self.weight_like(scores), **options}
 

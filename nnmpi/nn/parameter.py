@@ -454,8 +454,8 @@ class ParameterData(Tensor):
 
     @property
     def array(self) -> Array:
-        """The values of the parameter; a copy if its Store reuses the memory for other parameters.
-        """
+        """The values of the parameter; a copy if its Store reuses the memory for other
+        parameters."""
         return self.parameter.array
 
     @array.setter

@@ -220,8 +220,8 @@ class Segment(Module):
 
 
 def _call_in(graph: Graph, call: Call) -> Call:
-    """Returns the call in `graph`, a newer recording of the same model, that corresponds to `call`.
-    """
+    """Returns the call in `graph`, a newer recording of the same model, that corresponds to
+    `call`."""
     node = graph.nodes[call.nodes.start]
     if call.op is not None or (node.name == call.path and node.layer is not None):
         return call._replace(op=node.op, arguments=node.arguments)

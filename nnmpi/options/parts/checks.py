@@ -20,8 +20,8 @@ from nnmpi.options.terms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options for checks and experiments: comparison with one rank, reproducible bits, slow ranks.
-    """
+    """Options for checks and experiments: comparison with one rank, reproducible bits, slow
+    ranks."""
 
     slow_rank: str | None = sync_option(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"

@@ -83,7 +83,8 @@ class RoundUndo(Undo, Protocol):
         """Copies all state that a round of steps changes, so that the round can be undone."""
 
     def end(self, step: int) -> None:
-        """Records that this rank has ended a round of steps, after step number `step` of the run.
+        """Records that this rank has ended a round of steps, after step number `step` of the
+        run.
         """
 
 

@@ -37,8 +37,8 @@ def compared(e: Event) -> str:
 
 
 def largest(e: Event) -> str:
-    """Returns the line of the final result about the largest differences from one rank (--verify).
-    """
+    """Returns the line of the final result about the largest differences from one rank
+    (--verify)."""
     differences = _differences(e["largest_differences"])
     return f"verified: largest relative differences: {differences} (updated by the same gradients)"
 

@@ -154,7 +154,8 @@ class VerifiedStrategy:
         self._copy_model()
 
     def _copy_model(self) -> None:
-        """Copies the parameters and buffers of the run on several ranks to the single rank's model.
+        """Copies the parameters and buffers of the run on several ranks to the single rank's
+        model.
         """
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for name, values in self.full_state.on_all_ranks():

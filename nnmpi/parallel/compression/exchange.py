@@ -37,8 +37,8 @@ class Exchange:
         self._go_on()
 
     def poll(self) -> bool:
-        """Makes progress with this rank's messages; returns True if the whole exchange is complete.
-        """
+        """Makes progress with this rank's messages; returns True if the whole exchange is
+        complete."""
         while not self.done and self._current.poll():
             if not self._alone:
                 return False

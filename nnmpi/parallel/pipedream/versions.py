@@ -20,7 +20,8 @@ from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 
 class Weights(NamedTuple):
-    """A flat buffer with one version of a stage's weights, and the view of each parameter into it.
+    """A flat buffer with one version of a stage's weights, and the view of each parameter
+    into it.
     """
 
     flat: Array

@@ -1,4 +1,5 @@
-"""Undoes the last round of steps of a replica with local steps, if a rank is lost within the round.
+"""Undoes the last round of steps of a replica with local steps, if a rank is lost within the
+round.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +53,8 @@ class RoundUndo:
         self._steps = [*self._optimizer.steps]
 
     def end(self, step: int) -> None:
-        """Records that this rank has ended a round of steps, after step number `step` of the run.
+        """Records that this rank has ended a round of steps, after step number `step` of the
+        run.
         """
         self.pending_version = step
 
@@ -66,7 +68,8 @@ class RoundUndo:
         self.pending_version, self._before = None, []
 
     def restore(self) -> None:
-        """Restores the state from the start of the last round of steps, unless the round is final.
+        """Restores the state from the start of the last round of steps, unless the round is
+        final.
         """
         for array, copy in self._before:
             array[...] = copy

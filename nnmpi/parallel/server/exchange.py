@@ -155,7 +155,8 @@ class ReplyChannel:
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
 
     def poll(self) -> None:
-        """Makes progress with all messages of this server, by polling the receive from the worker.
+        """Makes progress with all messages of this server, by polling the receive from the
+        worker.
         """
         if self._receiving:
             self._receiving[-1].poll()

@@ -155,7 +155,8 @@ class ServerStrategy:
         return {"staleness": staleness}
 
     def leave(self) -> None:
-        """Does nothing: with parameter servers, no rank has state that others need when it leaves.
+        """Does nothing: with parameter servers, no rank has state that others need when it
+        leaves.
         """
 
     def close(self) -> None:

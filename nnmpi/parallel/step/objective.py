@@ -84,8 +84,8 @@ class Objective:
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
     def empty_row(self) -> Row:
-        """Returns a row, the list of sums that `evaluate` returns, for no samples: all sums are 0.
-        """
+        """Returns a row, the list of sums that `evaluate` returns, for no samples: all sums
+        are 0."""
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:

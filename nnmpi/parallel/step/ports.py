@@ -295,8 +295,8 @@ class StagePass(Protocol):
 
 
 class StagePasses(Protocol):
-    """The interface of an object that runs the forward passes of stages, by autograd or as replays.
-    """
+    """The interface of an object that runs the forward passes of stages, by autograd or as
+    replays."""
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
