@@ -39,7 +39,7 @@ class Sums(NamedTuple):
     metrics: Mapping[str, MetricSum] = MappingProxyType({})
 
     def plus(self, loss: float, divisor: float, samples: int) -> "Sums":
-        """The sums with the samples of one more step added."""
+        """Returns the sums with the loss and the samples of one more step added."""
         return self._replace(
             loss=self.loss + loss, divisor=self.divisor + divisor, samples=self.samples + samples
         )

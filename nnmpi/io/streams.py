@@ -20,7 +20,7 @@ def _name(file: IO[bytes]) -> str:
 
 
 def save(state: Any, file: IO[bytes], metadata: Mapping[str, str] | None) -> None:
-    """Writes a state to an open file, at its position."""
+    """Writes a state dictionary and its metadata to an open file, at the file's position."""
     with TemporaryDirectory() as folder:
         path = Path(folder, _name(file))
         save_path(state, path, metadata)
@@ -28,7 +28,7 @@ def save(state: Any, file: IO[bytes], metadata: Mapping[str, str] | None) -> Non
 
 
 def load(file: IO[bytes]) -> tuple[Any, dict[str, str]]:
-    """Reads a state and its metadata from an open file, from its position to its end."""
+    """Returns (state dictionary, metadata), read from an open file from its position to its end."""
     content = file.read()
     if not isinstance(content, bytes):
         raise TypeError(f'load: the file gives text: open it as open("{_name(file)}", "rb")')

@@ -140,8 +140,8 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
-    """Returns a function that runs a convolution and its max-pool. They run as one op if the pool
-    has 2x2 windows at the time of the call."""
+    """Returns a function that runs a convolution (by its `forward`) and its max-pool: as one op if
+    the pool has 2x2 windows at the time of the call, else one after the other."""
     fused = partial(forward, pool=True)
 
     def step(x: Tensor) -> Tensor:

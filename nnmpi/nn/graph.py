@@ -75,7 +75,7 @@ class Edge(NamedTuple):
 
     @property
     def sample(self) -> tuple[int, ...]:
-        """The shape for one sample, without the axis of the samples."""
+        """The shape of the tensor for one sample, without the axis that counts samples."""
         return tuple(axis.size for axis in self.axes[1:])
 
     @property
@@ -89,7 +89,7 @@ class Edge(NamedTuple):
         return self.elements * np.dtype(self.dtype).itemsize
 
     def shape(self, samples: int) -> tuple[int, ...]:
-        """Returns the shape for this number of samples."""
+        """Returns the shape of the tensor for this number of samples."""
         return tuple(a.size * (samples if a.of_samples else 1) for a in self.axes)
 
 
@@ -108,7 +108,8 @@ class Variable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The first name in the whole model."""
+        """The name of the parameter or buffer in the whole model: the first one if it has
+        several."""
         return self.names[0]
 
     @property
@@ -153,12 +154,12 @@ class Node:
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
-        """The edges among the arguments, each once, in order."""
+        """The numbers of the edges (tensors) among the arguments, each once, in order."""
         return edges_of(self.arguments)
 
     @cached_property
     def outputs(self) -> tuple[int, ...]:
-        """The edges of the results."""
+        """The numbers of the edges (tensors) among the results."""
         return edges_of(self.result)
 
 
@@ -175,7 +176,7 @@ class Call(NamedTuple):
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The edges among the arguments."""
+        """The numbers of the edges (tensors) among the arguments."""
         return edges_of(self.arguments)
 
     @property
@@ -286,7 +287,8 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def edges_of(tree: Any) -> tuple[int, ...]:
-    """Returns the edges in nested tuples, lists and dicts, each once."""
+    """Returns the numbers of the edges that TensorRefs in nested tuples, lists and dicts stand for,
+    each once."""
     return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is TensorRef))
 
 

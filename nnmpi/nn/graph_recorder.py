@@ -136,8 +136,8 @@ class GraphRecorder:
         self.outputs = self._templates(self.returned)
 
     def free(self) -> None:
-        """Fills `edges` with the shapes and types of the arrays of the pass, and frees the
-        arrays."""
+        """Fills `edges` with the shapes and types of all tensors of the pass, and frees their
+        memory."""
         owners: dict[int, int] = {}  # by memory: the first edge in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
@@ -300,7 +300,8 @@ class GraphRecorder:
         return t
 
     def _templates(self, tree: Any) -> Any:
-        """Returns arguments or results with placeholders for tensors and variables."""
+        """Returns nested arguments or results with a TensorRef in place of each tensor and a
+        VariableRef in place of each parameter or buffer."""
         return mapped(self._template, tree)
 
     def _template(self, value: Any) -> Any:

@@ -48,7 +48,7 @@ def inverse(order: Sequence[int]) -> tuple[int, ...]:
 
 
 def memory_axes(tensor: Any) -> tuple[int, ...]:
-    """The axes of a parameter or buffer in memory order."""
+    """Returns the axes of a parameter or buffer in the order in which they lie in memory."""
     return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
 
 
@@ -65,7 +65,8 @@ def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Ar
 
 
 def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
-    """Sets the gradients to None, which writes nothing, or fills the existing ones with 0."""
+    """Clears the gradients of parameters: sets them to None, which writes nothing, or fills the
+    existing ones with 0."""
     for p in parameters:
         if set_to_none:
             if p.given_grad is not None:

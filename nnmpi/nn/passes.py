@@ -46,7 +46,8 @@ class Local:
 
 
 class Untracked(Local):
-    """BatchStats that leave the running statistics unchanged."""
+    """BatchStats that compute the statistics of the batch on this rank, and leave the running
+    statistics unchanged."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return local

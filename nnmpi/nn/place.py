@@ -36,30 +36,31 @@ class Place(NamedTuple):
 
     @classmethod
     def of_whole(cls, path: str, shape: tuple[int, ...]) -> "Place":
-        """Returns the place of a tensor that this rank owns completely."""
+        """Returns the Place of a tensor that this rank owns completely."""
         return cls(path, tuple(shape), whole(shape))
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """The shape of the part."""
+        """The shape of the part of the tensor that this rank owns."""
         return tuple(stop - start for start, stop in self.part)
 
     @property
     def size(self) -> int:
-        """The number of elements of the part."""
+        """The number of elements of the part of the tensor that this rank owns."""
         return math.prod(self.local_shape)
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """The part as an index into the whole tensor."""
+        """The part that this rank owns as an index into the whole tensor."""
         return tuple(slice(start, stop) for start, stop in self.part)
 
     def range(self, lo: int = 0, hi: int | None = None) -> "Range":
-        """Returns the range of elements lo..hi-1 of the part; by default all of them."""
+        """Returns elements lo..hi-1 of this rank's part of the tensor as a Range; by default all of
+        them."""
         return Range(self.path, self.part, lo, self.size if hi is None else hi)
 
     def check(self) -> None:
-        """Raises ValueError unless the part lies within the tensor."""
+        """Raises ValueError unless this rank's part lies within the tensor."""
         inside = all(0 <= a <= b <= n for (a, b), n in zip(self.part, self.shape, strict=False))
         if len(self.part) != len(self.shape) or not inside:
             raise ValueError(
@@ -145,7 +146,7 @@ class StateArray(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements."""
+        """The bytes of the elements that this rank has."""
         return self.size * int(named(self.dtype).itemsize)
 
     @property

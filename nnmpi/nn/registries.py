@@ -60,8 +60,8 @@ class Registries:
     _combine: Mapping[str, Combine] = MappingProxyType({})  # how buffers combine, by name
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Creates the registries before `__init__`, so that subclasses need not call
-        `super().__init__()`."""
+        """Creates the dictionaries of parameters, buffers and modules before `__init__`, so that
+        subclasses need not call `super().__init__()`."""
         if not REPLACED.keys().isdisjoint(options):
             refuse_replaced(cls, options)
         self = super().__new__(cls)
@@ -111,8 +111,8 @@ class Registries:
         object.__setattr__(part, "_name", name)
 
     def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
-        """Returns the registry in which an attribute belongs, or None for a plain attribute; raises
-        ValueError if the value cannot be assigned."""
+        """Returns the dictionary (of parameters, buffers or modules) in which an attribute belongs,
+        or None for a plain attribute; raises ValueError if the value cannot be assigned."""
         if isinstance(value, Parameter):
             return self._parameters
         if isinstance(value, Registries):
@@ -286,7 +286,7 @@ def _note_unused() -> None:
 
 
 def _check_is_float(dtype: Any) -> None:
-    """Raises ValueError for what is no floating-point type."""
+    """Raises ValueError unless `dtype` is a floating-point type."""
     with suppress(TypeError):
         if is_float(np.dtype(dtype)):
             return

@@ -55,8 +55,8 @@ class StorageOrder(NamedTuple):
     shares: tuple[int, ...] = (1,)
 
     def to_model(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the tensor in the order of the model, given the whole tensors of a file; a view
-        if possible."""
+        """Returns a tensor in the order of the model, given the whole tensors that a file stores
+        for it; a view if possible."""
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         array = array.T if self.is_transposed else array
         return array[self._rows(len(array))] if self.groups else array

@@ -51,7 +51,8 @@ class Shard(NamedTuple):
 
     @property
     def packed(self) -> slice:
-        """The slice of this shard in a buffer that holds shards only."""
+        """The slice of this shard in a buffer that contains only this rank's shards, one after the
+        other."""
         return slice(self.offset, self.offset + self.stop - self.start)
 
 
@@ -194,11 +195,11 @@ class FlatStore(Store):
         return within(self.shards, start, end)
 
     def shard_values(self, shard: Shard) -> Array:
-        """Returns the values in a shard."""
+        """Returns the parameter values in a shard, a slice of the flat buffer."""
         return self.flat[shard.start : shard.stop]
 
     def shard_gradient(self, shard: Shard) -> Array:
-        """Returns the gradients in a shard."""
+        """Returns the gradients in a shard, a slice of the flat buffer."""
         return self.flat_grad[shard.start : shard.stop]
 
     def readable(self, i: int) -> list[tuple[int, int]]:
@@ -241,8 +242,8 @@ class FlatStore(Store):
                 self._is_between_runs = False
 
     def parameter_bytes(self) -> int:
-        """Returns the bytes of values; memory that the ranks of a node share counts on the first of
-        them only."""
+        """Returns the bytes of parameter values; memory that the ranks of a node share counts on
+        the first of them only."""
         return sum(value.nbytes for value in self.values)
 
     def gradient_bytes(self) -> int:

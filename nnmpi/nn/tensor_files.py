@@ -121,7 +121,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape in the model."""
+        """The shape of the tensor in the model, which may differ from that in the file."""
         return self.order.shape([raw.shape for raw in self.stored])
 
     @property

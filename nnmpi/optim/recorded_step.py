@@ -206,7 +206,7 @@ def _refuse_where(*reasons: str | Literal[False]) -> None:
 
 
 def _written(call: Call) -> Sequence[Any]:
-    """Returns the arrays that a call writes."""
+    """Returns the arrays that a recorded call writes to."""
     function = call.function
     if isinstance(function, Kernel):
         marked = zip(call.args, chain(function.marks, repeat(function.marks[-1])), strict=False)

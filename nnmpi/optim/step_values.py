@@ -83,7 +83,7 @@ def _is_of_step(cls: type) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Returns what a value is, as text for a message."""
+    """Returns a description of a value's type, such as "a list", as text for an error message."""
     if isinstance(value, ModuleType):
         return f"the module {value.__name__}"
     if isinstance(value, type):

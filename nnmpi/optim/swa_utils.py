@@ -41,12 +41,14 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
 
 
 def get_swa_avg_fn() -> Average:
-    """Returns a function that computes the mean of all models."""
+    """Returns a function (averaged, current, count) that returns the mean of `count` + 1 models,
+    given the mean of the first `count` and one more."""
     return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """Returns a function that computes the mean of all models, for lists of tensors."""
+    """Returns a function (averaged, current, count) that replaces the tensors of a list, means of
+    `count` models, by the means of these and one more model."""
     return _of_each(get_swa_avg_fn())
 
 

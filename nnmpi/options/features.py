@@ -115,7 +115,7 @@ class Refusal(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """A feature that has no effect without another option."""
+    """A feature (an option) that has no effect without another option."""
 
     feature: Feature
     other: str

@@ -107,12 +107,13 @@ class LayoutTerms(NamedTuple):
     ways: Mapping[str, str] = {}
 
     def along(self, mesh_axis: str) -> frozenset[str]:
-        """Returns the axes of activations that are cut along the given axis of the mesh."""
+        """Returns the named axes of activations that --layout divides among the ranks along the
+        given axis of the mesh."""
         return frozenset(name for name, along in self.cuts if along == mesh_axis)
 
 
 def layout(spec: str) -> LayoutTerms:
-    """Parses terms such as `batch:dp, channels:tp` and `0=samples, *.fc=column`."""
+    """Parses terms of --layout such as `batch:dp, channels:tp` and `0=samples, *.fc=column`."""
     cuts, ways = list[tuple[str, str]](), dict[str, str]()
     for term in spec.split(","):
         path, equals, how = (word.strip() for word in term.partition("="))
@@ -149,7 +150,7 @@ class Interval(NamedTuple):
 
 
 def interval(spec: str) -> Interval:
-    """Parses `N` or `N steps`, `Ns`, or `N epochs`."""
+    """Parses an interval: `N` or `N steps`, `Ns` (seconds), or `N epochs`."""
     match = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
     if match is None or not int(match[1]):
         raise ValueError(

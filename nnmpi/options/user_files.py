@@ -62,7 +62,7 @@ def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
 
 
 class RefusedError(ValueError):
-    """A file cannot be used; the message names the file and the problem."""
+    """Raised if a file cannot be used; the message names the file and the problem."""
 
 
 @contextmanager

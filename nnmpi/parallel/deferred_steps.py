@@ -60,7 +60,8 @@ class DeferredSteps:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """The functions for AGREE and APPLY, the two operations that end a step, by kind."""
+        """The functions that carry out AGREE and APPLY, the two operations that end a step, by
+        kind."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:

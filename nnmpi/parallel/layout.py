@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 
     @property
     def serves(self) -> bool:
-        """True if this rank is a server."""
+        """True if this rank is a parameter server, which computes nothing."""
         return self.all.rank >= self.workers
 
     @property

@@ -165,7 +165,8 @@ DELETED = object()
 
 
 def _parts(module: Module) -> list[tuple[str, int]]:
-    """Returns (name, id) of each module and parameter that is an attribute of a module."""
+    """Returns (name, id) of each child module and parameter of a module, to notice that one was
+    replaced."""
     parts = {**module._modules, **module._parameters}
     return [(name, id(part)) for name, part in parts.items()]
 

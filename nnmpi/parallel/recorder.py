@@ -28,7 +28,7 @@ class Recorder:
     """Returns the time in seconds."""
 
     def begin(self, step: int) -> None:
-        """Assigns the following events to this step."""
+        """Assigns the events that follow to this step."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         """Adds an event that began at the time `began` and ends now."""

@@ -123,7 +123,7 @@ class Pace:
         return Pace(self._counts_tokens, before)
 
     def start(self) -> None:
-        """Starts an epoch, and the timer of its first step."""
+        """Starts the measurement of an epoch, and the timer of its first step."""
         self._so_far = self._so_far._replace(before_epoch=self._so_far[:3], norm=0.0, norms=0)
         self.resume()
 
@@ -173,14 +173,16 @@ class Pace:
 
     @property
     def rates(self) -> Event:
-        """Samples, and tokens if counted, per second of the run so far; 0 if no step was
-        measured.
+        """Samples (and tokens, if counted) per second of the run so far, as fields of an event; 0
+        if no step was measured.
         """
         return self._rates("", NO_TIME.before_epoch)
 
     @property
     def epoch_rates(self) -> Event:
-        """Samples, and tokens if counted, per second of the epoch so far."""
+        """Samples (and tokens, if counted) per second of the epoch so far, as fields of an
+        event.
+        """
         return self._rates("", self._so_far.before_epoch)
 
     def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:

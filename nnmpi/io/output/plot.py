@@ -110,8 +110,8 @@ def picture(runs: Sequence[RunLog]) -> str | None:
 
 
 def run_figure(start: Event, events: Sequence[Event]) -> "Figure | None":
-    """Returns a figure of the events of a run so far; None without matplotlib, or if there is no
-    point.
+    """Returns a figure of the events of a run so far; None without matplotlib, or if there is
+    nothing to draw yet.
     """
     run = _run(start, events)
     if not run.table("loss") or cli.picture_problem("run.png"):
@@ -290,7 +290,7 @@ def _table(rows: Sequence[Event]) -> Table:
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
+    """Returns the parser of the command line of `nnmpi.plot`."""
     about = "Draw loss and accuracy of one or several runs, from their logs."
     p = cli.Parser("nnmpi.plot", description=about)
     p.add_argument("logs", nargs="+", metavar="LOG", help="a file that --log has written")
@@ -303,7 +303,7 @@ def parser() -> cli.Parser:
 
 
 def command(given: argparse.Namespace) -> int:
-    """Draws the picture."""
+    """Draws the runs in the logs that the command line names, and returns the exit status."""
     plot(given.logs, given.x, given.out, given.all)
     return 0
 

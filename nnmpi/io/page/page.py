@@ -211,8 +211,8 @@ def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: boo
 
 
 def html(values: Mapping[str, Any]) -> str:
-    """Returns the page with these values: page.html, with files and values in place of its
-    {{marks}}.
+    """Returns the page with these values: the text of page.html, with the contents of files and the
+    values in place of its {{marks}}.
 
     Texts of logs occur only in the page's JSON, which escapes them, and in its title.
     """

@@ -101,7 +101,8 @@ def _tensor(
 
 
 def _tensor_of_type(*given: Any) -> np.ndarray:
-    """Returns a tensor of a type for which PyTorch has no storage class."""
+    """Returns a tensor of a type for which PyTorch has no storage class, such as unsigned integers.
+    The pickle calls it with (storage, offset, shape, strides, ..., type)."""
     storage, *view, _, _, kind = given[:7]
     name = kind.dtype if isinstance(kind, Kind) else np.dtype(kind).name
     return _tensor(storage._replace(dtype=name), *view)
@@ -160,7 +161,7 @@ NAMES: Mapping[str, Any] = {
 
 
 class _Archive:
-    """Reads the value and the storages of a zip archive, each storage once."""
+    """Reads a file of PyTorch since 1.6, a zip archive: its value, and each storage once."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self._archive, self._storages = archive, dict[str, np.ndarray]()

@@ -42,7 +42,7 @@ class RefusedPickleError(ValueError):
 
 
 class Named(NamedTuple):
-    """A function of the table, with the name by which the pickle refers to it."""
+    """A function that pickles may call, with the name by which the pickle refers to it."""
 
     name: str
     value: Any
@@ -130,7 +130,9 @@ class Unpickler:
         return value
 
     def _items(self) -> list[Any]:
-        """Removes the last mark and all values above it from the stack, and returns the values."""
+        """Removes the last MARK and all values above it from the stack, and returns these
+        values.
+        """
         at = len(self._stack) - 1
         while self._stack[at] is not MARK:  # from above, so that no pickle takes quadratic time
             at -= 1

@@ -262,8 +262,8 @@ def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
 
 
 def _message(rows: np.ndarray) -> float:
-    """Returns the median seconds of messages whose receivers were already waiting; 0 if there are
-    none.
+    """Returns the median duration in seconds of the messages whose receivers were already waiting;
+    0 if there are none.
     """
     early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
     return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0

@@ -212,8 +212,8 @@ class Arrangement:
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:
-        """The dtype of the values that the optimizer updates, and of its state: that of masters in
-        mixed precision."""
+        """The dtype of the values that the optimizer updates, and of its state: float32 master
+        weights in mixed precision."""
         dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 
@@ -342,7 +342,7 @@ class Arrangement:
 
 @cached
 def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
-    """Returns the replicas of rank `first` that are on a node."""
+    """Returns the ranks on a node that sum gradients with rank `first`."""
     return a.cluster.on_node(node, a.replicas(first))
 
 

@@ -11,7 +11,7 @@ class HasCache(Protocol):
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """The results, by function and arguments."""
+        """The results of `cached` functions, by function and arguments."""
 
 
 A = TypeVar("A", bound=HasCache)

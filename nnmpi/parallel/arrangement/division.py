@@ -101,7 +101,8 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place
 
 
 def place_of(config: Config) -> tuple[int, ...]:
-    """Returns the rank along pp of each stage, as the config's schedule places them."""
+    """Returns the coordinate along pp of each stage's rank, as the schedule in the config places
+    the stages."""
     schedule = proof.find(config.schedule)
     stages = schedule.stages_a_rank(config.virtual_stages)
     schedule.check(config.pp, config.micro_batches, stages)

@@ -28,7 +28,8 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 @cached
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
-    """Returns the operations of a step for each rank along pp."""
+    """Returns a list of operations for each rank along pp: those of a step of `micro` micro-batches
+    by the schedule."""
     pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)
     return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute == "stage")
 

@@ -32,7 +32,7 @@ class HeldVariable(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements of the part."""
+        """The number of elements of the part that this rank has."""
         return prod(self.shape)
 
 
@@ -85,7 +85,7 @@ class RankModel(NamedTuple):
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
-        """Returns the list of trained parameters in each bucket."""
+        """Returns, for each bucket of gradients, the list of trained parameters in it."""
         in_order = sorted(self.buckets)
         starts = [bucket.start for bucket in in_order]
         contents: dict[BucketSlice, list[HeldVariable]] = {bucket: [] for bucket in in_order}

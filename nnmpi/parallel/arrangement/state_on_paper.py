@@ -162,5 +162,6 @@ def holders_on_paper(a: Arrangement) -> Holders:
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
-    """Returns the bytes of state that would be lost with a rank."""
+    """Returns the bytes of a rank's training state that no other rank has, and that would be lost
+    with it."""
     return sum(x.nbytes for x in holders_on_paper(a).only_on(rank))

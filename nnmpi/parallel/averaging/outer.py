@@ -118,7 +118,9 @@ class OuterOptimizer:
                     self._apply(fragment)
 
     def poll(self) -> None:
-        """Makes progress with the exchanges of fragments in flight."""
+        """Makes progress with the exchanges of fragments (parts of the model) that are being
+        sent.
+        """
         for fragment in self._fragments:
             if fragment.in_flight is not None:
                 fragment.in_flight.mean.poll()

@@ -143,7 +143,9 @@ class SliceStore(LocalStore):
         self._height, self._most = 0, most
 
     def gradient_bytes(self) -> int:
-        """Returns the bytes of all buffers that a step will use, also before the first step."""
+        """Returns the bytes of all gradient buffers on the stack that a step will use, also before
+        the first step.
+        """
         return super().gradient_bytes() * self._most
 
     def clear(self) -> None:

@@ -214,7 +214,9 @@ class VerifiedStrategy:
                 yield _gradient(p), _gradient(q)[place.slices]
 
     def _buffers(self) -> Difference:
-        """Returns the largest difference of the buffers, such as running statistics."""
+        """Returns the largest difference between the buffers (such as running statistics) of the
+        run and those of the single rank.
+        """
         whole_buffers = {
             place.path: to_host(b).astype(float)
             for place, b in self._models[1].tensors()

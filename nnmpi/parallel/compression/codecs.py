@@ -65,7 +65,7 @@ class CodecInput(NamedTuple):
 
     @property
     def parts(self) -> list[slice]:
-        """The slice of each tensor in `row`."""
+        """The slice of each tensor in the flat array `row`."""
         ends = accumulate(map(prod, self.shapes), initial=0)
         return [slice(lo, hi) for lo, hi in pairwise(ends)]
 

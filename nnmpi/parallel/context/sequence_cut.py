@@ -57,11 +57,11 @@ class SequenceCut(NamedTuple):
         return (a, b), (c, d)
 
     def of(self, rank: int) -> np.ndarray:
-        """Returns the positions of a rank, in increasing order."""
+        """Returns the sequence positions that a rank has, in increasing order."""
         return np.concatenate([np.arange(*ends) for ends in self.chunks(rank)])
 
     def count(self, rank: int) -> int:
-        """Returns the number of positions of a rank."""
+        """Returns the number of sequence positions that a rank has."""
         return sum(stop - start for start, stop in self.chunks(rank))
 
     def localise(self, e: int, rank: int, shape: list[int]) -> None:

@@ -163,7 +163,7 @@ class MovedTensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the whole array."""
+        """The bytes of the whole tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -285,7 +285,8 @@ class MovePlan(NamedTuple):
             yield message
 
     def moved(self, ranks: int) -> list[MovedBytes]:
-        """Returns the bytes that each of `ranks` ranks copies, reads, sends and receives."""
+        """Returns the bytes that each of `ranks` ranks copies, reads from files, sends and receives
+        when the plan is carried out."""
         kept, read = [0] * ranks, [0] * ranks
         sent, received = [Traffic()] * ranks, [Traffic()] * ranks
         for plan in self.together():

@@ -156,8 +156,8 @@ class _HolderPicker:
             lo = end
 
     def _distance(self, holder: Holder, rank: int) -> int:
-        """Returns how far a holder is: 0 for the rank itself, 1 on its node, 2 on another node, 3
-        for a file."""
+        """Returns how far the holder of elements is from a rank: 0 for the rank itself, 1 for a
+        rank on its node, 2 for one on another node, 3 for a file."""
         if isinstance(holder, str):
             return 3
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])

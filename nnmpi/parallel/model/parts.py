@@ -29,7 +29,8 @@ def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
 
 
 class ModelPart(NamedTuple):
-    """The pipeline stages of this rank; without a pipeline, stage 0 is the whole model."""
+    """The part of a model that this rank has: its pipeline stages; without a pipeline, stage 0 is
+    the whole model."""
 
     model: Module  # the whole tree of modules; only this rank's stages have values
     stages: Mapping[int, Module]  # by number

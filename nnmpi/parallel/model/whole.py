@@ -86,7 +86,7 @@ class WholeArrays:
         return self._on_writer() if self._is_local else self._arrivals(self._to_writer)
 
     def on_all_ranks(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, values) of each array, on every rank."""
+        """Yields (name, values) of each whole array, on every rank."""
         return self._arrivals(self._to_all)
 
     def sha256(self) -> str:

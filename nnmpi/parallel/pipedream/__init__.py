@@ -136,7 +136,7 @@ class BatchesInFlight(Sequence[Batch]):
         return batch
 
     def done(self, i: int) -> None:
-        """Frees batch i."""
+        """Frees batch i, which this stage has finished."""
         del self._in_memory[i]
 
     def load(self, i: int) -> StepBatch:
@@ -228,7 +228,7 @@ class SignalChannels(Channels):
         return 2 * self._comm.size + signal  # after the tags of the arrays
 
     def _next(self, signal: int, micro: int) -> list[float]:
-        """Waits for the next signal, and returns its values."""
+        """Waits for the next signal of a kind from a neighbouring stage, and returns its values."""
         work, array = self._signals[signal].popleft()
         with waiting("signal", micro, self._comm.rank):
             work.wait()

@@ -105,7 +105,7 @@ class PackedArrays:
         return True
 
     def complete(self) -> None:
-        """Marks the memory as filled."""
+        """Marks this memory as filled; called when a message has been received into it."""
         self.is_filled = True
 
 

@@ -162,7 +162,9 @@ class ReplyChannel:
             self._receiving[-1].poll()
 
     def arrived(self) -> bool:
-        """Returns True, once for each request, when the request has arrived with its gradient."""
+        """Returns True, once for each request of the worker, when the request has arrived with its
+        gradient.
+        """
         works = self._receiving
         # only the head tells that a gradient follows; `poll` then polls its receive
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
@@ -184,5 +186,5 @@ class ReplyChannel:
         ]
 
     def flush(self) -> None:
-        """Waits until the last reply has been sent."""
+        """Waits until the last reply to the worker has been sent."""
         wait_all(self._comm.system, self._sending)

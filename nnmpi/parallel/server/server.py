@@ -82,7 +82,9 @@ class ClockTable:
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
-        """Counts a gradient that worker w has pushed; the worker then waits for a reply."""
+        """Counts a gradient that worker w has pushed, with its samples, loss and divisor; the
+        worker then waits for a reply.
+        """
         self._pushed[w] = Totals(*map(add, self._pushed[w], (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
@@ -142,7 +144,9 @@ class ParameterServer(ServerStrategy):
         self._clip_norm = config.clip_norm
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Answers requests for an epoch, then yields the results of all workers' steps."""
+        """Answers the requests of workers until the epoch ends, then yields the results of all
+        workers' steps.
+        """
         self._check_batches(loader)
         table, workers = self._table, self.layout.workers
         steps = min(len(loader) - start.batch, self._control.steps() - start.step)
@@ -229,7 +233,7 @@ class ParameterServer(ServerStrategy):
         return True
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Only joins the sum of outputs: workers evaluate, as this rank's other parameters are
-        outdated.
+        """Takes part in the sum of `outputs` over ranks without computing any: workers evaluate, as
+        this rank's parameters outside its slice are outdated.
         """
         self._sum(outputs)

@@ -203,7 +203,7 @@ class NotedStats:
         return self.moments_of[-1]
 
     def sum(self, sums: Array) -> Array:
-        """Returns the sum over all ranks, and keeps it for the replay."""
+        """Returns the sum of an array over all ranks, and keeps it for the replay."""
         sent = sums.copy()
         with plain_exchanges():
             total = self._inner.sum(sums)

@@ -50,7 +50,7 @@ the progress hook several times a millisecond."""
 
 
 class Sends:
-    """The sends of a rank that are not complete yet."""
+    """The messages that a rank has started to send, and that are not complete yet."""
 
     def __init__(self) -> None:
         self._works: deque[tuple[Transfer, Buffer | None]] = deque()
@@ -150,7 +150,7 @@ class BoundaryEnd(Port):
             self._sends.add(work, buffer)
 
     def under_way(self) -> Transfer | None:
-        """Returns a receive that is not complete yet; None if there is none."""
+        """Returns a receive on this boundary that is not complete yet; None if there is none."""
         for row in self._arriving.values():
             for work, _ in row:
                 if not work.done:

@@ -31,12 +31,14 @@ def _with_wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
 
 
 def logged_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which exchanges are only logged as calls, for arrays without data."""
+    """Returns a context in which exchanges with other ranks are only recorded as calls, for arrays
+    without data."""
     return _with_wires(_LoggedWire)
 
 
 def plain_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which exchanges happen as usual, without being logged or kept."""
+    """Returns a context in which exchanges with other ranks happen as usual, without being recorded
+    or kept for a replay."""
     return _with_wires(None)
 
 

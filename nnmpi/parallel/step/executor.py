@@ -64,7 +64,7 @@ class GradientSync:
     ops: Mapping[Kind, Do] = {}
 
     def begin(self, step: int) -> None:
-        """Starts a step: no parameter has a gradient."""
+        """Starts a step; called when no parameter has a gradient yet."""
 
     def note(self, loss: Any, request: float) -> None:
         """Takes this rank's loss of the step and its request (to stop or save), to be summed over

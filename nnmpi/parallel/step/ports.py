@@ -126,7 +126,7 @@ class Port:
     has_memory = False
 
     def begin(self, load: StepBatch) -> None:
-        """Starts a step on the micro-batches of `load`."""
+        """Starts a step on the micro-batches of the batch `load`."""
         self._load = load
 
     def done(self, micro: int) -> None:
@@ -166,7 +166,7 @@ class Sink(Port):
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
-        """Takes the output of a forward pass that no backward pass follows."""
+        """Takes the output of a stage in an evaluation, where no backward pass follows."""
         raise NotImplementedError
 
 
@@ -279,7 +279,8 @@ class StagePass(Protocol):
 
     @property
     def root(self) -> Tensor:
-        """The tensor at which the backward pass starts: the loss, or the joined outputs."""
+        """The tensor at which the backward pass starts: the loss, or JoinedOutputs (a scalar that
+        depends on all outputs)."""
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
@@ -404,7 +405,7 @@ class BackwardKind(NamedTuple):
 
 
 def nothing() -> object:
-    """Does nothing."""
+    """Does nothing; the default of `PassState.at_next_unit`."""
 
 
 class PassState:
