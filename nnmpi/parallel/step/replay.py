@@ -1,4 +1,5 @@
-"""Replay: runs a recorded pass in planned memory, in place of modules and autograd."""
+"""Replay: runs the array operations that were recorded in an earlier forward and backward pass, in
+memory that was planned for them, without calling modules or autograd again."""
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
@@ -28,7 +29,8 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 
 
 class PlannedPass:
-    """A recorded pass with a memory plan for its three parts: forward, and both halves of backward.
+    """A recorded forward and backward pass (a list of function calls on arrays), with a memory plan
+    for its three parts: forward, and both halves of backward.
 
     kept        the plan for arrays that live longer than one part; each micro-batch in flight has
                 such memory of its own
@@ -36,7 +38,8 @@ class PlannedPass:
 
     in_flight   how many micro-batches are between their forward and backward passes at the same
                 time
-    units       the parameters of each unit
+    units       the parameters of each unit (a part of the stage, usually a layer, between which a
+                pass can stop)
     absent      the parameters that may not be in memory while each unit runs (see `StageUnits`)
     """
 
@@ -62,20 +65,23 @@ class PlannedPass:
         self.slices = _slices(passes, units, absent)
 
     def replay(self, memory: "Memory") -> "Replay":
-        """Returns a replay of the pass, bound to free memory."""
+        """Returns an object that runs this pass in memory that no micro-batch uses now; the memory
+        is allocated if needed."""
         return memory.acquire(self)
 
 
 class Memory:
-    """The memory of the replays of a stage: one scratch arena, and an arena for each micro-batch in
-    flight. Any recorded pass can use it."""
+    """The memory in which a pipeline stage runs its recorded passes: one buffer for temporary
+    arrays, and for each micro-batch in flight a buffer for the arrays that its backward pass needs.
+    Different recorded passes use it in turn."""
 
     def __init__(self) -> None:
         self._scratch, self._size = arena_of(0), 0
         self._free = list[Slot]()
 
     def acquire(self, planned: PlannedPass) -> "Replay":
-        """Returns a replay of the pass, bound to free memory."""
+        """Returns an object that runs the pass `planned` in memory that no micro-batch uses now;
+        the memory is allocated if needed."""
         if planned.kept.size > self._size or planned.scratch.size > len(self._scratch):
             self._size = max(self._size, planned.kept.size)
             self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))
@@ -89,11 +95,11 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """The bytes of the memory that is not in use."""
+        """The number of bytes that are allocated but that no micro-batch uses now."""
         return len(self._scratch) + sum(len(slot.arena) for slot in self._free)
 
     def clear(self) -> None:
-        """Frees all memory that is not in use; it is allocated again when needed."""
+        """Frees all memory that no micro-batch uses now; it is allocated again when needed."""
         self._scratch, self._size = arena_of(0), 0
         self._drop_free()
 
@@ -110,51 +116,56 @@ class Memory:
 
 
 class Slot(NamedTuple):
-    """The arena of one micro-batch in flight, and the replays that use it."""
+    """The memory of one micro-batch in flight, and the replays (recorded passes that are bound to
+    addresses) that use this memory."""
 
     arena: np.ndarray
     scratch: np.ndarray
     replays: dict[PlannedPass, "Replay"]
 
     def drop(self) -> None:
-        """Ends the replays, so that the arena is freed when the last array in it is."""
+        """Ends the replays in this memory, so that nothing but arrays that are still in use keeps
+        it alive."""
         for replay in self.replays.values():
             replay.end()
         self.replays.clear()
 
 
 class RunnablePass(Protocol):
-    """A recorded pass that can run in place of modules and autograd: a `Replay`, or CUDA graphs."""
+    """A recorded forward and backward pass that can run without modules and autograd: a `Replay` on
+    the CPU, or CUDA graphs on a GPU."""
 
     @property
     def outputs(self) -> Sequence[Array]:
-        """The results of the forward pass."""
+        """The output arrays of the forward pass."""
 
     @property
     def gradients(self) -> Sequence[Array]:
-        """The gradients of inputs that come from another stage."""
+        """The gradients of those inputs that another pipeline stage has sent."""
 
     def free(self) -> object:
-        """Allows another micro-batch to use the memory."""
+        """Declares that the micro-batch is done, so that another one may use the memory of this
+        pass."""
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, with the random numbers of this step; stops
-        between units."""
+        """Runs the forward pass on `arrays`, with the random numbers of this step. The generator
+        yields between units (usually layers), so that its caller can communicate there."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Starts the backward pass from the gradients of the outputs. If it was recorded in two
-        halves, runs the first one; stops between units."""
+        """Starts the backward pass, given the gradients of the outputs (`seeds`). If the pass was
+        recorded in two halves, this runs the first one, the gradients of the inputs; otherwise
+        nothing yet. Yields between units (usually layers)."""
 
     def second_half(self) -> Generator[None, None, None]:
-        """Runs the rest of the backward pass; stops between units. Then another micro-batch may use
-        the memory."""
+        """Runs all of the backward pass that `first_half` has not run, and then lets another
+        micro-batch use the memory. Yields between units (usually layers)."""
 
 
 class Replay:
-    """Runs a recorded pass in a part of the memory, for one micro-batch at a time; `free` allows
-    another one to use the memory."""
+    """A recorded pass, bound to the memory of one micro-batch in flight: runs the recorded calls on
+    arrays at fixed addresses. `free` lets another micro-batch use the memory."""
 
     def __init__(self, planned: PlannedPass, binding: Binding, free: Callable[[], object]) -> None:
         passes, self.free = planned.passes, free
@@ -181,7 +192,8 @@ class Replay:
         self._adds, self._trained = passes.adds, planned.trained
 
     def end(self) -> None:
-        """Drops the calls, which refer to this object and to its slot."""
+        """Deletes the bound calls. They refer to this object and to its memory, which they would
+        keep alive."""
         self._forward, self._first, self._second, self.free = [], [], [], list
 
     def _ready(self, p: Parameter) -> None:
@@ -198,8 +210,8 @@ class Replay:
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, with the random numbers of this step; stops
-        between units."""
+        """Runs the forward pass on `arrays`, with the random numbers of this step. The generator
+        yields between units (usually layers)."""
         self._stats = stats
         for k, memory in self._inputs:
             np.copyto(memory, arrays[k])
@@ -208,16 +220,17 @@ class Replay:
         yield from _in_turn(self._forward)
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Starts the backward pass from the gradients of the outputs. If it was recorded in two
-        halves, runs the first one; stops between units."""
+        """Starts the backward pass, given the gradients of the outputs (`seeds`). If the pass was
+        recorded in two halves, this runs the first one, the gradients of the inputs; otherwise
+        nothing yet. Yields between units (usually layers)."""
         for memory, seed in zip(self._seeds, seeds, strict=True):
             if memory is not None and seed is not None:
                 np.copyto(memory, seed)
         yield from _in_turn(self._first)
 
     def second_half(self) -> Generator[None, None, None]:
-        """Runs the rest of the backward pass; stops between units. Then another micro-batch may use
-        the memory."""
+        """Runs all of the backward pass that `first_half` has not run, and then lets another
+        micro-batch use the memory. Yields between units (usually layers)."""
         if any(p.has_grad is not self._adds for p in self._trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         yield from _in_turn(self._second)
@@ -225,7 +238,8 @@ class Replay:
 
 
 def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
-    """Runs the calls of each slice; yields once between every two slices."""
+    """Runs recorded calls, one slice (the calls of one unit of the stage) after the other; yields
+    between two slices."""
     for k, calls in enumerate(slices):
         if k:
             yield
@@ -234,8 +248,10 @@ def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
 
 
 class Slices(NamedTuple):
-    """The calls of each unit, as slices of a recorded pass: in the forward pass, and from the last
-    unit to the first in both halves of the backward pass. Without halves, `first` is empty."""
+    """For each unit (a part of a stage, usually a layer), the range of the recorded calls that
+    belong to it: in the forward pass, and in the two halves of the backward pass, where the last
+    unit comes first. If the backward pass has no halves, `first` is empty and `second` has all of
+    it."""
 
     forward: Sequence[slice]
     first: Sequence[slice]
@@ -247,11 +263,12 @@ def _slices(
     of_units: Sequence[Collection[Parameter]],
     absent: Sequence[Collection[Parameter]],
 ) -> Slices:
-    """Returns the calls of each unit.
+    """Divides the calls of a recorded pass among the units of the stage (usually its layers).
 
-    A forward pass is cut where a parameter of a later unit is used, a backward pass where all
-    gradients of a unit are final. Where units share memory for values, both are cut before a
-    parameter is used that is absent in the unit.
+    A unit ends in the forward pass before a parameter of a later unit is used, and in the backward
+    pass where all gradients of its parameters are final. If buckets share memory for parameters
+    (ZeRO 3), a unit ends instead before the first use of a parameter in its `absent`, which may not
+    be in memory.
     """
     begin = passes.second if passes.halves else passes.backward
     forward, second = range(passes.backward), range(begin, len(passes.calls))
@@ -272,8 +289,8 @@ def _before(
     passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
     """Returns the index of the call at which each unit except the first begins: the first call that
-    uses a parameter in `others` of the unit before. If a unit's `others` are empty, the following
-    units have no calls."""
+    uses one of the parameters that `others` lists for the previous unit. If that list is empty, the
+    following units have no calls."""
     begins, left = list[int](), [*others[:-1]]
     for k in calls:
         call = passes.calls[k]
@@ -286,8 +303,8 @@ def _before(
 def _behind(
     passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns the index of the call at which each unit except the first begins, in a backward pass:
-    when all gradients of the unit before are final."""
+    """Returns, for a backward pass, the index of the call at which each unit except the first
+    begins: the one after which all gradients of the previous unit's parameters are final."""
     final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]
@@ -298,7 +315,8 @@ def _cut(calls: range, places: Sequence[int]) -> list[slice]:
 
 
 class ReplayedPass:
-    """A StagePass of a micro-batch whose forward pass was a replay.
+    """The pass of one micro-batch through a stage, whose forward pass was replayed from a
+    recording; its backward pass is replayed too.
 
     received   the inputs that come from another stage and need a gradient
     """
@@ -307,19 +325,21 @@ class ReplayedPass:
         self.root, self._replay, self._received = root, replay, received
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the backward pass; stops between units."""
+        """Runs the whole backward pass, given the gradient `seed` of the output. Yields between
+        units (usually layers)."""
         yield from self._replay.first_half(seeds_of(self.root, seed))
         yield from self._replay.second_half()
         self._pass_on()
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage; stops between
-        units."""
+        """Computes the gradients of the inputs that another stage has sent, given the gradient
+        `seed` of the output. Yields between units (usually layers)."""
         yield from self._replay.first_half(seeds_of(self.root, seed))
         self._pass_on()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters; stops between units."""
+        """Computes the gradients of the parameters, after `first_half`. Yields between units
+        (usually layers)."""
         return self._replay.second_half()
 
     def _pass_on(self) -> None:
@@ -328,6 +348,7 @@ class ReplayedPass:
 
 
 def seeds_of(root: Tensor, seed: Array) -> Sequence[Any]:
-    """Returns the gradients of the outputs of a pass: that of the loss or, of JoinedOutputs, those
-    that were set by `seed`."""
+    """Returns the gradients from which a backward pass starts, one for each output: `seed`, the
+    gradient of the loss; or, if `root` joins several outputs of a stage, the gradients that were
+    stored in it."""
     return root.gradients if isinstance(root, JoinedOutputs) else [seed]

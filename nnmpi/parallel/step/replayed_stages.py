@@ -1,4 +1,5 @@
-"""Runs the stages of a rank as replays of recorded passes, or by autograd, and reports which."""
+"""Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
+modules and autograd. Reports which of the two ways each stage uses."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -16,10 +17,11 @@ would take longer than a small step."""
 
 
 class ReplayedStages:
-    """Runs the stages of a rank as replays of recorded passes where possible, else by autograd.
-    Reports which of both in an event for each stage, and again when this changes.
+    """Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
+    modules and autograd. An event tells for each stage which of the two it is, and again when this
+    changes.
 
-    reason   why no stage is replayed; None if they may be
+    reason   why no stage may be replayed; None if they may be
     """
 
     def __init__(
@@ -42,7 +44,8 @@ class ReplayedStages:
     def __call__(
         self, stage: Stage, state: PassState, micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of a micro-batch; stops between units."""
+        """Runs the forward pass of micro-batch `micro` through a stage, and returns a StagePass to
+        run its backward pass. Yields between units (usually layers)."""
         lists = self.lists.get(id(stage.module))
         if lists is None:
             lists = self.lists[id(stage.module)] = self._lists_of(stage)
@@ -54,7 +57,8 @@ class ReplayedStages:
         return run
 
     def free(self) -> None:
-        """Frees the memory of replays that is not in use, unless it is little."""
+        """Frees the memory of replays that no micro-batch uses now, if it has more than `LITTLE`
+        bytes."""
         for lists in self.lists.values():
             if lists.memory.size > LITTLE:
                 lists.memory.clear()

@@ -12,15 +12,15 @@ from nnmpi.parallel.step.ports import LossSink
 
 
 def widened(scores: Tensor) -> Tensor:
-    """Returns the scores in the dtype of sums (float32 for 16-bit scores), in which the loss is
-    computed."""
+    """Returns the scores in the dtype in which the loss is computed: float32 for 16-bit scores,
+    otherwise unchanged."""
     types = types_of(scores.dtype)
     return scores.astype(types.sums) if types.is_mixed else scores
 
 
 class ScaledLossSink(LossSink):
-    """A LossSink that computes the loss in the dtype of sums, and multiplies the gradient of the
-    loss by the loss scale."""
+    """The end of the last pipeline stage with loss scaling: computes the loss of 16-bit scores in
+    float32, and starts the backward pass from the loss times the loss scale."""
 
     def __init__(self, objective: Objective, scaler: Scaler) -> None:
         super().__init__(objective)

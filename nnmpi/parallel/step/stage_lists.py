@@ -1,10 +1,12 @@
-"""Records the passes of a stage once, compares a replay with autograd (the tape), then replays
-them.
+"""Records the passes of a pipeline stage as lists of function calls on arrays, checks them, then
+replays the lists in place of modules and autograd (called the tape here).
 
-key        shapes of the inputs, attributes of modules, which parameters have a gradient already
-PassList   recorded for each key after its first pass, twice: both recordings must agree
+key        what decides which calls a pass makes: shapes of the inputs, attributes of modules, which
+           parameters have a gradient already
+PassList   the recorded calls, for each key: recorded twice after the first pass with this key, and
+           both recordings must agree
 compared   the second pass runs by the tape and as a replay: both must have the same bits
-Replay     one for each micro-batch in flight, used again and again
+Replay     runs a list for one micro-batch; each micro-batch in flight has one, used again and again
 """
 
 from collections.abc import Generator, Sequence
@@ -64,8 +66,8 @@ _OF_MODULE = attrgetter("_changes", "training")
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch in a pass; `arrays` are the inputs, the labels (in the last stage) and the
-    sample numbers."""
+    """A micro-batch that is about to pass through a stage. `arrays` are its inputs, its labels (in
+    the last stage), and the numbers of its samples in the data set."""
 
     state: PassState
     number: int
@@ -74,7 +76,8 @@ class MicroBatch(NamedTuple):
 
 
 class _StagePass:
-    """Runs a stage on arrays without data, to record its pass; implements `RecordedPass`."""
+    """Runs a stage on arrays that have shapes but no data, so that the calls of its pass can be
+    recorded."""
 
     def __init__(self, stage: Stage, given: Tensors) -> None:
         self._sink, self._given = stage.sink, given
@@ -100,17 +103,19 @@ class _StagePass:
 
 
 def _input_like(t: Tensor, array: Any) -> Tensor:
-    """Returns a tensor without data in place of an input; it has memory for a gradient if one is
-    sent back."""
+    """Returns a tensor without data that stands for the input `t` in a recording. If the gradient
+    of `t` is sent back to another stage, the tensor has memory for a gradient."""
     if not isinstance(t, Received):
         return Tensor(array)
     return Received(array, lambda: Buffer(cast(Any, None), array, meta.like(array)))
 
 
 class StageLists:
-    """The recorded passes of a stage, by key (all that decides which calls a pass makes).
+    """The recorded passes of a stage, and the choice between replaying one and running modules and
+    autograd (the tape). There is one recorded pass for each key: all that decides which calls a
+    pass makes.
 
-    always_compared   True: every pass also runs by the tape
+    always_compared   True: every pass runs both ways, and the results are compared
     of_users          True: code outside of this library may be recorded too
     on_node           the number of ranks that share the memory of the node
     compared          the keys of recorded passes that gave the same bits as the tape
@@ -147,7 +152,7 @@ class StageLists:
 
     def _look_again(self) -> None:
         """Finds the modules of the stage and of the loss, and checks whether their code may be
-        recorded."""
+        recorded; otherwise sets `reason`."""
         module, sink = self._stage.module, self._stage.sink
         self._modules, self._parameters = [*module.modules()], [*module.parameters()]
         criterion: Any = sink.criterion if isinstance(sink, LossSink) else None
@@ -167,16 +172,18 @@ class StageLists:
 
     @property
     def calls(self) -> int:
-        """The number of calls of the longest recorded pass."""
+        """The number of function calls in the longest recorded pass."""
         return max(planned.calls for planned in self._lists.values() if planned)
 
     def _read_states(self) -> list[Any]:
-        """Returns the values that the code of the modules reads, other than parameters and
-        buffers."""
+        """Returns the values, other than parameters and buffers, that decide what the code of the
+        modules computes: attributes, training mode, and what users' functions refer to."""
         return [*map(_OF_MODULE, self._modules), *self._users_code.state()]
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of a micro-batch; stops between units."""
+        """Runs the forward pass of micro-batch `number`, and returns a StagePass to run its
+        backward pass. Replays a recorded pass if there is a checked one with the same key;
+        otherwise calls the modules. Yields between units (usually layers)."""
         stats = _of_first_run(state.stats)
         if self.reason is None and not (stats is LOCAL or isinstance(stats, Synced)):
             self.reason = "passes that run slice by slice are not replayed yet"
@@ -212,13 +219,15 @@ class StageLists:
         return ReplayedPass(self._root_of(replay.outputs), replay, received(state))
 
     def _root_of(self, outputs: Sequence[Array]) -> Tensor:
-        """Returns the result of a replay as a tensor like that of a pass by the tape."""
+        """Returns the outputs of a replayed forward pass as the tensor that modules would have
+        returned: the loss, or in other stages the joined outputs."""
         if isinstance(self._stage.sink, LossSink):
             return Tensor(outputs[0].copy())  # its memory serves other micro-batches
         return JoinedOutputs([*map(Tensor, outputs)])
 
     def _key(self, micro: MicroBatch) -> Any:
-        """Returns all that decides which calls a pass makes."""
+        """Returns a key of this micro-batch: all that decides which function calls its pass makes.
+        Passes with equal keys can be replayed from one recording."""
         # how many samples of a micro-batch other ranks have depends on its number
         is_alone = _of_first_run(micro.state.stats) is LOCAL
         return (
@@ -237,9 +246,9 @@ class StageLists:
         return [array for array in arrays if array is not None]
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
-        """Runs a pass by the tape. The first pass with a key is recorded, because it shows how many
-        numbers other ranks have for BatchNorm; the second one also runs as a replay, to be
-        compared."""
+        """Runs a pass by modules and autograd (the tape). If it is the first one with this key, it
+        is recorded afterwards, when the number of values that other ranks have for BatchNorm is
+        known. If it is the second, it also runs as a replay, and the results are compared."""
         notes, beside = Notes(), None
         noted = NotedStats(micro.state.stats, notes)
         if (planned := self._lists.get(key)) is not None:
@@ -270,7 +279,8 @@ class StageLists:
         return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
 
     def _captured(self, micro: MicroBatch) -> Graphs | None:
-        """Returns the CUDA graphs of a pass on a GPU; None if it cannot be captured."""
+        """Captures a pass on a GPU as CUDA graphs, and returns them; returns None and sets `reason`
+        if that is impossible."""
         kind, of = micro.state.kind, (self._stage.source, self._stage.sink)
         assert kind is not None
         is_whole = isinstance(of[0], Samples) and isinstance(of[1], LossSink)
@@ -299,8 +309,8 @@ class StageLists:
         return None if self.reason else graphs
 
     def _check_memory(self, planned: PlannedPass) -> None:
-        """Sets a reason if memory is too short to compare this pass with the tape, which needs its
-        activations twice and its gradients up to three times."""
+        """Sets `reason`, so that nothing is replayed, if memory is too short to compare a replay
+        with autograd: this needs the activations twice and the gradients up to three times."""
         gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
         size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
         if free is not None and 2 * size * self._on_node > free:
@@ -310,8 +320,8 @@ class StageLists:
             )
 
     def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | Graphs | None:
-        """Records a pass; returns it with its memory plan, or None if it cannot be recorded.
-        `counts` has the number of values in each BatchNorm, over all ranks."""
+        """Records the pass of a micro-batch; returns it with its memory plan, or None if it cannot
+        be recorded. `counts` has the number of values in each BatchNorm, over all ranks."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None

@@ -1,5 +1,5 @@
-"""StepTraffic: measures the bytes and messages that a rank sends in a step, by the counters of its
-Comms."""
+"""StepTraffic: measures the bytes and messages that a rank sends in a step, as the difference of
+the counters of its communicators after and before the step."""
 
 from collections.abc import Callable, Generator, Iterable
 
@@ -12,11 +12,12 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Counts the messages of a rank in one step: the first one with a full batch that follows
-    another step.
+    """Counts the bytes and messages that a rank sends in one step: the first one that has a full
+    batch and follows another step.
 
-    Where replicas are averaged, it is the mean over the steps of a whole round of the first epoch
-    that follows another round or, if there is none, over those of the second epoch.
+    If replicas make local steps and are averaged once in a round of several steps, the result is
+    the mean over the steps of a round: of the first whole round in the first epoch that follows
+    another round or, if there is none, over all steps of the second epoch.
 
     Messages belong to the step that starts them: until steps have been counted, each step ends with
     `complete`, which waits for its messages. Messages between two steps, such as those of --verify
@@ -36,8 +37,8 @@ class StepTraffic:
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """Yields the first steps of an epoch, up to the last one that is counted; none if steps
-        were counted before."""
+        """Yields the results of the first steps of an epoch, up to the last one that is counted;
+        yields nothing if the traffic is known from an earlier epoch."""
         n = len(loader.split.y)
         # rounds end with the epoch too: in some runs none of a later epoch is whole
         is_epoch = self._samples > (self._batch if self._has_begun else n)
@@ -69,8 +70,8 @@ class StepTraffic:
 
 
 def sent_along(layout: Layout, comms: Iterable[Comm]) -> AxisTraffic:
-    """Returns the traffic that these Comms of a rank have sent so far, summed by axis of the
-    mesh."""
+    """Returns the bytes and messages that a rank has sent so far over the communicators `comms`,
+    summed by axis of the mesh."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
     sent = dict.fromkeys(TRAFFIC_AXES, Traffic())

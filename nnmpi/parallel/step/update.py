@@ -5,15 +5,17 @@
     norms   of parameters and their updates, if the optimizer needs them, over the ranks with parts
     apply   the optimizer step, or skip it if a value was not finite
 
-The store provides the sums over dp: loss and request were summed with the gradients, or are now.
-Where a model is spread over ranks of other axes, one more all-reduce sums over these.
+A request is a rank's wish to stop or save. The store, which holds the gradients, provides the sums
+over dp: loss and request were summed with the gradients, or are now. Where a model is spread over
+ranks of other axes, one more all-reduce sums over these.
 
 Rules:
 
 - A step waits for a device only here, once, for the values of `totals`, or not at all
   (row `late_outcomes`). Add to that array what else has to be read; `tests/strict/` counts waits.
 - Every decision (to clip, to skip the step, which parameters have a gradient) is made from sums
-  that are the same on all ranks. A decision from a rank's own gradient would let copies diverge.
+  that are the same on all ranks. A decision from a rank's own gradient would let copies of a
+  parameter diverge.
 - Each element counts once. `counts_loss` and `counts` say on which rank: a new axis along which
   ranks have copies or parts has to be right in both (`Layout`, `counting_flags`).
 - `wait_for_updates` is last: until then other ranks may write to values that this rank reads.
@@ -54,20 +56,20 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """Returns the outcome for a decision of the ranks (see `DECIDED`); that of a round of local
-        steps has no sum of squares."""
+        """Returns the outcome for a `decision`: the sums over all ranks (laid out as `DECIDED`
+        says). After local steps, the decision has no squared norm of the gradient."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
 
 
 class Norms(NamedTuple):
-    """Describes how sums of squares of parameters are summed over ranks.
+    """How the squared norms of parameters, which some optimizers need, are summed over ranks.
 
-    Copies of a parameter are counted several times, and those of its update as often: optimizers
-    only use the quotient of both.
+    A parameter that several ranks have is counted several times, and its update as often:
+    optimizers use only the quotient of the two norms.
 
-    variables   the number of each parameter in the graph
-    number      how many variables the graph has
+    variables   the number of each parameter in the graph of the model
+    number      how many parameters and buffers the graph has
     are_cut     whether replicas update different parts of parameters
     """
 
@@ -77,11 +79,11 @@ class Norms(NamedTuple):
 
 
 class Update:
-    """Ends a step: agrees on the sums with other ranks, clips the gradient, and updates the
-    parameters.
+    """Ends a step: sums loss and gradient norm over all ranks, clips the gradient, and makes the
+    optimizer step.
 
-    counts     for each parameter, whether this rank counts it in the norm: only one of its copies
-               is counted
+    counts     for each parameter, whether this rank counts it in the gradient norm: of the ranks
+               with the same parameter only one counts it
     tied       the parameters that several stages use; the same sequence on all ranks
     summed     the number of steps whose sums this rank knows
     decision   the values that all ranks agreed on in the last step (see `DECIDED`); None before
@@ -111,12 +113,14 @@ class Update:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """The functions for AGREE and APPLY, the two operations that end a step, by kind."""
+        """The functions that carry out the two operations at the end of a step: AGREE (`agree`) and
+        APPLY (`apply`)."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
-        """Sums the loss, request and squared norm over all ranks of the model; the sums over dp are
-        complete. Only here the host waits for a device."""
+        """Sums the loss, requests to stop or save, and the squared norm of the gradient over all
+        ranks, and keeps the sums as `decision`. The gradients must be summed over dp by now. This
+        is the only place in a step where the host waits for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False
@@ -134,7 +138,8 @@ class Update:
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
-        """Clips and updates as `decision` says, without messages; returns the outcome."""
+        """Clips the gradient and makes the optimizer step, or skips both if `decision` has a value
+        that is not finite. It sends no messages; returns the outcome."""
         self.decision = decision
         outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
@@ -151,7 +156,8 @@ class Update:
         return outcome
 
     def _prepare(self, decision: Sequence[float]) -> Outcome:
-        """Sets `has_grad` of tied parameters, and clips the gradient, once for each step."""
+        """Sets `has_grad` of parameters that several stages share, and clips the gradient; does
+        nothing if that was done for this step already. Returns the outcome."""
         outcome = Outcome.of(decision[:DECIDED])
         if self._is_prepared:
             return outcome
@@ -165,8 +171,8 @@ class Update:
         return outcome
 
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
-        """Returns two sums of squares for each variable of the model, over all ranks that have
-        parts of it."""
+        """Returns the optimizer's two sums of squares for each parameter of the model (such as
+        those of values and updates), summed over all ranks that have a part of the parameter."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)
@@ -179,15 +185,16 @@ class Update:
         return totals
 
     def _variables(self) -> list[int]:
-        """Returns the number in the graph of each parameter, in the order of the optimizer."""
+        """Returns, for each parameter of the optimizer in order, its number in the graph of the
+        model."""
         return [self._norms.variables[p.index] for p in self._optimizer.parameters]
 
     def _sums(self) -> list[float]:
-        """Returns the sums over dp that decide the step; sets `has_grad` of parameters that have a
-        gradient on any rank.
+        """Returns the sums over dp that decide the step, and sets `has_grad` of parameters that
+        have a gradient on any rank. The returned list has:
 
-        loss | request | 1 if a sum is not finite | squares of the gradient | for each tied
-        parameter 1 if it has a gradient
+        loss | request to stop or save | 1 if a sum is not finite | squared norm of the gradient |
+        for each parameter that several stages share, 1 if it has a gradient
         """
         store = self._store
         *scalars, squares = backend.to_list(store.totals(self._counted))
@@ -200,8 +207,8 @@ class Update:
         return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
-        """Returns the sums over all ranks that hold one model, in float64; one all-reduce along the
-        axes other than dp."""
+        """Sums a list of numbers, in float64, over all ranks that together hold one replica of the
+        model, by one all-reduce."""
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")
@@ -210,7 +217,8 @@ class Update:
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the slices of the flat buffer that this rank counts in the norm; some may be empty."""
+    """Yields the (start, stop) of the parts of the flat gradient buffer that this rank counts in
+    the gradient norm; some may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:
