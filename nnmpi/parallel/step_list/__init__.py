@@ -1,10 +1,11 @@
-"""The step of a rank as a list of operations: a value made by pure passes, and proved.
+"""The step of a rank as a list of operations (passes, messages, sums of gradients, gathers of
+parameters, the update): computed by pure functions, and proved before it runs.
 
-    arrangement ──► chain    units (segments of the model) and buckets of this rank
+    arrangement ──► chain    units (parts of the model, usually layers) and buckets of this rank
                       │
     schedule ─────────┴──► units_of ─► with_messages ─► with_sums ─► with_gathers
                                                                            │
                                                                  proof ◄─ list
 
-Nothing here runs a list or knows arrays. `op.py` has the vocabulary.
+Nothing here runs a list or knows arrays. `op.py` has the kinds of operations.
 """

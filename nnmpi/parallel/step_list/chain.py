@@ -1,14 +1,15 @@
-"""Chain: the part of a model on a rank, cut into units, and the buckets of its parameters.
+"""Chain: the part of a model on one rank, cut into units, and the buckets of its parameters.
 
     stage 0   [ embedding | block | block ]      stage 2   [ block | head ]       on rank 0 of 2
     buckets     0           1       2                        3       0
     units       0           1       2                        4       3            (0 is tied)
 
-A unit is the part of a stage's pass between two operations on buckets. It ends, in a backward pass,
-where all gradients of its buckets are final; in a forward pass, before a bucket of a later unit is
-read. So each bucket of a stage is a unit. Only where buckets share
-memory, for gradients (ZeRO 2) or values (ZeRO 3), a unit has to use no others than its own: there
-it is a segment of the graph, with all buckets of that.
+A bucket is a slice of the flat buffer of parameters that is summed or gathered by one collective. A
+unit is a part of a stage, usually one layer or block, whose pass runs without an operation on a
+bucket in between. In a backward pass a unit ends where all gradients of its buckets are final; in a
+forward pass, before a bucket of a later unit is read. So each bucket of a stage is a unit. Only if
+buckets share memory, for gradients (ZeRO 2) or parameters (ZeRO 3), the pass of a unit must use no
+other buckets: then a unit is a segment of the graph, with all buckets that the segment uses.
 """
 
 from collections import defaultdict
@@ -28,8 +29,10 @@ from nnmpi.parallel.step_list.op import FORWARD, NONE, Op
 
 
 class Unit(NamedTuple):
-    """A part of a pipeline stage.
+    """A unit: a part of a pipeline stage, usually one layer or block, whose passes are single
+    operations in the list of a step.
 
+    variables        the numbers of its parameters and buffers
     buckets          the buckets of its parameters, in the order of memory
     repeated         further buckets that its backward pass reads, because it recomputes other units
     takes_gradient   whether the backward pass of its stage computes the gradient of the input
@@ -44,10 +47,12 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """The units of a rank, stage by stage, and its buckets in the order of memory.
+    """The units (parts of the model, usually layers) of one rank, stage by stage, and its buckets
+    of parameters in the order of memory.
 
     place   the rank along pp of each stage of the pipeline
-    tied    by bucket whose parameter stages of other ranks use too: the variable's number
+    tied    for each bucket of a parameter that stages of other ranks use too: the number of that
+            parameter
     """
 
     units: tuple[Unit, ...]
@@ -57,28 +62,29 @@ class Chain:
 
     @cached_property
     def of_stage(self) -> Mapping[int, range]:
-        """The range of units of each stage on this rank."""
+        """By stage of this rank, the range of the numbers of its units."""
         ends = [u for u, (a, b) in enumerate(pairwise(self.units), 1) if a.stage != b.stage]
         bounds = pairwise([0, *ends, len(self.units)])
         return {self.units[a].stage: range(a, b) for a, b in bounds}
 
     @cached_property
     def users(self) -> Sequence[Sequence[int]]:
-        """The units that use each bucket, by bucket."""
+        """For each bucket, the numbers of the units that use its parameters."""
         numbered = [*enumerate(self.units)]
         return [[u for u, unit in numbered if b in unit.buckets] for b in range(len(self.buckets))]
 
     def read_by(self, op: Op) -> Sequence[int]:
-        """Returns the buckets that a pass of a unit (an operation) reads."""
+        """Returns the buckets of parameters that must be in memory for the pass `op` of a unit."""
         unit = self.units[op.at]
         return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
 
     def neighbours(self, u: int, away: int) -> tuple[int, int]:
-        """Returns (unit, boundary) next to unit u: the previous one if `away` is -1, the next one
-        if it is +1.
+        """Finds the unit before unit u (`away` = -1) or after it (`away` = +1), and returns (unit,
+        boundary).
 
         If that unit is on this rank, boundary is NONE. If it is on another rank, unit is NONE, and
-        boundary is the number of the stage that begins there. At an end of the model both are NONE.
+        boundary is the number of the stage that begins between the two. At an end of the model both
+        are NONE.
         """
         stage = self.units[u].stage
         inside = self.of_stage[stage]
@@ -94,7 +100,8 @@ class Chain:
 
 @cached
 def chain_of(a: Arrangement, rank: int) -> Chain:
-    """Returns the units and buckets of a rank."""
+    """Returns the units (parts of the model, usually layers) and buckets of parameters of a
+    rank."""
     held = a.model_on(rank)
     buckets, entering = held.inside(), a.graph.crossings()
     of = {v.variable: b for b, inside in enumerate(buckets.values()) for v in inside}
@@ -119,7 +126,7 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns the variables (numbers of parameters and buffers) of each unit of a stage."""
+    """Returns, for each unit of a stage, the numbers of its parameters and buffers in the graph."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
@@ -132,16 +139,16 @@ def _parts(
 
 
 def gathers_for_use(a: Arrangement) -> bool:
-    """Returns True if buckets share memory for their values, which are gathered before each use
-    (ZeRO 3)."""
+    """Returns True if buckets of parameters share memory and are gathered before each use (ZeRO
+    3)."""
     return a.store.zero > 0 and not a.store.has_all_values and not a.graph.may_differ
 
 
 def _segments(
     a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
 ) -> Iterable[partition.Unit]:
-    """Returns consecutive parts of a stage's graph; each uses a bucket that the part before does
-    not use."""
+    """Divides the graph of a stage into consecutive parts, each of which uses a bucket of
+    parameters that the part before it does not use."""
     graph = a.graph
     inside = [
         unit
@@ -165,8 +172,8 @@ def _segments(
 def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
-    """Returns the units, each with `repeated`: the buckets of other units that its backward pass
-    recomputes."""
+    """Returns the units with their field `repeated`: the buckets of other units that a unit's
+    backward pass needs to recompute activations."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]

@@ -1,12 +1,14 @@
-"""Sums of gradients: when a bucket's sum starts, and in which memory its gradients are.
+"""Adds the sums of gradients to a rank's list of operations: when the sum of a bucket starts, and
+which slot (memory that buckets share in turn) has its gradients.
 
     ZeRO 0, 1    B2.0 B1.0 B2.1 SUM2 B1.1 SUM1 FINISH2 FINISH1
     ZeRO 2, 3    OPEN2.0@0 B2.0 SUM2.0@0  OPEN1.0@1 B1.0 SUM1.0@1  FINISH2.0@0 OPEN2.1@0 B2.1 ...
 
-Sums start in the order of falling buckets, in which gradients become final, on every rank alike.
-Without overlap a sum is waited for before anything else begins, except for that of a parameter
-which other stages have too: the ranks of two stages start these sums in different orders, and would
-wait in a circle.
+B2.0 is the backward pass of unit 2 with micro-batch 0, and @0 is slot 0. All ranks start sums from
+the last bucket to the first, the order in which gradients become final. Without overlap, a rank
+waits for each sum before it begins anything else. An exception is the sum of a parameter that other
+stages have too: the ranks of two stages start these sums in different orders, and would wait for
+each other forever.
 """
 
 from collections import defaultdict
@@ -17,8 +19,9 @@ from nnmpi.parallel.step_list.op import ADDS, NONE, SENDS, Kind, Op
 
 
 def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields the operations, with a SUM and a FINISH of each bucket added. A sum starts after the
-    last pass that adds to the bucket; without `overlap`, after all passes."""
+    """Yields a rank's operations with the sum of each gradient bucket added: SUM starts it, FINISH
+    waits for it. It starts after the last pass that adds to the bucket; without `overlap`, after
+    all passes."""
     passes = [*ops]
     last = {op.at: _behind(passes, k) for k, op in enumerate(passes) if op.kind in ADDS}
     sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
@@ -41,10 +44,11 @@ def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator
 
 
 def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields the operations, with OPEN, SUM and FINISH of each bucket added for each backward pass
-    of a stage (ZeRO 2 and 3).
+    """Yields a rank's operations with the reduce-scatter of gradients added (ZeRO 2 and 3): OPEN,
+    SUM and FINISH of each bucket, for each backward pass of a stage.
 
-    FINISH frees the slot of a bucket; it comes just before another bucket is opened in this slot.
+    OPEN assigns a slot (memory for the gradients of one bucket at a time), SUM starts to scatter,
+    and FINISH waits and frees the slot, just before another bucket is opened in it.
     """
     passes, slots = [*ops], gradient_slots(chain)
     opened, summed = _spans(passes, chain)
@@ -64,8 +68,9 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
 
 
 def gradient_slots(chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket whose gradients are scattered. A bucket always has the same
-    slot, since recorded passes write to it.
+    """Returns, by bucket, its slot: the memory in which backward passes write its gradients until
+    they are scattered. A bucket always has the same slot, since recorded passes write to fixed
+    addresses.
 
     Buckets that are open at the same time have different slots. There is one slot more than that
     needs, so that one sum can overlap with a pass.
@@ -93,8 +98,8 @@ Keys = defaultdict[int, list[tuple[int, int]]]
 
 
 def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
-    """Returns (opened, summed): before which operation the gradients of each (bucket, micro-batch)
-    are first written, and after which operation they are final."""
+    """Returns (opened, summed), which give (bucket, micro-batch) pairs by index in `passes`: those
+    whose gradients are first written by this pass, and those whose gradients are final after it."""
     opened, summed = Keys(list), Keys(list)
     places = defaultdict[tuple[int, int], list[int]](list)
     for k, op in enumerate(passes):
@@ -113,6 +118,6 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
 
 
 def _behind(passes: Sequence[Op], k: int) -> int:
-    """Returns the index of a pass or, if a send follows it, of this send: another rank waits for
-    it, so sums start after it."""
+    """Returns k, the index of a pass, or k + 1 if the next operation sends the pass's result. Sums
+    start after that, since another rank waits for the message."""
     return k + (k + 1 < len(passes) and passes[k + 1].kind in SENDS)

@@ -1,4 +1,6 @@
-"""The operations of a step's list. `at` is a unit, a boundary between stages, or a bucket.
+"""The operations in the list that a rank carries out in a step. `at` is the number of a unit (a
+part of the model, usually a layer), of the stage that begins at a boundary, or of a bucket of
+parameters. A slot is memory that buckets share in turn.
 
 F B I W        passes of unit `at`: forward; backward, or its halves: gradients of the input, then
                of the parameters
@@ -41,7 +43,9 @@ COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGRE
 
 
 class Op(NamedTuple):
-    """One operation. Its text is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1."""
+    """One operation in the list that a rank carries out in a step, on the unit, stage boundary
+    or bucket with the number `at`. As text it is kind, `at`, `.micro` and `@slot`, such as
+    SUM3.0@1."""
 
     kind: Kind
     at: int = NONE
@@ -57,5 +61,5 @@ class Op(NamedTuple):
 
 
 def as_text(ops: Iterable[Op]) -> str:
-    """Returns operations as one line of text."""
+    """Returns a list of operations as one line of text, such as "F0.0 F1.0 B1.0 SUM1"."""
     return " ".join(map(str, ops))

@@ -1,8 +1,10 @@
-"""The passes of a rank and their messages, from which the list of its operations in a step is made.
+"""Makes the first part of a rank's list of operations in a step: its passes, and the messages
+between stages.
 
-A schedule orders the passes of whole stages. Here each is replaced by the passes of its units, the
-layers that no pipeline separates: F3.0 is the forward pass of unit 3 with micro-batch 0, and B3.0
-its backward pass. NOTE follows the last forward pass: all losses are known.
+A schedule orders the passes of whole stages. Here each is replaced by the passes of the stage's
+units (parts without a pipeline boundary inside, usually layers): F3.0 is the forward pass of unit 3
+with micro-batch 0, and B3.0 its backward pass. NOTE follows the last forward pass: from there on
+all losses are known.
 
 a schedule's    F0 (stage 2)                 B0 (stage 2)
 units           F3.0 F4.0                    B4.0 B3.0
@@ -20,10 +22,11 @@ from nnmpi.schedules import op as schedules
 
 
 def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
-    """Yields, for each pass of a stage, the passes of its units.
+    """Yields, for each pass of a whole stage, the passes of its units (parts of the stage, usually
+    layers).
 
-    The first stage needs no gradient of its input: I (gradient of the input) is left out, and W
-    becomes the whole backward pass B.
+    The first stage needs no gradient of its input. If a schedule divides its backward pass into I
+    (gradient of the input) and W (gradients of the weights), I is left out, and B replaces W.
     """
     for op in passes:
         units, kind = chain.of_stage[op.stage], op.kind
@@ -36,8 +39,8 @@ def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
 
 
 def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields the operations, with a repeated forward pass (RECOMPUTE) before each backward pass of
-    a stage, unless that directly follows the forward pass."""
+    """Yields a rank's operations, with a repeated forward pass (RECOMPUTE) added before each
+    backward pass of a stage that does not directly follow its forward pass."""
     last = None
     for op in ops:
         units = chain.of_stage.get(op.stage, range(0))
@@ -49,7 +52,8 @@ def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
 
 
 def with_note(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yields the operations, with NOTE added after the last forward pass: all losses are known."""
+    """Yields a rank's operations, with NOTE added after the last forward pass: from there on all
+    losses are known, and can be summed."""
     listed = [*ops]
     last = max(k for k, op in enumerate(listed) if op.kind is Kind.F)
     yield from listed[: last + 1]
@@ -58,8 +62,8 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields the operations, with messages between stages added. A receive is posted before the
-    pass of a stage that precedes the one that needs it; a send follows its pass."""
+    """Yields a rank's operations, with the messages between pipeline stages added. A receive starts
+    one pass of a stage before the pass that needs it; a send directly follows its pass."""
     stages = [[*run] for _, run in groupby(ops, lambda op: _pass_of_stage(op, chain))]
     receives = [[*_receives(stage, chain)] for stage in stages]
     # nothing comes before the first pass, so it posts its own receives as well
@@ -83,7 +87,8 @@ def _receives(ops: Sequence[Op], chain: Chain) -> Iterator[Op]:
 
 
 def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
-    """Returns the message that a pass sends, or that it receives; None if there is none."""
+    """Returns the message between stages that the pass `op` of a unit sends (with `sends`) or
+    receives; None if there is none."""
     if op.kind in (Kind.W, Kind.RECOMPUTE):
         return None
     is_forward = op.kind is Kind.F

@@ -1,15 +1,17 @@
-"""Proves lists without running them; raises ScheduleError with the first operation that is wrong.
+"""Proves that the lists of operations of all ranks are correct, without running them; raises
+ScheduleError with the first operation that is wrong. It checks:
 
-passes       those of the schedule, in its order; each has what it needs: the unit in front of it,
-             or a message
-values       each pass finds its buckets in their slots, gathered since the last update
-gradients    each pass adds to open slots; a bucket is summed once, after the last pass that adds to
-             it, and its slot is given away after that
+passes       they are those of the schedule, in its order; before each one, the previous unit (part
+             of the model) has run, or its message has been received
+values       when a pass runs, its buckets of parameters are in memory, gathered since the last
+             update
+gradients    each pass adds to buckets that are open; a bucket is summed once, after the last pass
+             that adds to it, and only then its memory is used for another bucket
 strategy     operations that the strategy has added are in the places that it checks
-update       all sums are complete; the list ends as it begins
-messages     sends and receives are in one order at both ends of a boundary
+update       it follows all sums; after it, the list starts the gathers with which the next begins
+messages     sends and receives are in one order at both ends of a boundary between stages
 collectives  ranks with the same parameters start the same ones in the same order
-deadlock     carried out together, all ranks come to their ends
+deadlock     if all ranks run their lists together, none waits forever
 """
 
 from collections import defaultdict
@@ -24,8 +26,9 @@ from nnmpi.schedules.proof import ScheduleError
 
 
 def prove(groups: Sequence[Sequence[StepList]]) -> None:
-    """Checks the lists of all ranks; groups[p] are those of the ranks at place p along pp, one for
-    each along dp. Raises ScheduleError."""
+    """Checks the lists of operations of all ranks. groups[p] are the lists of the ranks at place p
+    along pp, one for each rank along dp. Raises ScheduleError for the first operation that is
+    wrong."""
     for place, replicas in enumerate(groups):
         for step in replicas:
             Walk(step, f"pp {place}").run()
@@ -36,7 +39,9 @@ def prove(groups: Sequence[Sequence[StepList]]) -> None:
 
 
 def prove_pipelines(a: Arrangement) -> None:
-    """Checks the lists of all ranks of an arrangement; ranks along dp have equal lists."""
+    """Computes and checks the lists of operations of the ranks in an arrangement; of ranks along
+    dp, which have equal lists, one is checked. Raises ScheduleError for the first operation that is
+    wrong."""
     places = [a.mesh.coordinates(rank) for rank in range(a.mesh.size)]
     alike = {(at["tp"], at["pp"]): rank for rank, at in enumerate(places)}
     for tp in range(a.mesh.axes["tp"]):
@@ -45,8 +50,8 @@ def prove_pipelines(a: Arrangement) -> None:
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:
-    """Raises ScheduleError unless all replicas start the same collectives in the same order. The
-    order of gathers is checked apart, since they have a Comm of their own."""
+    """Raises ScheduleError unless all replicas start the same collectives in the same order.
+    Gathers are compared separately from sums, since they have their own communicator."""
     for kinds in (COLLECTIVES - {Kind.GATHER}, {Kind.GATHER}):
         orders = {tuple(op for op in step.ops if op.kind in kinds) for step in replicas}
         if len(orders) > 1:
@@ -55,8 +60,8 @@ def _same_order(replicas: Sequence[StepList], place: int) -> None:
 
 
 def _same_messages(row: Sequence[StepList]) -> None:
-    """Raises ScheduleError unless messages are sent and received in the same order at each boundary
-    of stages."""
+    """Raises ScheduleError unless the two ranks at each boundary between stages send and receive
+    messages in the same order."""
     sent, received = (defaultdict[tuple[str, int], list[int]](list) for _ in range(2))
     for step in row:
         for op in step.ops:

@@ -1,4 +1,4 @@
-"""Race: simulates the lists of all ranks side by side, to find deadlocks."""
+"""Race: simulates all ranks, each carrying out its list of operations, to find deadlocks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,10 +13,12 @@ STARTS = {Kind.WAIT: Kind.GATHER, Kind.FINISH: Kind.SUM}
 
 
 class Race:
-    """Simulates all ranks until they have ended, or wait for each other.
+    """Simulates ranks that carry out their lists of operations, until all have ended or none can go
+    on.
 
-    A pass waits for its message. WAIT and FINISH wait until all ranks of the bucket have started
-    its gather or sum. Started communication needs nothing further from its ranks.
+    A pass waits until its message has been sent. WAIT (for a gather of parameters) and FINISH (for
+    a sum of gradients) wait until all ranks that take part have started the collective. A
+    collective that all have started needs nothing further from them.
     """
 
     def __init__(self, groups: Sequence[Sequence[StepList]]) -> None:
@@ -29,7 +31,7 @@ class Race:
         }
 
     def run(self) -> None:
-        """Raises ScheduleError if ranks wait for each other in a circle."""
+        """Runs the simulation; raises ScheduleError if ranks wait for each other in a circle."""
         while any(self._advance(*rank) for rank in self._ranks):
             pass
         steps = {(p, d): self._groups[p][d].ops for p, d in self._ranks}
@@ -42,7 +44,8 @@ class Race:
             raise ScheduleError(f"deadlock: ranks wait at {', '.join(waiting)}")
 
     def _advance(self, place: int, replica: int) -> bool:
-        """Runs a rank until it has to wait; returns True if it has carried out any operation."""
+        """Carries out the operations of one rank until it has to wait for another rank; returns
+        True if there was any."""
         step, begin = self._groups[place][replica], self._next[place, replica]
         for op in step.ops[begin:]:
             if self._waits(op, step, place, replica):
@@ -67,8 +70,8 @@ class Race:
         return op.kind is Kind.FINISH and not step.scatters and self._waits_for_tied(op, step)
 
     def _waits_for_tied(self, op: Op, step: StepList) -> bool:
-        """Returns True if a rank of another stage has not yet started the sum of the tied
-        parameter."""
+        """Returns True if the bucket of `op` has a parameter that other stages use too, and one of
+        their ranks has not yet started its sum."""
         tied = step.chain.tied.get(op.at)
         for p, d in self._ranks if tied is not None else ():
             for b, variable in self._groups[p][d].chain.tied.items():

@@ -1,4 +1,5 @@
-"""The operations that the executor of a rank carries out in a step and in an evaluation."""
+"""Returns the operations that a rank's executor carries out in a step and in an evaluation: a list
+of units (parts of stages), or for some strategies a program of whole stages."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -20,15 +21,16 @@ a tree, with other moves on each rank."""
 
 
 class StageUnits(NamedTuple):
-    """The units of a stage: the parts between which its passes can stop.
+    """The units of a stage: its parts, usually layers, between which a forward or backward pass can
+    stop.
 
     numbers     their numbers in the list of operations
     parameters  for each unit, those that no earlier unit of the stage uses: it is the first to read
                 them, and the last to add to their gradients
-    absent      for each unit, if values are gathered before each use (ZeRO 3): the parameters of
-                the stage that it does not use, which may not be in memory while it runs
-    unrepeated  for each unit, those in `absent` that its backward pass does not need to recompute
-                other units
+    absent      for each unit, if parameters are gathered before each use (ZeRO 3): those of the
+                stage that it does not use, which may not be in memory while it runs
+    unrepeated  for each unit, those in `absent` that its backward pass does not need either, to
+                recompute other units
     """
 
     numbers: range
@@ -40,8 +42,8 @@ class StageUnits(NamedTuple):
 def stage_units(
     a: Arrangement, rank: int, parameters: Sequence[Parameter]
 ) -> dict[int, StageUnits]:
-    """Returns the units of each stage of a rank; `parameters` are the trained parameters of the
-    rank."""
+    """Returns, by stage of a rank, its units (the parts, usually layers, between which a pass can
+    stop). `parameters` are the trained parameters of the rank."""
     if a.strategy.name not in LISTED:
         stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
         return {s: StageUnits(range(k, k + 1), [frozenset()]) for k, s in enumerate(stages)}
@@ -63,7 +65,8 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns (`absent`, `unrepeated`) of StageUnits for the units of a stage."""
+    """Returns, for the units of a stage, the fields `absent` and `unrepeated` of StageUnits: the
+    parameters that may not be in memory while each unit runs."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):
@@ -75,23 +78,24 @@ def _others(
 
 
 def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the operations of a rank in a step of `micro` micro-batches."""
+    """Returns the operations that a rank carries out in a step of `micro` micro-batches."""
     if a.strategy.name in LISTED:
         return step_list(a, rank, micro).ops
     return [*of_program(a, rank, program.ops(a, rank, micro))]
 
 
 def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the operations of a rank in the evaluation of a batch in `micro` micro-batches."""
+    """Returns the operations that a rank carries out to evaluate a batch in `micro`
+    micro-batches."""
     if a.strategy.name in LISTED:
         return evaluation(a, rank, micro)
     return [*of_program(a, rank, program.forward_ops(a, rank, micro))]
 
 
 def of_program(a: Arrangement, rank: int, ops: Iterable[schedules.Op]) -> Iterator[Op]:
-    """Yields the operations of a program of whole stages in the form that the executor takes: each
-    stage is one unit. If all micro-batches make one step, FINISH and AGREE come before the
-    update."""
+    """Converts a program, whose operations are passes and messages of whole stages, to the
+    operations that the executor takes; each stage becomes one unit. If the parameters are updated
+    once for all micro-batches, FINISH (wait for sums) and AGREE are added before the update."""
     stages = [*a.division.of_rank(a.mesh.coordinates(rank)["pp"])]
     for op in ops:
         kind, at, stage = op.kind, NONE, NONE

@@ -1,5 +1,5 @@
-"""The list of a rank's operations in a step, computed from the arrangement; ranks along dp have
-equal lists."""
+"""Computes the list of operations that a rank carries out in a step, from the arrangement of ranks.
+Ranks along dp have equal lists."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,16 @@ from nnmpi.schedules.placement import stages_of
 
 @dataclass(frozen=True)
 class StepList:
-    """The operations of a rank in a step (`ops`), and facts by which they are checked.
+    """The operations that a rank carries out in a step (`ops`), and facts by which they are
+    checked. A unit is a part of a stage, usually a layer; a slot is memory that buckets share in
+    turn.
 
     passes    the passes of units in the order of the schedule, which `ops` must keep
-    slots     the slot of each bucket's values; empty without ZeRO
+    slots     by bucket, the slot of its parameters; empty without ZeRO
     begins    the buckets whose gathers are in progress when a step begins
-    scatters  whether each backward pass of a stage sums its buckets
+    scatters  True if gradients are reduce-scattered in each backward pass of a stage (ZeRO 2 and 3)
     room      the number of slots for gradients, if they are scattered
-    totals    the sums over other axes that must come before the update
+    totals    the sums over ranks along other axes than dp that must come before the update
     walk      the strategy's check of operations that it has added; None: it has added none
     """
 
@@ -49,7 +51,7 @@ class StepList:
 
 
 def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
-    """Returns the list of a rank's operations in a step of `micro` micro-batches."""
+    """Returns the operations that a rank carries out in a step of `micro` micro-batches."""
     chain, at = chain_of(a, rank), a.mesh.coordinates(rank)
     passes = [*units_of(_schedule(a, micro)[at["pp"]], chain)]
     ops = [*with_messages(passes, chain)]
@@ -71,7 +73,8 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """Returns the operations of a rank in the evaluation of a batch in `micro` micro-batches."""
+    """Returns the operations that a rank carries out to evaluate a batch in `micro`
+    micro-batches."""
     chain, at, place = chain_of(a, rank), a.mesh.coordinates(rank)["pp"], a.division.place
     passes = forward_passes(stages_of(place, at), micro, max(place) + 1)
     ops, slots = [*with_messages(units_of(passes, chain), chain)], value_slots(a, chain)
@@ -80,7 +83,8 @@ def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 @cached
 def _schedule(a: Arrangement, micro: int) -> Sequence[Sequence[schedules.Op]]:
-    """Returns the passes of whole stages for each rank along pp, in the order of the schedule."""
+    """Returns, for each rank along pp, the forward and backward passes of its stages in the order
+    of the pipeline schedule, without messages."""
     if a.strategy.program:
         return [[op for op in program.ops(a, 0, micro) if op.kind in COMPUTE]]
     pp = a.mesh.axes["pp"]

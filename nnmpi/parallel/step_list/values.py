@@ -1,9 +1,11 @@
-"""Gathers of values under ZeRO: the slot (memory) of each bucket, and when it is gathered.
+"""Adds the gathers of parameters to a rank's list of operations under ZeRO: when each bucket is
+gathered, and in which slot (memory that buckets share in turn).
 
     ZeRO 1, 2    WAIT0@0 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0 GATHER1@1    each bucket has a slot
     ZeRO 3       WAIT0@0 GATHER1@1 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0    they share slots
 
-A list ends with the gathers that the next step needs first.
+GATHER1@1 starts to gather bucket 1 into slot 1, and WAIT1@1 waits for it. A list ends with the
+gathers that the next step needs first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +20,11 @@ gathered."""
 
 
 def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket's values; {} without ZeRO.
+    """Returns, by bucket, the slot (memory) of its parameters; {} without ZeRO.
 
-    With ZeRO 1 and 2 each bucket has its own slot. So it has with ZeRO 3 if `forward` may depend on
-    values, because ranks may then use different buckets.
+    With ZeRO 1 and 2 each bucket has memory of its own. With ZeRO 3 buckets share slots, unless
+    `forward` may depend on values: then ranks may use different buckets, and each has its own
+    memory.
     """
     if not a.store.zero:
         return {}
@@ -29,11 +32,11 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
-    """Returns the slot of each bucket where buckets share slots. A bucket is always in the same
-    slot, since backward passes keep views of it.
+    """Returns, by bucket, the slot that it shares in turn with other buckets (ZeRO 3). A bucket is
+    always gathered into the same slot, since backward passes keep views of it.
 
-    Buckets that one unit reads have different slots. Those of neighbouring units too, if there are
-    enough slots.
+    Buckets that one unit (a part of the model, usually a layer) reads have different slots. So do,
+    if there are enough slots, the buckets of neighbouring units.
     """
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
@@ -57,16 +60,16 @@ def shared_slots(chain: Chain) -> dict[int, int]:
 
 
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
-    """Returns the buckets whose gathers are in progress when a list begins: those of the first unit
-    or, if each bucket has its own slot, all."""
+    """Returns the buckets of parameters whose gathers are in progress when a step begins: those of
+    the first unit or, if each bucket has its own memory, all."""
     are_shared = len({*slots.values()}) < len(slots)
     return chain.units[0].buckets if are_shared else (*slots,)
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
-    """Yields the operations, with GATHER and WAIT added so that each pass finds its buckets in
-    their slots. A bucket is gathered one pass ahead of its use, if that pass does not use the
-    slot."""
+    """Yields a rank's operations, with gathers of parameters added (GATHER starts one, WAIT waits
+    for it), so that each pass finds its buckets in their slots. A gather starts one pass before the
+    parameters are used, unless that pass uses the slot."""
     listed, first = [*ops], first_buckets(chain, slots)
     passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}

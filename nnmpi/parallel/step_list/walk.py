@@ -1,4 +1,4 @@
-"""Walk: checks the list of one rank, operation by operation."""
+"""Walk: checks the list of operations that one rank carries out in a step, one after the other."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,18 +10,21 @@ from nnmpi.schedules.proof import ScheduleError
 
 
 class Walk:
-    """Checks the operations of a rank one after the other, and keeps the state that they lead to.
+    """Checks the operations of a rank's step one after the other, and keeps the state to which they
+    lead in these attributes (with a leading underscore). A slot is memory that buckets share in
+    turn.
 
-    arrived    buckets whose values are in their slots, of this step
-    moving     buckets that are being gathered
-    held       the bucket in each slot of values
-    opened     the slot of each bucket (and micro-batch) whose gradients are open; NONE where each
-               bucket has its own memory
+    arrived    buckets whose parameters are in their slots, as updated by the last step
+    moving     buckets whose parameters are being gathered
+    held       by slot of parameters, the bucket in it
+    opened     by (bucket, micro-batch), for gradients to which passes may add: their slot; NONE
+               where each bucket has its own memory
     added      how many passes have added to the gradients of each bucket
-    flying     sums that are in progress
+    flying     sums of gradients that are in progress
     due        for each sum of a bucket that has not started, in order: how many passes add to it
-    state      the last pass of each unit and micro-batch
-    outputs    of units that the next unit has not used yet; `gradients` likewise, of their inputs
+    state      the last pass of each unit (part of the model) and micro-batch
+    outputs    the units whose output the next unit has not used yet
+    gradients  the units whose gradient of the input the previous unit has not used yet
     """
 
     def __init__(self, step: StepList, where: str) -> None:
@@ -55,7 +58,8 @@ class Walk:
         }
 
     def run(self) -> None:
-        """Checks the whole list; raises ScheduleError for the first operation that is wrong."""
+        """Checks all operations of the list; raises ScheduleError for the first one that is
+        wrong."""
         for k, op in enumerate(self._step.ops):
             if wrong := self._wrong(op):
                 raise ScheduleError(f"{self._where}, operation {k}, {op}: {wrong}")
@@ -70,8 +74,8 @@ class Walk:
             raise ScheduleError(f"{self._where}: {', '.join(map(str, due))} is missing")
 
     def _wrong(self, op: Op) -> str:
-        """Returns what is wrong with an operation, or ""; operations that the strategy has added
-        are checked by the strategy."""
+        """Returns a text that says what is wrong with an operation, or "". Operations that the
+        strategy has added are checked by the strategy."""
         check = self._check.get(op.kind)
         if self._of_strategy is None:
             return check(op) if check else "is no operation of this list"
@@ -129,7 +133,8 @@ class Walk:
         return self._takes(op, +1, self._gradients, "the gradient from unit")
 
     def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
-        """Uses up the output of the neighbouring unit, or a message from another rank; returns what
+        """Checks that what a pass needs is there: the output (or gradient) of the neighbouring
+        unit, which is then used up, or a message from another rank. Returns a text that says what
         is missing, or ""."""
         unit, boundary = self._chain.neighbours(op.at, away)
         if unit != NONE and (unit, op.micro) not in made:
@@ -248,15 +253,15 @@ class Walk:
 
 
 def _messages_of(step: StepList) -> set[Op]:
-    """Returns all messages that the passes receive and send."""
+    """Returns all messages that the passes of this rank receive and send."""
     both = (message_of(op, step.chain, s) for op in step.passes for s in (True, False))
     return {message for message in both if message}
 
 
 def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
-    """Returns how many passes add to each sum, by (bucket, micro-batch). There is one sum for each
-    bucket (micro-batch NONE) or, if gradients are scattered, one for each micro-batch and stage, in
-    order."""
+    """Returns, by (bucket, micro-batch), how many passes add to its gradient before it is summed.
+    There is one sum for each bucket (micro-batch NONE) or, if gradients are scattered, one for each
+    micro-batch and stage, in the order of the list."""
     passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
         passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.buckets))})
