@@ -1,4 +1,5 @@
-"""Buckets: slices of a flat buffer; the gradients in each are summed by one operation."""
+"""Buckets: slices of the flat buffer that holds all parameters or gradients of a rank. The
+gradients in a bucket are summed by one collective."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ GATHER = "ring"
 
 
 class CommBucket(NamedTuple):
-    """Elements start..stop of a flat buffer. Their gradients are summed together, over the ranks of
-    `comm`."""
+    """A gradient bucket: elements start..stop of a rank's flat gradient buffer, which are summed by
+    one collective over the ranks of `comm`."""
 
     start: int
     stop: int
@@ -24,7 +25,8 @@ class CommBucket(NamedTuple):
 
 
 class Buckets:
-    """The buckets of a flat buffer.
+    """The buckets of a rank's flat buffer of parameters or gradients, and the shard of each bucket
+    that each rank owns (#).
 
     flat      [ bucket 0     | bucket 1        | bucket 2 ]
     rank 0    [ ##..         | ###...          | ##..     ]      shard r of each bucket is rank r's
@@ -54,21 +56,21 @@ class Buckets:
             self.members[b].append(i)
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
-        """Returns this rank's shard of each bucket. A bucket is divided among the ranks of its own
-        Comm, or of `over` if given."""
+        """Returns this rank's shard of each bucket. A bucket is divided evenly among the ranks of
+        its `comm`, or of `over` if given."""
         chunks = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """Returns a view into `memory` for each parameter of bucket b, by index; the bucket starts
-        at the first element of `memory`."""
+        """Returns, by index of each parameter in bucket b, a view into `memory` in the parameter's
+        shape; `memory` holds the elements of this bucket from its start."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
 
     def set_up(self, dtype: Any, on: Backend = CPU) -> None:
-        """Runs one all-reduce for each bucket, so that its Comm chooses an algorithm and allocates
-        memory now; raises NoRoomError if there is too little shared memory.
+        """Runs one all-reduce for each bucket, so that its communicator chooses an algorithm and
+        allocates memory now; raises NoRoomError if there is too little shared memory.
 
         Longer buckets come first. All ranks use this order, so no two ranks wait for each other.
         """

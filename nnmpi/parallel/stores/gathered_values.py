@@ -1,9 +1,9 @@
-"""GatheredValues: the values of ZeRO 1 and 2, whole on each rank.
+"""GatheredValues: the parameters under ZeRO 1 and 2, of which each rank has all.
 
 After an update each rank has new values in its shards only, and all ranks gather all shards. The
-gathers start in the order of the list, which is that of the next forward pass, AT_ONCE at a time,
-and go on during this pass: the list waits for a bucket before it is used. They have a Comm of their
-own, so each rank may start the next gather whenever it has time.
+gathers start in the order of the next forward pass, at most AT_ONCE at a time, and run during this
+pass. The list of operations that a rank carries out waits for a bucket before it is used. Gathers
+have their own communicator, so each rank may start the next one whenever it has time.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ AT_ONCE = 4  # gathers under way
 
 
 class GatheredValues:
-    """Keeps the values of all parameters in `flat`, on each rank; the values of a bucket are
-    complete when its all-gather is."""
+    """Keeps the values of all parameters of this rank in the flat array `flat`. After an update,
+    the values in a bucket are complete when its all-gather is."""
 
     rotates, slot_bytes = False, 0
 
@@ -33,33 +33,36 @@ class GatheredValues:
         self._works: dict[int, Transfer] = {}
 
     def shard_view(self, shard: Shard) -> Array:
-        """The memory of the values of a shard."""
+        """Returns a view of this rank's values in `shard`."""
         return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
-        """Returns the values of parameter i; waits for the all-gather of its bucket, which a
-        forward pass may need earlier than the list of operations waits for it."""
+        """Returns the values of parameter i, after waiting for the all-gather of its bucket. (A
+        forward pass may read a parameter before the rank's list of operations waits for the
+        bucket.)"""
         if self._works or self._due:
             self.wait_for(self._buckets.of[i])
             self.poll()
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the array that holds the values of parameter i in all steps, without waiting for
-        a gather that may still be writing to it."""
+        """Returns the array that always holds the values of parameter i. It does not wait for an
+        all-gather, which may still be writing to the array."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
-        """Returns the values of parameter i, without waiting for an all-gather."""
+        """Returns the values of parameter i without waiting: the all-gather of its bucket must be
+        complete."""
         return self._values[i]
 
     def updated(self) -> None:
-        """Starts to gather all buckets, after each rank has written new values in its shards."""
+        """Starts to gather all buckets, after each rank has updated the values in its shards."""
         for b in range(len(self._buckets.all)):
             self.gather_bucket(b)
 
     def gather_bucket(self, b: int) -> None:
-        """Starts to gather a bucket, or queues it; every rank has updated its own shard."""
+        """Starts to gather the values of bucket b, or queues the gather. Every rank must have
+        updated its shard of the bucket before."""
         comm = self._buckets.all[b].comm
         if comm is self._sums:
             self._due.append(b)
@@ -68,7 +71,7 @@ class GatheredValues:
         self.poll()
 
     def poll(self) -> None:
-        """Forgets gathers that are complete, and starts queued ones."""
+        """Progresses the gathers, and starts queued ones in place of those that are complete."""
         while self._works:
             b, work = next(iter(self._works.items()))
             if not work.poll():
@@ -78,7 +81,8 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
 
     def wait(self) -> None:
-        """Waits for all gathers, queued ones included."""
+        """Waits until the values of all buckets are complete, also of those whose gathers are still
+        queued."""
         for b in range(len(self._buckets.all)):
             self.wait_for(b)
 

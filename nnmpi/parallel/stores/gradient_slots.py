@@ -1,14 +1,15 @@
-"""The gradients of ZeRO: WholeGradients for ZeRO 1, GradientSlots for ZeRO 2 and 3.
+"""The gradients of a rank under ZeRO: WholeGradients for ZeRO 1, GradientSlots for ZeRO 2 and 3.
 
-A slot is memory for the gradients of one bucket until they are summed:
+With ZeRO 2 and 3 a slot is memory for the gradients of one bucket until they are summed; buckets
+use it in turn:
 
     open      a backward pass begins to use the bucket
-    start     the pass is done with it: its reduce-scatter starts
-    finish    the sum is complete: this rank's shard is added to `flat`
+    start     the pass is done with the bucket: its reduce-scatter starts
+    finish    the sum is complete: this rank's shard is added to `flat`, the sums of the step
 
-This happens once for each backward pass of a stage, at the place of these operations in the list
-of the step. A bucket is always in the same slot, so that recorded passes can write to it. Shards
-are added in the order of the list, so the same layout always gives the same bits.
+This happens once for each backward pass of a stage, in the order of the operations in the rank's
+list. A bucket always has the same slot, so that recorded passes can write to fixed addresses. Since
+the order of additions is that of the list, the same layout always gives the same bits.
 """
 
 from nnmpi.arrays.backend import Array
@@ -24,8 +25,8 @@ from nnmpi.parallel.wire import Transfer, wire_of
 
 
 class WholeGradients:
-    """Keeps the gradients of all parameters in `flat`. A sum replaces this rank's gradients, at
-    least in this rank's shard of each bucket."""
+    """Keeps the gradients of all parameters of this rank in the flat array `flat` (ZeRO 1). The sum
+    of a bucket over all ranks replaces this rank's gradients, at least in this rank's shard."""
 
     slot_bytes, has_slots = 0, False
 
@@ -35,19 +36,23 @@ class WholeGradients:
         self._memories = store.views(self.flat)
 
     def begin(self) -> None:
-        """Does nothing: a step overwrites the gradients of the last one."""
+        """Called at the start of a step; does nothing, since new gradients overwrite those of the
+        last step."""
 
     def grad_memory(self, i: int) -> Array:
-        """The memory of this rank's gradient of parameter i."""
+        """Returns the array to which backward passes on this rank write or add the gradient of
+        parameter i."""
         return self._memories[i]
 
     def shard_view(self, shard: Shard) -> Array:
-        """The memory of the summed gradients of a shard."""
+        """Returns a view of the gradients in `shard`, one of this rank's shards; after the sum of
+        its bucket, they are sums over all ranks."""
         return self.flat[shard.start : shard.stop]
 
     def start(self, b: int) -> Transfer | None:
-        """Starts to sum a bucket: by a reduce-scatter over dp if the algorithm has one, else by an
-        all-reduce. Returns None on one rank."""
+        """Starts to sum the gradients of bucket b over its ranks: by a reduce-scatter over dp if
+        the chosen algorithm has one, otherwise by an all-reduce. Returns None if there is only one
+        rank."""
         (start, stop, comm), algorithm = self._buckets.all[b], self._buckets.algorithm
         if comm.size == 1:
             return None
@@ -56,18 +61,22 @@ class WholeGradients:
         return comm.start(self.flat[start:stop], algorithm)
 
     def open(self, b: int) -> None:
-        """Does nothing: each bucket has memory of its own."""
+        """Called before a backward pass writes gradients of bucket b; does nothing, since each
+        bucket has its own memory."""
 
     def fixed_gradient(self, i: int) -> Array:
-        """The memory of this rank's gradient of parameter i."""
+        """Returns the array to which backward passes on this rank write the gradient of parameter
+        i, in every step."""
         return self._memories[i]
 
     def finish(self, b: int) -> None:
-        """Does nothing: the sum is in place."""
+        """Called when the sum of bucket b is complete; does nothing, since the sum is written in
+        place."""
 
     def whole(self, i: int) -> Array:
-        """Returns the summed gradient of parameter i. All ranks that sum it call this, also those
-        of other stages with the same parameter."""
+        """Returns the gradient of parameter i, summed over ranks, after gathering it from their
+        shards. All ranks that sum it call this, also those of other stages with the same
+        parameter."""
         start, stop, comm = self._buckets.all[self._buckets.of[i]]
         # also after an all-reduce: a rank has clipped only its own shards
         comm.all_gather(self.flat[start:stop], GATHER)
@@ -75,8 +84,9 @@ class WholeGradients:
 
 
 class GradientSlots:
-    """Keeps the summed gradients of this rank's shards in `flat`, one shard after the other. They
-    are sums over all ranks and over the micro-batches so far."""
+    """Keeps the gradients of a rank under ZeRO 2 and 3. `flat` has this rank's shards, one after
+    the other, summed over all ranks and over the micro-batches so far. Gradients that are not
+    summed yet are in slots: memory for one bucket each, which buckets use in turn."""
 
     has_slots = True
 
@@ -102,20 +112,21 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(lengths))]
 
     def begin(self) -> None:
-        """Starts a step: discards the sums of the last step, and closes all slots."""
+        """Starts a step: discards the sums of the last step, and lets no bucket be written to."""
         self._open.clear()
         self._has_sum.clear()
 
     def open(self, b: int) -> None:
-        """Lets a backward pass write the gradients of bucket b to its slot; sets the padding
-        between parameters to 0."""
+        """Lets a backward pass write the gradients of bucket b to its slot (memory that buckets use
+        in turn), and sets the padding between parameters to 0."""
         self._open.add(b)
         for lo, hi in self._padding[b]:
             self._rows[b][lo:hi] = 0
 
     def grad_memory(self, i: int) -> Array:
-        """Returns the memory of this rank's gradient of parameter i, in the slot of its bucket;
-        raises ValueError if the slot is not open."""
+        """Returns the array to which a backward pass on this rank writes the gradient of parameter
+        i, in the slot of its bucket. Raises ValueError if the bucket is not open, so that the slot
+        may belong to another one."""
         b = self._of[i]
         if b not in self._open:
             raise ValueError(
@@ -125,22 +136,23 @@ class GradientSlots:
         return self._memories[i]
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the memory of the gradient of parameter i, even while another bucket uses the
-        slot."""
+        """Returns the array to which backward passes write the gradient of parameter i, even while
+        another bucket uses the memory."""
         return self._memories[i]
 
     def shard_view(self, shard: Shard) -> Array:
-        """The memory of the summed gradients of a shard."""
+        """Returns a view of the gradients in `shard`, one of this rank's shards, summed over all
+        ranks."""
         return self.flat[shard.packed]
 
     def start(self, b: int) -> Transfer:
-        """Starts the reduce-scatter of a bucket whose gradients are final."""
+        """Starts the reduce-scatter of bucket b, to whose gradients no pass adds any more."""
         self._open.remove(b)
         return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
-        earlier micro-batches."""
+        """Called when the reduce-scatter of bucket b is complete: adds this rank's shard of it to
+        the sum over earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._has_sum:
             shard += new
@@ -149,8 +161,8 @@ class GradientSlots:
             self._has_sum.add(b)
 
     def whole(self, i: int) -> Array:
-        """Returns the summed gradient of parameter i, gathered from all shards; every rank along dp
-        calls it."""
+        """Returns the gradient of parameter i, summed over ranks, after gathering it from their
+        shards; every rank along dp calls it."""
         b = self._of[i]
         start, stop, _ = self._buckets.all[b]
         array = self._on.xp.zeros(stop - start, self.flat.dtype)
@@ -159,8 +171,8 @@ class GradientSlots:
         return self._buckets.views(array, b, self._parameters)[i]
 
     def _padding_of(self, b: int) -> list[FlatSlice]:
-        """Returns the (start, stop) of the gaps between the parameters of bucket b, within its
-        slot."""
+        """Returns the (start, stop) of each gap between the parameters of bucket b, counted from
+        the start of the bucket."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
         gaps = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)

@@ -1,7 +1,9 @@
-"""LocalStore: a whole copy of the parameters on this rank; the base class of other stores.
+"""LocalStore: the memory of a rank that has all values and gradients of its parameters; the base
+class of other stores.
 
-The first elements of the gradient buffer are scalars that are summed together with the gradients
-(`arrangement/flat_buffer.py`); or there are none, and scalars are summed separately.
+The first elements of the gradient buffer are scalars that are summed together with the gradients,
+such as the loss (`arrangement/flat_buffer.py`); or there are none, and scalars are summed
+separately.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,13 +29,14 @@ from nnmpi.parallel.wire import Transfer
 
 
 class StoreSpec(NamedTuple):
-    """The arguments with which any kind of store is made.
+    """The arguments with which any kind of store (the memory of a rank's parameters and gradients)
+    is made.
 
     rank                    this rank's number in the whole job
     dp                      the ranks that have the same parameters
-    scalars_in_buffer       how many scalars precede the gradients in the buffer; 0: none
+    scalars_in_buffer       how many scalars, such as the loss, precede the gradients in the buffer
     sum_scalars_separately  True if these scalars are summed by an operation of their own
-    scaler                  the loss scale, in mixed precision; else None
+    scaler                  the loss scale, in mixed precision; None otherwise
     """
 
     arrangement: Arrangement
@@ -52,9 +55,10 @@ _HAS_GRAD = attrgetter("has_grad")
 
 
 class LocalStore(FlatStore):
-    """A store with a whole copy of the parameters on this rank.
+    """A store: keeps the values and gradients of a rank's parameters in two flat arrays, and starts
+    the sums of gradients. This base class has the whole parameters on each rank.
 
-    scaler      the loss scale, in mixed precision; else None
+    scaler      the loss scale, in mixed precision; None otherwise
     masters     float32 copies of this rank's shards of 16-bit parameters, one after the other,
                 which the optimizer updates; None if it updates the parameters themselves
     factor      the number that gradients are multiplied by when the update reads them: 1 / loss
@@ -79,7 +83,8 @@ class LocalStore(FlatStore):
         self.allocate_masters()
 
     def allocate_masters(self) -> None:
-        """Allocates the master values of this rank's shards, which must be known by now."""
+        """Allocates `masters`, the float32 copies of 16-bit parameters in this rank's shards, if
+        there is a loss scale. The shards must be known by now."""
         self.updated_dtype = types_of(self.dtype).masters
         if self.scaler is not None:
             n = self.shards[-1].packed.stop if self.shards else 0
@@ -94,21 +99,22 @@ class LocalStore(FlatStore):
             self.keep(i, p.array)
 
     def keep(self, i: int, values: Array) -> None:
-        """Copies the values of a whole parameter i, of any dtype, to this rank's shards of it, or
-        to their masters."""
+        """Copies `values`, all of parameter i in any dtype, to this rank's shards of it, or to
+        their float32 masters."""
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
             part = row[shard.start - start : shard.stop - start]
             self.updated(shard)[...] = self._merged(shard, part)
 
     def updated(self, shard: Shard) -> Array:
-        """Returns the memory of a shard that the optimizer updates: its masters if there are any,
-        else its values."""
+        """Returns the memory of a shard that the optimizer updates: its float32 masters if there
+        are any, otherwise the parameter values themselves."""
         return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
 
     def _merged(self, shard: Shard, values: Array) -> Array:
-        """Returns the masters of a shard. Where a value was changed from outside, so that the
-        master does not round to it, the value replaces the master."""
+        """Returns the float32 masters of a shard, given its 16-bit `values`. Where a value was
+        changed from outside, so that its master does not round to it, the value replaces the
+        master."""
         if self.masters is None:
             return values
         merged = self.masters[shard.packed].copy()
@@ -124,8 +130,8 @@ class LocalStore(FlatStore):
         return self._merged(self.own_shard(i, lo, hi), super().elements(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
-        """Returns the first shard of this rank within elements lo..hi of parameter i, counted in
-        memory order; an empty one if there is none."""
+        """Returns the first of this rank's shards that overlaps elements lo..hi of parameter i (in
+        memory order), cut to them; an empty shard if there is none."""
         start = self.spans[i][0]
         return next(within(self.shards, start + lo, start + hi), Shard(0, 0, 0))
 
@@ -134,7 +140,8 @@ class LocalStore(FlatStore):
     @property
     def scalars(self) -> Array:
         """The loss, the request (to stop or save), and for each parameter the number of ranks on
-        which it has a gradient; before the sum over dp, those of this rank."""
+        which it has a gradient. Until they are summed over dp, these are the numbers of this
+        rank."""
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def set_loss(self, loss: Any, request: float) -> None:
@@ -145,15 +152,15 @@ class LocalStore(FlatStore):
         self.scalars[index] = value
 
     def write_used(self) -> None:
-        """Writes this rank's request to the scalars, and for each parameter a 1 if it has a
-        gradient, else a 0."""
+        """Writes to `scalars` this rank's request to stop or save, and for each parameter 1 if it
+        has a gradient, otherwise 0."""
         scalars = self.scalars
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
-        """Returns the scalars summed over dp, followed by the sum of squares of the summed
-        gradients in `counted`, slices of the flat buffer."""
+        """Returns `scalars` summed over dp, followed by the sum of squares of the summed gradients
+        within `counted`, which are slices of the flat buffer."""
         sum_of_squares = self.squares(self.shards, counted)
         if self._in_front:
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
@@ -163,14 +170,15 @@ class LocalStore(FlatStore):
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
-        """Returns the scalars of a store that sums them separately, followed by the sum of
-        `squares`; makes one copy from the device."""
+        """For a store that sums scalars separately: returns `scalars` of this rank, followed by the
+        sum of `squares`, after one copy from the device."""
         self.scalars[LOSS], *sums = backend.to_floats(self.on, (self.loss, *squares))
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """Returns the sum of squares of the summed gradients within both `shards` and `counted`,
-        multiplied by `factor` as an update reads them; all ranks get the same bits."""
+        """Returns the sum of squares of the summed gradients that are both in `shards` and in
+        `counted`, each multiplied by `factor` (loss scale and clipping). All ranks get the same
+        bits."""
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
@@ -180,47 +188,48 @@ class LocalStore(FlatStore):
     # ---- a step
 
     def keep_state(self, optimizer: Optimizer) -> None:
-        """Adds arrays that this store keeps between steps to the state of the optimizer, so that
-        they are saved; here there are none."""
+        """Adds arrays that the store keeps between steps, such as errors of compressed sums, to the
+        state of the optimizer, so that they are saved. This class has none."""
 
     def begin(self) -> None:
-        """Starts a step: no parameter has a gradient."""
+        """Starts a step: marks all parameters as without gradient, and resets `factor`."""
         for p in self.parameters:
             p.has_grad = False
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def open(self, b: int) -> None:
-        """Lets a backward pass write the gradients of bucket b; only a store with slots has to do
-        something."""
+        """Called before a backward pass writes gradients of bucket b. Does nothing here: each
+        bucket has its own memory."""
 
     def start(self, b: int) -> Transfer | None:
         """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
-        is one rank."""
+        is only one rank."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Called when the sum of bucket b is complete; a store with slots takes it out of the
-        slot."""
+        """Called when the sum of bucket b is complete. Does nothing here; stores whose buckets
+        share memory move the sum elsewhere."""
 
     def gather(self, b: int) -> None:
-        """Starts to gather the values of bucket b, of which each rank has updated a shard; only
-        ZeRO has to."""
+        """Starts to gather the values of bucket b after an update, in ZeRO, where each rank updates
+        a shard of it. Does nothing here."""
 
     def wait_for(self, b: int) -> None:
-        """Waits for the values of a bucket."""
+        """Waits until the values of bucket b have been gathered, in ZeRO. Does nothing here."""
 
     def poll(self) -> None:
-        """Progresses messages that this store has started."""
+        """Progresses the messages that this store has started, without blocking. Does nothing
+        here."""
 
     def wait(self) -> None:
-        """Waits for all messages that this store has started."""
+        """Waits for all messages that this store has started. Does nothing here."""
 
     def keep_residuals(self) -> None:
-        """Keeps the errors of compressed sums for the next step; called only if the update is not
-        skipped."""
+        """Keeps what compressed sums of gradients have left out, to be added in the next step;
+        called only if the update is not skipped. Does nothing here."""
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         for shard in self.own_shards(start, end):
@@ -231,8 +240,8 @@ class LocalStore(FlatStore):
             yield values, self.shard_gradient(shard), MixedStep(beside, self.factor)
 
     def scale_gradients(self, factor: float) -> None:
-        """Multiplies all summed gradients that this rank updates by `factor`. With masters they are
-        multiplied later, when the update reads them."""
+        """Multiplies by `factor` the summed gradients of the parameters that this rank updates.
+        With float32 masters this is postponed until the update reads the gradients."""
         if self.masters is not None:
             self.factor *= factor
             return
@@ -240,20 +249,21 @@ class LocalStore(FlatStore):
             scale_loop(gradient, factor)
 
     def whole_gradient(self, i: int) -> Array:
-        """The summed gradient of parameter i after a step; every rank of dp calls it."""
+        """Returns the summed gradient of parameter i after a step; every rank along dp calls it."""
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """Returns a summed gradient of any shape as the optimizer reads it: in the dtype of
-        masters, times `self.factor`."""
+        """Converts a summed gradient of any shape to what the optimizer reads: multiplied by
+        `self.factor` (loss scale and clipping), in the dtype of the masters."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def wait_for_updates(self) -> None:
-        """Waits until every rank has updated its shards of the parameters, where ranks share
-        them."""
+        """Waits until every rank has updated its shards, if ranks share the memory of parameters.
+        Does nothing here."""
 
     def close(self) -> None:
-        """Frees shared memory, and moves parameters to memory of this rank. Every rank calls it."""
+        """Frees shared memory, and moves parameters to memory of this rank; every rank calls it.
+        Does nothing here."""
 
 
 def fill_unused(parameters: Iterable[Parameter]) -> None:

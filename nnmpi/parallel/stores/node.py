@@ -49,8 +49,8 @@ class NodeStore(LocalStore):
         return super().parameter_bytes() * self._is_first_of_node
 
     def gradient_bytes(self) -> int:
-        """Returns the bytes of this rank's gradients; on the first rank of a node, also of the
-        node's sums."""
+        """Returns the bytes of this rank's gradients. On the first rank of a node they include the
+        sums, which the ranks of the node share."""
         return super().gradient_bytes() * (1 + self._is_first_of_node)
 
     def begin(self) -> None:
@@ -63,8 +63,8 @@ class NodeStore(LocalStore):
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """A context in which each rank has its own copy of the parameters. At its end, the copy of
-        the node's first rank is written to the shared memory."""
+        """A context in which each rank has its own copy of the parameters, which it may write. At
+        the end, the copy of the node's first rank becomes the parameters of the node."""
         if self._is_apart:  # nested
             yield
             return
@@ -89,8 +89,9 @@ class NodeStore(LocalStore):
             self.flat_grad, self.grad_memories = self._total
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """Returns the sum of squares over all ranks: each rank of the first node adds up its
-        shards. Other nodes have the same sums and count 0."""
+        """Returns the sum of squares of summed gradients, multiplied by `factor`, over all ranks.
+        Each rank of the first node adds up its shards. Other nodes, which have the same sums, count
+        0."""
         squares_here = super().squares(shards, counted) if self._first_node else 0
         total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")

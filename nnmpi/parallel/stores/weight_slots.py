@@ -1,13 +1,15 @@
-"""WeightSlots: the values of ZeRO 3. A rank keeps its shards; buckets are gathered when used.
+"""WeightSlots: the parameters of ZeRO 3. A rank keeps its shards; whole buckets are gathered when
+they are used, into slots (memory that buckets use in turn).
 
-The list of a step says when a bucket is gathered into its slot, and when the values must be
-complete. A bucket always uses the same slot, so a view that a vjp has kept is valid whenever the
-bucket is in its slot.
+The list of operations that a rank carries out in a step says when a bucket is gathered into its
+slot, and when the values must be complete. A bucket always uses the same slot, so a view that a
+backward function keeps is valid whenever the bucket is in its slot.
 
-A forward pass by the tape cannot stop between its units. When it reads a bucket that is not there,
-the list goes on to the next unit (`go_on`), within the pass. Outside of lists a bucket is gathered
-when it is read: in `reading` and `gathered` of the store, which all ranks enter, and when it is
-closed. There all ranks have to read the same values in the same order.
+A forward pass through modules cannot stop between units (usually layers). When it reads a bucket
+that is not in memory, it first carries out the operations up to the next unit (`go_on`), within the
+pass. Outside of a step a bucket is gathered when it is read: within the contexts `reading` and
+`gathered` of the store, which all ranks enter, and when the store is closed. There all ranks have
+to read the same values in the same order.
 """
 
 from nnmpi.arrays.backend import Array
@@ -21,8 +23,9 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class WeightSlots:
-    """Keeps this rank's shards of the parameters in `flat`, which is the array of masters in mixed
-    precision, and slots: memory into which whole buckets are gathered."""
+    """Keeps the parameters of a rank under ZeRO 3: its shards in `flat`, which in mixed precision
+    is the array of float32 masters; and slots, memory into which whole buckets are gathered in
+    turn."""
 
     rotates = True
 
@@ -48,12 +51,13 @@ class WeightSlots:
         self._there = dict[int, int]()  # by slot: the bucket in it
 
     def shard_view(self, shard: Shard) -> Array:
-        """The memory of the values of a shard."""
+        """Returns a view of this rank's values in `shard`."""
         return self.flat[shard.packed]
 
     def value(self, i: int) -> Array:
-        """Returns the values of parameter i, in a slot. If its bucket is not there, runs the next
-        operations of the list, or gathers the bucket if no list is running."""
+        """Returns the values of parameter i. If its bucket is not in memory, this carries out the
+        next operations of the step's list until it is, or gathers the bucket if no list is
+        running."""
         b = self._of[i]
         while self._there.get(self._slots[b]) != b:
             if not go_on.get()(self._parameters[i].place.path):
@@ -61,24 +65,26 @@ class WeightSlots:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the memory for the values of parameter i in the slot of its bucket; another
-        bucket may be in it."""
+        """Returns the array in which parameter i always is when its bucket is gathered; at other
+        times another bucket may use the memory."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
-        """The values of parameter i, whose bucket must be in its slot."""
+        """Returns the values of parameter i, whose bucket must be in memory."""
         assert self._there.get(self._slots[self._of[i]]) == self._of[i]
         return self._values[i]
 
     def gather_bucket(self, b: int) -> None:
-        """Starts to gather bucket b into its slot; every rank has updated its own shard."""
+        """Starts to gather bucket b into its slot. Every rank must have updated its shard of the
+        bucket before."""
         self._there.pop(self._slots[b], None)
         self._my_chunks[b][...] = self._shards[b]
         self._arriving[b] = self._gathers.start_all_gather(self._weights[b], GATHER)
 
     def wait_for(self, b: int) -> None:
-        """Waits until bucket b is in its slot; gathers it first if that was not started. Lists
-        start a gather ahead of its use, except for those with which the first list begins."""
+        """Waits until bucket b is in its slot, and starts the gather if that was not done. (The
+        list of a step starts gathers ahead of their use, except for those in progress when the
+        first step begins.)"""
         if self._there.get(self._slots[b]) == b:
             return
         if b not in self._arriving:
@@ -89,7 +95,8 @@ class WeightSlots:
         self._there[self._slots[b]] = b
 
     def updated(self) -> None:
-        """Marks all slots as empty, because shards have new values."""
+        """Called after an update: declares that no slot has valid values, because the shards have
+        new ones."""
         self.wait()
         self._there.clear()
 

@@ -7,9 +7,10 @@ ZeroStore           1      GatheredValues    WholeGradients   shards            
                     2      GatheredValues    GradientSlots    shards             4 + 12/d
                     3      WeightSlots       GradientSlots    shards             16/d
 
-The store calls its two parts, one for values and one for gradients. They do not know each other,
-and use the store only while they are made. The scalars are summed last, with the squares of the
-gradients, in one short all-reduce.
+A store keeps the parameters and gradients of a rank. This one consists of two parts, one for values
+and one for gradients. They do not know each other, and use the store only while they are made. The
+scalars (loss and flags) are summed last, with the squares of the gradients, in one short
+all-reduce.
 
 Values can be read only where all ranks along dp read together: in a step, in an evaluation, in
 `reading`. A rank that reads alone between steps is refused: it would wait for ranks that may wait
@@ -39,11 +40,13 @@ GradBuffers: TypeAlias = WholeGradients | GradientSlots
 
 
 class ZeroStore(LocalStore):
-    """A store in which each rank along dp updates one shard of each bucket.
+    """Keeps the parameters and gradients of a rank under ZeRO, where each rank along dp updates one
+    shard of each bucket.
 
     values, gradients   the classes that keep the values and the gradients
 
-    Buckets are summed over dp; that of a parameter which several stages use, over their ranks too.
+    Gradients of a bucket are summed over dp; those of a parameter that several stages use, over the
+    ranks of these stages too.
     """
 
     def __init__(self, values: type[Values], gradients: type[GradBuffers], spec: StoreSpec) -> None:
@@ -102,8 +105,8 @@ class ZeroStore(LocalStore):
         return self.updated(self.own_shard(i, lo, hi))
 
     def parameter_bytes(self) -> int:
-        """Returns the bytes of the values; 0 if they are the masters, which are counted as
-        optimizer state."""
+        """Returns the bytes that the parameter values take on this rank; 0 if only float32 masters
+        are kept (ZeRO 3 in mixed precision), which are counted as optimizer state."""
         return 0 if self.flat is self.masters else int(self.flat.nbytes)
 
     def gradient_bytes(self) -> int:
