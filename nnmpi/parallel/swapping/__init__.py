@@ -1,13 +1,15 @@
-"""Training beyond memory: activations are swapped to disk or recomputed.
+"""Training beyond memory: the activations of each unit (a part of the model, usually a layer) are
+kept, swapped to disk or recomputed; optimizer state can be on disk between updates too.
 
-Optimizer state can be on disk between updates too. Rules:
+Rules:
 
 - The pages of arrays move, their addresses do not: arrays are in a mapping of a file, whose pages
   the system drops and fetches. So operations and bits are the same as without swapping, and a
   mistake in this folder can only cost time.
-- A choice assigns each unit of the model a placement (`placement.py`), and the run waits for room
-  by the same rules as its simulation. If you change a rule in one of the two, change the other.
-- The thread makes system calls only; it runs no code that creates arrays.
+- `placement.py` decides for each unit whether to keep, swap or recompute, by a simulation. A run
+  waits for free memory by the same rules as the simulation. If you change a rule in one of the two,
+  change the other.
+- The thread that writes and reads makes system calls only; it runs no code that creates arrays.
 - NumPy's allocator hook (NEP 49) puts the arrays of a step into the mapping, so no operation and no
   kernel knows about it. If the thread is late, a page fault reads the page.
 - Freed memory keeps its pages and is reused first, since touching a new page takes longer than

@@ -1,4 +1,5 @@
-"""Arena: memory for arrays in a mapping of an unnamed file; also measures the speed of its disk."""
+"""Arena: memory for arrays in a mapping of an unnamed file, whose pages can be moved to disk and
+back; also measures the speed of the disk."""
 
 import os
 import tempfile
@@ -60,9 +61,8 @@ def free_disk() -> int:
 
 @contextmanager
 def disk_errors(nbytes: int) -> Iterator[None]:
-    """Returns a context that turns an OSError about a file of `nbytes` bytes into a ValueError with
-    a remedy.
-    """
+    """Returns a context that turns an OSError about the swap file, of `nbytes` bytes, into a
+    ValueError that names a remedy."""
     try:
         yield
     except OSError as error:
@@ -92,9 +92,11 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 class Arena:
-    """Memory for `nbytes` bytes of arrays in a mapped file; arrays that do not fit are on the heap.
+    """Memory for `nbytes` bytes of arrays in a mapping of a file, whose pages can be moved to disk
+    and back. Arrays that do not fit are on the heap.
 
-    The tag of a block is the unit whose backward pass needs it first.
+    Each block of memory has a tag, by which it is found again: the number of the unit (part of the
+    model) whose backward pass needs it first.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -106,8 +108,7 @@ class Arena:
 
     @contextmanager
     def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
-        """Returns a context in which arrays of this thread are allocated in the arena, with this
-        tag.
+        """Returns a context in which new arrays of this thread are in the arena, with this tag.
 
         Freed memory keeps its pages for reuse, unless these and the new blocks together exceed
         `nbytes`.
@@ -120,16 +121,17 @@ class Arena:
             _function("use")(handler)
 
     def retag(self, tag: int, array: np.ndarray) -> None:
-        """Sets the tag of the block of an array, if it is in the arena."""
+        """Changes the tag of the memory block of an array, if the array is in the arena."""
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
     def blocks(self, tag: int) -> Blocks:
-        """Returns the (start, end) of each block with this tag."""
+        """Returns the (start, end) of each memory block with this tag."""
         tagged: Blocks = _function("blocks")(self._handler, tag)
         return tagged
 
     def trim(self, nbytes: float) -> None:
-        """Drops pages of freed memory, so that at most `nbytes` bytes of it are in memory."""
+        """Returns pages of freed memory to the system, so that freed memory takes at most `nbytes`
+        bytes."""
         with disk_errors(self._nbytes):
             _function("trim")(self._handler, max(round(nbytes), 0))
 
@@ -151,9 +153,8 @@ class Arena:
 
 
 def measured_disk() -> Disk:
-    """Measures the speed of the arenas' disk and the cost of paging; returns the best of three
-    trials.
-    """
+    """Measures the speed of the disk that arenas use, and what each byte written or read costs the
+    computing thread. Returns the best of three trials."""
     with disk_errors(MEASURED):
         disks = [_measure(Arena(MEASURED)) for _ in range(3)]
     write, read, *_ = map(max, zip(*disks, strict=True))

@@ -1,7 +1,8 @@
-"""DiskThread: writes and reads the activations of stages in order, and counts the bytes in memory.
+"""DiskThread: a thread that writes the activations of pipeline stages to disk and reads them back,
+in the order of its queue, and counts the bytes in memory.
 
-The thread has no reference to the swapper. So when the program drops a swapper, it is garbage
-collected, and its finalizer ends the thread.
+The thread has no reference to the Swapper that uses it. So when the program drops a Swapper, it is
+garbage collected, and its finalizer ends the thread.
 """
 
 import threading
@@ -13,7 +14,8 @@ from nnmpi.parallel.swapping.placement import STATE, Placements, reserved
 
 
 class DiskThread:
-    """A thread that writes and reads, and the state that it shares with the thread that computes.
+    """A thread that writes activations and optimizer state to disk and reads them back, and the
+    state that it shares with the thread that computes.
 
     change   the condition that guards the other fields; notified of changes
     jobs     the queue of jobs: ("write", "read" or "drop", a stage or STATE)
@@ -43,7 +45,7 @@ class DiskThread:
 
     @property
     def spare(self) -> float:
-        """The bytes of freed memory that may keep their pages.
+        """The number of bytes that may stay in memory as pages of freed arrays, for reuse.
 
         The longest input is subtracted: an output that the previous unit reads too stays in memory
         one pass longer than it is counted.
@@ -61,21 +63,21 @@ class DiskThread:
         self._thread.join()
 
     def add(self, *jobs: tuple[str, int]) -> None:
-        """Appends jobs to the queue."""
+        """Appends jobs to the queue: ("write", "read" or "drop", a stage or STATE)."""
         with self.change:
             self.jobs.extend(jobs)
             self.change.notify_all()
 
     def write_state(self) -> None:
-        """Counts the optimizer state as in memory, and queues its write."""
+        """Appends a job that writes the optimizer state, which is counted as in memory until
+        then."""
         with self.change:
             self.in_use += self._plan.state
             self.add(("write", STATE))
 
     def move_to(self, stage: int) -> None:
-        """Sets the stage whose backward pass is next, which limits how far the thread reads
-        ahead.
-        """
+        """Tells the thread which stage's backward pass is next: it reads ahead only as far as
+        memory allows from there."""
         with self.change:
             self.at = stage
             self.change.notify_all()
@@ -88,8 +90,8 @@ class DiskThread:
                 raise self._error
 
     def reset(self) -> None:
-        """Clears the state after an aborted step: no activations remain, and optimizer state is
-        written again.
+        """Restores the initial state after an aborted step: forgets all activations, and writes the
+        optimizer state again.
 
         If the optimizer state is on disk between updates, it is not known after an aborted step
         which part of it is in memory.
@@ -123,9 +125,9 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """Writes out pages that were read without a job, such as optimizer state read by a
-        checkpoint.
-        """
+        """Writes the blocks of stage s (or of STATE) to disk and frees their memory, without
+        counting. It is needed for pages that were read without a job, such as optimizer state read
+        by a checkpoint."""
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:

@@ -1,12 +1,13 @@
-"""The WRITE and READ operations in the list of a step, and a check of their order.
+"""Adds the operations WRITE and READ (to disk and back) to a rank's list of operations in a step,
+and checks their order.
 
     F0.0 WRITE0.0 F1.0 READ0.0 NOTE READ B1.0 B0.0 AGREE APPLY WRITE
 
-Unit 0 of 2 is on disk between its passes, and the optimizer state between updates. The disk handles
-one operation at a time, in the order of the list, and begins to read when there is room. So units
-are read in the order of their backward passes, after all have been written. The check proves that
-values are read before they are needed, and that no read or pass waits for room that only later
-operations free.
+Here the activations of unit 0 of 2 are on disk between its forward and backward pass, and the
+optimizer state (WRITE and READ without a number) between updates. The disk handles one operation at
+a time, in the order of the list, and begins to read when there is memory. So units are read in the
+order of their backward passes, after all have been written. The check proves that values are read
+before they are needed, and that no read or pass waits for memory that only later operations free.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -23,8 +24,8 @@ ENDS = (Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY)
 
 
 def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields the operations with WRITE and READ added for the units `swapped` and the optimizer
-    state.
+    """Yields a rank's operations, with WRITE and READ added for the activations of the units
+    `swapped` and for the optimizer state.
 
     Units are read in the order of their backward passes, the state after the last forward pass.
     """
@@ -43,9 +44,10 @@ def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Ite
 
 
 class OnDisk:
-    """Checks the writes and reads of a list, operation by operation.
+    """Checks the disk operations (WRITE and READ) in the list of a step, one operation after the
+    other.
 
-    swapped    the units whose activations are written
+    swapped    the units (parts of the model) whose activations are written to disk
     """
 
     def __init__(self, swapped: Collection[int], step: StepList) -> None:
@@ -58,7 +60,7 @@ class OnDisk:
         self._ended: Kind | None = None
 
     def __call__(self, op: Op) -> str:
-        """Checks the next operation of the list; returns the error as text, or ""."""
+        """Checks the next operation of the list; returns a text that says what is wrong, or ""."""
         wrong, key = "", (op.at, op.micro)
         if op.kind is Kind.F:
             wrong = self._forward(key)
@@ -77,9 +79,10 @@ class OnDisk:
         return wrong
 
     def _has_read(self, key: tuple[int, int]) -> bool:
-        """Returns True if the values of `key` are in memory, or are being read.
+        """Returns True if the values of `key` are in memory, or are being read from disk.
 
-        They are a unit's activations of a micro-batch, or the optimizer state.
+        A key (unit, micro-batch) stands for a unit's activations, OPTIMIZER_STATE for the optimizer
+        state.
         """
         is_moved = key[0] in self._swapped or key in self._moved
         return not is_moved or self._moved.get(key) is Kind.READ

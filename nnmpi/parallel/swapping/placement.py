@@ -93,37 +93,42 @@ class Placements(NamedTuple):
 
     @property
     def activations(self) -> float:
-        """The bytes of the activations of all units."""
+        """The total bytes of the activations of all units in one micro-batch, wherever they are
+        placed."""
         return sum(unit.nbytes for unit in self.loads)
 
     @property
     def swapped(self) -> frozenset[int]:
-        """The numbers of the units whose activations are swapped."""
+        """The numbers of the units (parts of the model) whose activations are swapped to disk."""
         return frozenset(u for u, how in enumerate(self.choice) if how is SWAP)
 
     @property
     def recomputes(self) -> bool:
-        """True if some unit is recomputed."""
+        """True if the activations of some unit are recomputed."""
         return RECOMPUTE in self.choice
 
     @property
     def seconds(self) -> float:
-        """The predicted seconds of a micro-batch, forward and backward."""
+        """The predicted seconds of the forward and backward pass over a micro-batch with these
+        placements."""
         return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
 
     @property
     def seconds_kept(self) -> float:
-        """The predicted seconds of a micro-batch with memory for all activations."""
+        """The predicted seconds of the forward and backward pass over a micro-batch if all
+        activations fitted into memory."""
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
 def placements_of(a: Arrangement) -> Placements | None:
-    """Returns the placements of an arrangement; None if a step fits into memory."""
+    """Returns where each unit's activations are placed (kept, swapped or recomputed) in an
+    arrangement; None if a step fits into memory."""
     return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
-    """Returns the field of the start event on placements; none if a step fits into memory."""
+    """Returns the field `residences` of the start event: where the activations of each unit are
+    placed. Returns an empty dict if a step fits into memory."""
     if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
@@ -150,36 +155,37 @@ def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
 
 
 def kept_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes of a unit's activations that stay in memory after the forward pass."""
+    """Returns the bytes of a unit's activations that stay in memory between its forward and its
+    backward pass, if they are placed as `how` says."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
 def extra_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes that recomputing a unit allocates again."""
+    """Returns the bytes that are allocated again in the backward pass to recompute a unit's
+    activations; 0 if `how` is not RECOMPUTE."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
 
 def least_memory(units: Sequence[UnitDemand]) -> float:
-    """Returns the least memory with which some choice works: that of the largest unit."""
+    """Returns the least bytes of memory with which training is possible: the activations of the
+    largest unit."""
     return max(unit.nbytes for unit in units)
 
 
 def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
-    """Returns the bytes that must stay free when `unit` is read during the backward pass of unit
-    `at`.
-
-    They suffice to recompute any unit between the two.
-    """
+    """Returns the bytes that must stay free when the activations of `unit` are read during the
+    backward pass of unit `at`, so that every unit between the two can be recomputed."""
     between = range(unit + 1, at + 1)
     return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
 
 class PassClocks:
-    """A simulation of one micro-batch: clocks of computing and of the disk, and the bytes in
-    memory.
+    """A simulation of one micro-batch with swapping: the clocks of computing and of the disk, and
+    the bytes in memory.
 
-    The log of a simulated step lacks these times, as passes wait for room, and room for the disk.
-    Optimizer state of `state` bytes is written at the beginning, and read at the end.
+    Passes wait for free memory, and the disk reads only into free memory; the general step
+    simulation does not know this. Optimizer state of `state` bytes is written at the beginning, and
+    read at the end.
     """
 
     def __init__(
@@ -199,9 +205,8 @@ class PassClocks:
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
 
     def seconds(self) -> float:
-        """Runs the simulation; returns the time when both clocks have ended, infinity if a pass has
-        no room.
-        """
+        """Runs the simulation. Returns the seconds until computing and disk have ended; infinity if
+        a pass never has enough memory."""
         for s in range(len(self.units)):
             self._forward(s)
         for s in reversed(range(len(self.units))):
@@ -210,7 +215,7 @@ class PassClocks:
         return max(self.now, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
-        """Waits for writes until `nbytes` are free."""
+        """Advances the clock until writes to disk have freed `nbytes` bytes."""
         while self.writes and (self.writes[0][0] <= self.now or self.held + nbytes > self.memory):
             end, freed = self.writes.popleft()
             self.now, self.held = max(self.now, end), self.held - freed
@@ -232,9 +237,8 @@ class PassClocks:
             self.writes.append((self.disk_free, unit.nbytes))
 
     def _read(self, at: int) -> None:
-        """Starts to read all activations for which there is room, also after writes that free
-        it.
-        """
+        """During the backward pass of unit `at`: starts to read the next activations from disk, as
+        many as fit into memory, counting what running writes will free."""
         start = self.now
         while self.reads:
             s = self.reads[0]
@@ -266,12 +270,14 @@ class PassClocks:
 def seconds(
     units: Sequence[UnitDemand], choice: Choice, memory: float, disk: Disk, state: float = 0.0
 ) -> float:
-    """Returns the seconds of a micro-batch, forward and backward; infinity if it does not fit."""
+    """Returns the seconds of the forward and backward pass over a micro-batch, if activations are
+    placed as `choice` says; infinity if they do not fit into `memory` bytes."""
     return PassClocks(units, choice, memory, disk, state).seconds()
 
 
 def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
-    """Returns the fastest choice that a local search over changes of one or two units finds.
+    """Returns the fastest choice of placements (keep, swap or recompute, for each unit) that a
+    local search finds. Each step of the search changes one or two units.
 
     Raises ValueError if nothing fits. The search starts from choices in which the last units are
     kept, and those before them swapped or recomputed.
@@ -290,9 +296,8 @@ def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float 
 
 
 def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
-    """Returns the local minimum from a choice: the best change of one or two units, while it
-    helps.
-    """
+    """Returns the choice at which a local search from `choice` ends: it takes the best change of
+    one or two units, as long as that lowers the cost."""
     least = cost(choice)
     while True:
         following = min(_neighbours(choice), key=cost, default=choice)
@@ -302,9 +307,8 @@ def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Ch
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
-    """Yields choices that differ in one unit, in two adjacent units, or by an exchange of two
-    units.
-    """
+    """Yields the choices that a local search tries next: one unit placed differently, or two
+    adjacent units, or two units whose placements are exchanged."""
     for i, residence in enumerate(choice):
         for how in Placement:
             if how is not residence:

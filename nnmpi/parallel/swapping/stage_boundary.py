@@ -1,10 +1,12 @@
-"""StageBoundary: connects two stages of one rank, as the sink of one and the source of the other.
+"""StageBoundary: passes activations and gradients between two consecutive stages of one rank,
+without messages and without copies.
 
-    stage s     StageBoundary.put ── activation ──► StageBoundary.take     stage s + 1
+    stage s     StageBoundary.put ── activation ──► StageBoundary.next_input   stage s + 1
                 StageBoundary.seed ◄── gradient ─── StageBoundary.give_back
 
-Nothing is copied. An activation is released as soon as the next stage's pass is over, unless vjps
-keep it or the stage will be recomputed: an array of the same shape with one element replaces it.
+An activation is released as soon as the next stage's pass is over, unless the backward pass needs
+it or the stage will be recomputed: an array of the same shape that has memory for only one element
+replaces it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +27,14 @@ from nnmpi.parallel.swapping.placement import Placement, Placements
 
 
 def placeholder(array: Array) -> Array:
-    """Returns an array of this shape and dtype that takes the memory of one element."""
+    """Returns an array of zeros with this shape and dtype that takes the memory of only one
+    element."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 class StageInput(Tensor):
-    """An activation of the previous stage as a leaf tensor, in which gradients accumulate."""
+    """The input of a stage as a leaf tensor of autograd, in which the gradient for the previous
+    stage accumulates."""
 
     __slots__ = ()
 
@@ -40,7 +44,8 @@ class StageInput(Tensor):
 
 
 class StageBoundary(Source, Sink):
-    """The sink of one stage and the source of the next, for one micro-batch at a time.
+    """Connects two consecutive stages of one rank: takes the output of the first and gives it to
+    the second as input, and gives the gradient back; for one micro-batch at a time.
 
     recomputed   True if the next stage is recomputed, and so needs its input again
     on_put       called with each activation before the next stage takes it
@@ -60,7 +65,7 @@ class StageBoundary(Source, Sink):
         self._gradient: Array | None = None
 
     def begin(self, load: StepBatch) -> None:
-        """Starts a step; drops arrays of a step that was aborted."""
+        """Starts a step; drops the arrays of an earlier step that was aborted."""
         self._empty()
 
     # ---- for the previous stage
@@ -91,9 +96,8 @@ class StageBoundary(Source, Sink):
         return self._leaf
 
     def forward_done(self) -> None:
-        """Releases the activation after the next stage's forward pass, unless that is
-        recomputed.
-        """
+        """Called after the next stage's forward pass: releases the memory of its input, unless that
+        stage is recomputed and needs it again."""
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._recomputed:
             leaf.array = placeholder(leaf.array)
@@ -107,16 +111,17 @@ class StageBoundary(Source, Sink):
 
 
 def _nothing(op: Op) -> None:
-    """Does nothing, in place of an operation on disk, in a simulated step."""
+    """Does nothing; stands for WRITE and READ in a simulated step, which uses no disk."""
 
 
 NO_DISK: Mapping[Kind, Do] = {Kind.WRITE: _nothing, Kind.READ: _nothing}
 
 
 class LocalChannels(Channels):
-    """The boundaries of a rank that has all stages: no messages are sent.
+    """The connections between stages on a rank that has all stages: tensors are handed over without
+    messages.
 
-    `ops` has the functions for the operations on disk.
+    `ops` has the functions that carry out the disk operations, WRITE and READ.
     """
 
     def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do] = NO_DISK) -> None:
@@ -129,7 +134,7 @@ class LocalChannels(Channels):
         """Does nothing: there are no messages."""
 
     def forward(self, do: Do, op: Op) -> None:
-        """Runs a forward pass, and then releases the input of the stage."""
+        """Runs a forward pass of a stage, and then releases the stage's input."""
         do(op)
         if op.stage:
             self.inlets[op.stage].forward_done()
@@ -140,7 +145,8 @@ def stage_boundaries(
     takes: Sequence[bool],
     on_put: Callable[[int, np.ndarray], None] = lambda s, array: None,
 ) -> list[StageBoundary]:
-    """Returns the boundaries between stages; gradients cross those for which `takes` is True.
+    """Returns a StageBoundary between each two consecutive stages; a gradient flows back through
+    those for which `takes` is True.
 
     on_put   called with a stage and each of its inputs, before the stage takes it
     """

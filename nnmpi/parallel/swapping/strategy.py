@@ -1,6 +1,8 @@
-"""The strategy of ranks without enough memory for a step.
+"""The strategy for ranks that have too little memory for a step: activations are swapped to disk or
+recomputed.
 
-Each rank has all units of the model as stages, and runs their passes one by one.
+Each rank has the whole model, with each unit (usually a layer) as a stage, and runs the passes of
+the stages one after the other.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,8 @@ from nnmpi.schedules import op as schedules
 
 
 def kind(plan: Placements) -> StrategyKind:
-    """Returns the kind of a strategy with these placements of activations."""
+    """Returns the StrategyKind (the description of a strategy in the arrangement) of training with
+    these placements of activations."""
     return StrategyKind(
         "replicas",
         make="nnmpi.parallel.swapping.strategy:make",
@@ -48,9 +51,10 @@ def _program(plan: Placements, a: Arrangement, rank: int, micro: int) -> list[sc
 
 
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]:
-    """Returns a program of one rank that has all stages.
+    """Returns the operations of one rank that has all stages, in a step of `micro` micro-batches.
 
-    `recomputed` marks stages whose forward pass is repeated. For 2 stages: F0 F0 NOTE B0 B0 APPLY.
+    `recomputed` marks stages whose forward pass is repeated before their backward pass. For 1
+    micro-batch and 2 stages, the second recomputed: F0 F1 NOTE RECOMPUTE1 B1 B0 APPLY.
     """
     ops, n = list[schedules.Op](), len(recomputed)
     for m in range(micro):
@@ -63,7 +67,8 @@ def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]
 
 
 class SwappingStrategy(ExecutorStrategy):
-    """A strategy with a thread that writes to disk and reads."""
+    """The strategy of a rank that swaps activations to disk; `swapper` has a thread that writes and
+    reads."""
 
     swapper: Swapper
 
@@ -72,7 +77,8 @@ class SwappingStrategy(ExecutorStrategy):
 
 
 def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
-    """Returns the strategy of a rank; collective."""
+    """Builds and returns the strategy of a rank that swaps activations to disk; every rank calls
+    it."""
     plan, dp = _plan(spec), layout.axis["dp"]
     swapper = all_or_none(layout.all, lambda: Swapper(plan, _takes(spec)))
     parts = replicas(layout, spec)
@@ -93,7 +99,7 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a simulated step of a rank, without a disk."""
+    """Returns a StepRunner that simulates the steps of one rank with swapping, without a disk."""
     parts = replicas(layout, spec)
     store, optimizer = parts.store, spec.optimizer(parts.store.parameters)
     store.keep_state(optimizer)
@@ -111,5 +117,6 @@ def _plan(spec: TrainSpec) -> Placements:
 
 
 def _takes(spec: TrainSpec) -> list[bool]:
-    """Returns, for each boundary between stages, whether its tensor requires a gradient."""
+    """Returns, for each boundary between stages, whether the tensor that crosses it requires a
+    gradient."""
     return [edge.requires_grad for (edge,) in spec.part.boundaries]

@@ -31,18 +31,20 @@ Do = Callable[[Op], None]
 
 
 def file_bytes(activations: float, more: float) -> int:
-    """Returns the length of an arena's file, for `activations` and `more` bytes that are not moved.
+    """Returns the length of the swap file for `activations` bytes that may be moved to disk and
+    `more` bytes of optimizer state.
 
-    Activations that are kept in memory are in the arena too, as the heap would not return their
-    pages.
+    Activations that stay in memory are in the file's mapping too, as the heap would not return
+    their pages to the system.
     """
     return ROOM * round(activations) + round(more) + (1 << 20)
 
 
 class Swapper:
-    """The stages of a rank in one arena, and the thread that writes and reads.
+    """Swaps the activations of a rank's stages: has the file-backed memory (arena) in which passes
+    allocate arrays, and the thread that writes and reads.
 
-    The tag of a block is the stage whose backward pass needs it first.
+    Each block of memory has a tag: the stage whose backward pass needs it first.
     """
 
     def __init__(self, plan: Placements, takes: list[bool]) -> None:
@@ -69,7 +71,8 @@ class Swapper:
 
     @contextmanager
     def allocating_state(self) -> Iterator[None]:
-        """Returns a context to allocate optimizer state, in the arena if it is to be on disk."""
+        """Returns a context in which optimizer state is allocated: in the file-backed memory, if it
+        is to be on disk between updates."""
         with self._arena.allocating(STATE) if self._plan.state else nullcontext():
             yield
         self._disk.write_state()
