@@ -1,4 +1,5 @@
-"""Tensor parallelism: layers that are divided among the ranks of a Comm."""
+"""Tensor parallelism: layers whose channels, positions, samples or experts are divided among the
+ranks of a communicator, and the search for the division that sends least."""
 
 from nnmpi.parallel.tensor.ways import POSITIONS, Way
 

@@ -1,4 +1,5 @@
-"""Parallel branches divided among ranks: each branch is computed by one rank.
+"""Parallel branches of a model (a Branches module) divided among ranks: each branch is computed by
+one rank, and a join (sum, mean, concat or stack) combines their outputs.
 
                     rank 0   a ──┐
     x on all ranks               ├──► one message ──► y on all ranks
@@ -10,8 +11,8 @@
 
 Branches are assigned in the order of their size, the largest first: each to the rank with the
 fewest parameters so far, of equal ones to the rank with the fewest branches, then to the lowest
-rank. Branches that share parameters go to one rank. Ranks without a
-branch only take part in the join.
+rank. Branches that share parameters go to one rank. Ranks without a branch only take part in the
+join.
 """
 
 from collections.abc import Sequence
@@ -51,8 +52,10 @@ from nnmpi.parallel.tensor.ways import GATHER_OUTPUT, SUM_GRADIENT, SUM_OUTPUT, 
 
 
 class BranchCall(NamedTuple):
-    """A call of a Branches module whose branches are divided among ranks.
+    """A call of a Branches module in the graph of a model, whose branches are divided among ranks
+    and whose outputs are joined.
 
+    path     the path of the module
     join     "sum", "mean", "concat" or "stack"
     owners   the rank of each branch, in order
     nodes    the graph nodes of each branch
@@ -71,27 +74,29 @@ class BranchCall(NamedTuple):
 
     @property
     def node(self) -> int:
-        """The index of the node that joins the branches."""
+        """The index of the graph node that joins the outputs of the branches."""
         return self.nodes[-1].stop
 
     def gathered(self, ranks: int) -> tuple[int, ...]:
-        """Returns the bounds of the join's all-gather: rank r contributes elements bounds[r] to
-        bounds[r + 1] of a sample."""
+        """Returns ranks + 1 bounds for the all-gather that joins the branches' outputs: rank r
+        contributes elements bounds[r] to bounds[r + 1] - 1 of a sample."""
         sizes = [0] * ranks
         for owner, edge in zip(self.owners, self.outputs, strict=True):
             sizes[owner] += edge.elements
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Returns this call, whose result has x's dtype if that is the wider dtype of sums. It is
-        wider while the parameters have not been converted to 16 bits."""
+        """Returns this call; if x has the wider dtype in which sums are computed, changed so that
+        the join has this dtype too. Activations are wider as long as parameters have not been
+        converted to 16 bits."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
 def divide_branches(graph: Graph, ranks: int) -> OwnedParts:
-    """Assigns the branches of a model to ranks; the result is the same on every rank.
+    """Assigns the branches of all Branches modules in a model's graph to ranks, balancing the
+    number of parameters; the result is the same on every rank.
 
     Raises ValueError if a branch shares a parameter with a layer outside of the branches.
     """
@@ -130,8 +135,8 @@ def _divided(call: BranchCall, ranks: int) -> DividedCall:
 
 
 def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
-    """Returns the entry of a join of branches, and one more entry for each further input with a
-    gradient."""
+    """Returns the entries in `Sharding.layers` for a join of branches: one that lists the message
+    of the join, and one for each further input whose gradient is summed over ranks."""
     why = "a branch is whole on one rank"
     join = ShardedLayer(call.node, call.path, "Branches", JOIN, why=why)
     joins = message_of(SUM_OUTPUT, call.result.elements)
@@ -144,8 +149,8 @@ def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
 
 
 def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
-    """Returns the graph nodes of each branch. Branches run one after the other; the last node of
-    the call joins them."""
+    """Returns, for each branch of a call, the range of its nodes in the graph. Branches run one
+    after the other; the last node of the call joins their outputs."""
     makers = {e: k for k in call.nodes for e in graph.nodes[k].outputs}
     ranges, start = [], call.nodes.start
     for value in graph.nodes[call.nodes[-1]].arguments[0]:
@@ -169,8 +174,8 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
 
 
 def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
-    """Returns the rank of each branch, given the number of elements (`sizes`) and the set (`used`)
-    of its parameters."""
+    """Returns the rank of each branch, such that ranks have about equally many parameters. `sizes`
+    has the number of elements of each branch's parameters, and `used` the parameters' numbers."""
     groups = overlapping(used)
     load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
     for members in sorted(groups, key=lambda group: (-sum(sizes[i] for i in group), group)):
@@ -186,7 +191,8 @@ def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tup
 
 
 class BranchesOnRanks(Branches):
-    """A Branches module whose branches are divided among the ranks of `comm`."""
+    """A Branches module whose branches are divided among the ranks of `comm`; all ranks get the
+    joined output."""
 
     comm: Comm
     call: BranchCall
@@ -215,7 +221,8 @@ class BranchesOnRanks(Branches):
         return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
 
     def drop_others(self) -> None:
-        """Replaces the branches of other ranks by placeholders, which frees their parameters."""
+        """Replaces the branches that other ranks compute by placeholders, which frees their
+        parameters."""
         for name, owner in zip([*self], self.call.owners, strict=True):
             if owner != self.comm.rank:
                 self[name] = BranchOnAnotherRank(owner)
@@ -227,7 +234,7 @@ class BranchesOnRanks(Branches):
 
 
 class BranchOnAnotherRank(Module):
-    """Stands for a branch that another rank has."""
+    """A placeholder for a branch that another rank computes."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -239,8 +246,8 @@ class BranchOnAnotherRank(Module):
 def joined_on_ranks(
     *inputs: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
-    """Returns the join of all branches (sum, mean, concat or stack), given the outputs of this
-    rank's branches, followed by inputs of branches.
+    """Returns the join of all branches (sum, mean, concat or stack). `inputs` are the outputs of
+    this rank's branches, followed by those inputs of branches that need a gradient.
 
     The gradients of these inputs must be summed over ranks even on a rank that runs no branch, so
     the join contributes zeros to them.
@@ -262,7 +269,8 @@ def joined_on_ranks(
 
 
 def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
-    """Returns zeros in the shape of an edge, in its memory order."""
+    """Returns zeros in the shape of an activation (an edge of the graph) for `samples` samples, in
+    its memory order."""
     shape, order = edge.shape(samples), memory_order(len(edge.axes))
     return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(inverse(order))
 
@@ -270,8 +278,7 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 def _all_gathered(
     outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
-    """Returns the outputs of all branches, in order; each rank contributes those of its own
-    branches."""
+    """Gathers the outputs of all branches from their ranks, and returns them in order."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
     row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])

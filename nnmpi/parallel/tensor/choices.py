@@ -1,4 +1,5 @@
-"""Choices: how a node of a graph can be divided among ranks, given how its inputs are divided."""
+"""Choices: how a node of a graph can be divided among ranks and what that costs, given how its
+inputs are divided."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -32,15 +33,16 @@ it."""
 
 
 class PlanCost(NamedTuple):
-    """The cost of a plan, compared field by field. Costs are element counts, not times, because a
-    plan decides bits and must be the same on every machine.
+    """The cost of a plan (a way to divide each layer of a model), compared field by field. Costs
+    are numbers of elements, not times: a plan decides in which order numbers are added, so it must
+    be the same on every machine.
 
     copied  elements of parameters that every rank has, although their layer could be divided
-    whole   with sequence parallelism, and where a layout names an axis of an add-on: elements of a
-            sample, between nodes, that every rank has
-    sent    elements of a sample: summed ones count twice, gathered and reduce-scattered ones once.
-            Tokens sent to experts do not count, since that way leaves the fewest activations whole.
-            Where a plan looks for the fastest ways, seconds
+    whole   elements of a sample, between nodes, that every rank has; only with sequence
+            parallelism, and if a layout names an axis of an add-on
+    sent    elements of a sample: all-reduced ones count twice, gathered and reduce-scattered ones
+            once. Tokens sent to experts do not count, since no other division leaves fewer
+            activations whole. If a plan is to be the fastest one, these are seconds instead
     """
 
     copied: int = 0
@@ -48,12 +50,13 @@ class PlanCost(NamedTuple):
     sent: float = 0
 
     def plus(self, other: "PlanCost") -> "PlanCost":
-        """Returns the sum of two costs, field by field."""
+        """Returns the sum of this cost and another one, field by field."""
         return PlanCost(*map(add, self, other))
 
 
 class NodeChoice(NamedTuple):
-    """One way to divide a node, with its cost and the resulting cuts of tensors.
+    """A choice for a node of the graph: a way to divide it among ranks, its cost, and how the
+    tensors are cut then.
 
     bounds     rank r has channels bounds[r] to bounds[r + 1] - 1
     gathers    whether the output is all-gathered
@@ -70,12 +73,13 @@ class NodeChoice(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The name of the choice in messages."""
+        """The name of the choice in messages to the user, such as "gathered column"."""
         return "gathered " * self.gathers + self.way.name
 
 
 class NodeChoices:
-    """Finds the choices for each node of a graph.
+    """Finds the choices for each node of a graph: the ways in which ranks may divide it, given how
+    its inputs are cut.
 
     cuts      markers of what may be cut besides channels, such as positions
     per_step  the samples of a step, by which the traffic of a sum of gradients is divided to
@@ -91,14 +95,15 @@ class NodeChoices:
 
     @cached_property
     def ways(self) -> list[list[Way]]:
-        """The ways of each node that its layer allows, whatever its inputs are."""
+        """For each node, the ways to divide its layer that the layer's settings allow, whatever its
+        inputs are."""
         return [possible(self.graph, node, self.cuts) for node in self.graph.nodes]
 
     def of(
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
-        """Yields the choices for node k, the preferred one first; `states` are the cuts of its
-        inputs.
+        """Yields the choices to divide node k among ranks, the preferred one first; `states` are
+        the cuts of its inputs (None: whole).
 
         With `may_be_copy`, a layer that could be divided may also be whole on every rank, for
         example because another node uses its parameters too.
@@ -130,8 +135,9 @@ class NodeChoices:
     def _by_samples(
         self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
     ) -> Iterator[NodeChoice]:
-        """Yields the choices that divide a layer by samples: one leaves the output cut, one gathers
-        it."""
+        """Yields the choices in which each rank computes a layer for some of the samples: one
+        leaves the output divided by samples, the other gathers it. `summed` is the cost of summing
+        the layer's gradients."""
         edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):
@@ -148,8 +154,8 @@ class NodeChoices:
         yield from (choice, self.gathered(node, choice))
 
     def _cut_by(self, node: Node, way: Way, state: AxisCut | None) -> Iterator[NodeChoice]:
-        """Yields the choices of one way of a layer: with the output left cut, and with the output
-        gathered."""
+        """Yields the choices that divide a layer in one way (such as column), with its input cut as
+        `state` says: with the output left cut, and with the output gathered."""
         graph, ranks = self.graph, self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
         sides = (way.input, x), (way.output, y)
@@ -184,8 +190,8 @@ class NodeChoices:
         yield from self._with_bounds(node, way, state, behind)
 
     def _blocks(self, node: Node, size: int) -> Iterator[int]:
-        """Yields how many consecutive channels must stay on one rank: 1, and the numbers that
-        following layers need."""
+        """Yields how many consecutive channels must stay on one rank: 1, and larger numbers that
+        layers behind this one need, such as the channels of an attention head."""
         yield 1
         seen, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
@@ -199,7 +205,8 @@ class NodeChoices:
     def _with_bounds(
         self, node: Node, way: Way, state: AxisCut | None, bounds: Bounds
     ) -> Iterator[NodeChoice]:
-        """Yields the choices of one way of a layer whose channels are divided at `bounds`."""
+        """Yields the choices that divide a layer in one way (such as column) at the channels
+        `bounds`: with the output left cut and, if possible, with the output gathered."""
         y = self.graph.edges[node.outputs[0]]
         variables = _cuts(self.graph, node, way, bounds)
         cost = self.cost(node, *way.pattern.sends)
@@ -215,26 +222,28 @@ class NodeChoices:
             yield self.gathered(node, choice)
 
     def terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
-        """Returns the cuts of the variables of a layer that every rank has whole and computes for a
-        part of the data: each rank has one term of the gradients."""
+        """Returns (number, cut) for each parameter and buffer of a layer that every rank has whole
+        but computes for a part of the data. Parameters are marked PARTIAL_GRADIENT: their gradients
+        have to be summed over ranks."""
         variables = self.graph.variables
         return tuple(
             (v, PARTIAL_GRADIENT if variables[v].is_parameter else None) for v in node.variables
         )
 
     def gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
-        """Returns the choice, changed so that the output is all-gathered."""
+        """Returns a choice like `choice`, but with the output all-gathered, and with the cost of
+        that."""
         cost = choice.cost.plus(self.cost(node, GATHER_OUTPUT))
         return choice._replace(cost=cost, gathers=True, output=None)
 
     def cost(self, node: Node, *messages: Message) -> PlanCost:
-        """Returns the cost of messages of a layer."""
+        """Returns the cost of sending these messages for a layer."""
         return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
-    """Returns the number of channels that a way divides: those of the output, or the rows of a
-    table."""
+    """Returns the number of channels that a way to divide a layer cuts: those of the output, or the
+    rows of an embedding table."""
     y = graph.edges[node.outputs[0]]
     if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]
@@ -245,8 +254,8 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
-    """Returns an axis of a sample, counted from 0. `...` stands for the axis `same`, and a marker
-    for axis 0."""
+    """Returns the number of an axis of a sample, counted from 0, for a way's axis: `...` stands for
+    the axis `same`, and a marker such as POSITIONS for axis 0."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None
@@ -256,7 +265,8 @@ def _axis(axis: Along, edge: Edge, same: int) -> int:
 def _cuts(
     graph: Graph, node: Node, way: Way, bounds: Bounds
 ) -> tuple[tuple[int, AxisCut | None], ...]:
-    """Returns (number, cut) of each parameter and buffer of a node.
+    """Returns (number, cut) for each parameter and buffer of a node, if its layer is divided in
+    this way at the channels `bounds`; the cut is None for a whole one.
 
     A table of positions may be longer than any sample; the last rank then has the remaining rows.
     """

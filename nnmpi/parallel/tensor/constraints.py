@@ -1,5 +1,5 @@
-"""Constraints: the requests of --layout (names of axes, ways of layers) to the search for a
-plan."""
+"""Constraints: what --layout asks of the search for a division of the model: names of axes to cut,
+and ways to divide particular layers."""
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
@@ -22,13 +22,15 @@ WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
 
 
 class Constraints(NamedTuple):
-    """Constraints on cuts along tp: the axes and ways that are allowed, and the price of a choice.
+    """Constraints on how layers are divided along tp: the axes and ways that are allowed, and the
+    price of a choice.
 
     names    axes of activations that may be cut; if empty, those that --tp cuts by itself
-    ways     the name of a way for each layer path, or pattern of paths
-    samples  the samples of a step, of all ranks along tp together: the traffic that a layer by
-             samples has once a step counts that much less beside activations; with 0 it counts most
-    price    the price of a choice, instead of the elements it sends
+    ways     the name of the way to divide a layer, for each layer path or pattern of paths
+    samples  the samples of a step, of all ranks along tp together: the traffic that a layer divided
+             by samples has once a step is divided by this number, to compare it with the traffic of
+             activations; with 0 it counts most
+    price    a function that gives the price of a choice in seconds; None: costs are elements sent
     """
 
     names: frozenset[str] = frozenset()
@@ -38,25 +40,26 @@ class Constraints(NamedTuple):
 
     @property
     def cuts(self) -> list[Marker]:
-        """The markers of what may be cut besides channels and positions: samples, and what add-ons
-        cut."""
+        """The markers of what may be cut besides channels and positions: samples, and whatever
+        add-ons cut, such as image rows."""
         by_samples = bool(self.ways) or BATCH in self.names
         asked = addons.of_fields("layout_ways", self.ways.values())
         return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]
 
     @property
     def named(self) -> list[Marker]:
-        """The markers of add-ons whose axes are to be cut wherever possible."""
+        """The markers of axes that add-ons define (such as image rows) and that the layout asks to
+        cut wherever possible."""
         return [*addons.of_fields("layout_axes", self.names)]
 
     @property
     def per_step(self) -> int:
-        """The samples of a step if the search weighs samples, or what add-ons cut, against
-        channels; else 0."""
+        """The number of samples of a step, if the search compares a cut by samples (or of an
+        add-on's axis) with a cut of channels; otherwise 0."""
         return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
-        """Returns True if the names allow a choice for a layer."""
+        """Returns True if the axes that the layout names allow this choice for a layer."""
         if choice.way is WHOLE:
             by_samples = BATCH in self.names and takes_samples(graph, node)
             return not by_samples or follows(node)
@@ -69,10 +72,10 @@ class Constraints(NamedTuple):
         return not (self.names and name) or name in allowed
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
-        """Raises ValueError if no layer has an axis that was named, or if nothing could be cut
-        along it.
+        """Raises ValueError if the layout names an axis that no layer has, or along which none can
+        be cut.
 
-        Where choices have prices in seconds, all axes are allowed and none is requested.
+        If choices have prices in seconds, all axes are allowed and none is requested.
         """
         for name in sorted(self.names) if self.price is None else ():
             group = OF_CHANNELS if name == "channels" else {name}
@@ -99,8 +102,8 @@ UNCONSTRAINED = Constraints()
 
 
 def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
-    """Returns the name of the axis along which a choice cuts a tensor that was whole; "" if there
-    is none."""
+    """Returns the name of the axis along which a choice cuts a tensor that was whole before the
+    layer; "" if there is none."""
     way, y = choice.way, graph.edges[node.outputs[0]]
     if not way.pattern.divides:
         return ""
@@ -110,13 +113,13 @@ def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
 
 
 def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
-    """Returns the name of the way of each layer that a pattern selects; of several patterns the
-    last counts.
+    """Returns, by path of a layer, the name of the way to divide it that --layout asks for. `ways`
+    has these names by path or pattern of paths; of several patterns that fit, the last counts.
 
-    A pattern selects only layers that have the way. Layers within branches of ranks have no choice.
-    Layers that work on a part of their input unchanged have none either, except where the path of a
-    layer is given literally with a way of an add-on. Raises ValueError for a pattern that selects
-    nothing, and for a path whose layer does not have the way.
+    A pattern selects only layers that can be divided so. Layers within branches that single ranks
+    compute (`inside`) have no choice. Layers that work unchanged on a part of their input have none
+    either, except where the path of a layer is given literally with a way of an add-on. Raises
+    ValueError for a pattern that selects nothing, and for a path whose layer cannot be divided so.
     """
     wanted, of_add_ons = dict[str, str](), addons.table("layout_ways")
     for pattern, how in ways.items():
@@ -140,8 +143,8 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
 
 
 def refuse_positions(graph: Graph, ranks: int) -> None:
-    """Raises ValueError, with the reason, for a model in which nothing can be divided along
-    positions."""
+    """Raises ValueError for a model in which no layer can be divided along positions (sequence
+    parallelism); the message says why."""
     ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
     samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)
@@ -165,7 +168,7 @@ def refuse_positions(graph: Graph, ranks: int) -> None:
 
 
 def _heads(node: Node, ranks: int) -> list[tuple[int, str]]:
-    """Returns the numbers of heads of a layer with their names; enough for all ranks if it has
-    none."""
+    """Returns (number, name) for the heads and the key/value heads of a layer. For a layer without
+    heads the number is `ranks`, so that it does not limit the division."""
     names = {"num_heads": "head", "num_kv_heads": "key/value head"}
     return [(node.settings.get(key, ranks), name) for key, name in names.items()]

@@ -1,4 +1,5 @@
-"""Convolutions whose channels are divided among the ranks of a Comm: see `layers.py`."""
+"""Convolutions whose output channels (Column) or input channels (Row) are divided among the ranks
+of a communicator: see `layers.py`."""
 
 from typing import Any
 
@@ -9,9 +10,10 @@ from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 
 
 class _ShardedConvolution(Product):
-    """A convolution with the arguments of the ordinary one, except groups, and a Comm.
+    """The base class of convolutions whose channels are divided among ranks. Arguments are those of
+    the ordinary convolution, without `groups` but with a Comm.
 
-    `part` is `gather_output` of a column, or `bounds` of a row.
+    `part` has the keyword `gather_output` of a column, or `bounds` of a row.
     """
 
     axis = 1

@@ -10,12 +10,12 @@ and of the gates, of which each rank has the terms of its own experts.
 
 Tokens that are cut along positions (`--sequence-parallel`) go once to each rank that has an expert
 for them, together with their gates: C + E_r elements a token for a rank with E_r experts. That rank
-sums the outputs of its experts, and C elements come back. Backward, gradients take the same ways: C
-elements to the experts, C + E_r back.
+sums the outputs of its experts, and C elements come back. In the backward pass C elements of the
+gradient go to the experts, and C + E_r come back.
 
-On paper gates have no values, so the largest traffic is assumed (`Routing`). A step sends that much
-if all tokens go to all experts. It sends less if experts are equally loaded: then (p - 1) / p of
-the tokens leave their rank.
+Where arrays have no data (when the cost of a step is predicted), gates have no values, so the
+largest traffic is assumed (`Routing`). A step sends that much if all tokens go to all experts. It
+sends less if experts are equally loaded: then (p - 1) / p of the tokens leave their rank.
 """
 
 from collections.abc import Sequence
@@ -50,13 +50,14 @@ from nnmpi.parallel.tensor.ways import (
 
 
 def lengths(bounds: Sequence[int]) -> list[int]:
-    """Returns the lengths of the parts between these bounds."""
+    """Returns the length of each part, where part r has elements bounds[r] to bounds[r + 1] - 1."""
     return [stop - start for start, stop in pairwise(bounds)]
 
 
 class ShardedExperts(Sharded, Experts):
-    """Experts divided among the ranks: rank r has experts bounds[r] to bounds[r + 1] - 1. Input and
-    output are whole on all ranks."""
+    """The Experts layer of a mixture of experts, with its experts divided among the ranks: rank r
+    has experts bounds[r] to bounds[r + 1] - 1. All ranks have all tokens of the input and of the
+    output."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -65,8 +66,8 @@ class ShardedExperts(Sharded, Experts):
 
 
 def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **options: Any) -> Result:
-    """Returns the summed outputs of all ranks' experts. x and gates are whole on all ranks;
-    `weights` are those of this rank's experts."""
+    """Returns the outputs of all experts, summed over ranks. All ranks have all tokens x and all
+    gates; `weights` are those of this rank's experts."""
     y, vjps, plain, _ = experts.experts(x, gates, *weights, **options)
     xp = xp_of(x)
     assert plain is not None
@@ -89,8 +90,8 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """Returns a Result whose `prepare` computes the gradients of x and gates, and intermediate
-    results for those of the weights."""
+    """Returns a Result (an op's output and vjps) whose backward pass first calls `prepare`: it
+    returns the gradients of x and gates, and what the vjps of the weights need."""
     input_vjps: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     weight_vjps: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*input_vjps, *weight_vjps), prepare)
@@ -100,27 +101,30 @@ def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) ->
 
 
 class CountingRouter(Sharded, Router):
-    """A Router for tokens that are divided along positions: rank r has positions bounds[r] to
-    bounds[r + 1] - 1 of each sample.
+    """A Router (of a mixture of experts) for tokens that are divided along positions: rank r has
+    positions bounds[r] to bounds[r + 1] - 1 of each sample.
 
-    An expert takes only its first tokens of a whole sample, up to its capacity. So ranks exchange
-    how many of their tokens chose each expert. Each rank has one term of the weight's gradient.
+    An expert takes only the first tokens of a whole sample, up to its capacity. So ranks exchange
+    how many of their tokens chose each expert. Each rank computes a part of the sum that is the
+    gradient of the router's weight.
     """
 
     def options(self, x: Tensor) -> dict[str, object]:
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, counts: Array) -> tuple[Array, Array]:
-        """Returns how many tokens of lower ranks, and how many of all ranks, chose each expert.
-        `counts` (N, 1, E) has those of this rank, and both results have its shape."""
+        """Given how many tokens of this rank chose each expert (`counts`, of shape (N, 1, E)),
+        returns the numbers for the tokens of all lower ranks, and of all ranks, in the same
+        shape."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
 class ExchangingExperts(Sharded, Experts):
-    """Experts divided among the ranks: rank r has experts bounds[r] to bounds[r + 1] - 1. Tokens
-    are divided along positions, and are sent to the ranks of their experts."""
+    """The Experts layer of a mixture of experts, for tokens that are divided along positions: rank
+    r has experts bounds[r] to bounds[r + 1] - 1. Each token is sent to the ranks of its experts,
+    and the results are sent back."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -133,10 +137,13 @@ class ExchangingExperts(Sharded, Experts):
 
 
 class Routing(NamedTuple):
-    """Computes the largest numbers of tokens that ranks may send to each other, for a sample.
+    """Computes the largest numbers of tokens that ranks may send to each other for one sample; used
+    where gates have no values, to predict the cost of a step.
 
-    tokens, experts   how many tokens and experts each rank has
-    top_k, slots      the largest number of experts of a token, and of tokens of an expert
+    tokens   how many tokens each rank has
+    experts  how many experts each rank has
+    top_k    the largest number of experts of a token
+    slots    the largest number of tokens of an expert
     """
 
     tokens: Sequence[int]
@@ -146,7 +153,8 @@ class Routing(NamedTuple):
 
     def sends(self, me: int) -> list[int]:
         """Returns how many tokens rank `me` may send to each rank. As many as possible go to the
-        rank with most experts, then to the next; its own experts get as many as they can take."""
+        rank with most experts, then to the next; the rank's own experts get as many as they can
+        take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
         sends, remaining = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
@@ -157,8 +165,8 @@ class Routing(NamedTuple):
         return sends
 
     def receives(self, me: int) -> list[int]:
-        """Returns how many tokens rank `me` may receive from each rank, in proportion to the tokens
-        of the rank."""
+        """Returns how many tokens rank `me` may receive from each rank, in proportion to the number
+        of tokens that this rank has."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
@@ -168,11 +176,12 @@ class Routing(NamedTuple):
 
 
 class TokenExchange(NamedTuple):
-    """The tokens that this rank sends to the experts of each rank, and the numbers it receives.
+    """The exchange of tokens between ranks with different experts: which tokens this rank sends,
+    and how many it receives.
 
     sends     for each rank, the indices of the tokens that have at least one gate there
     receives  the number of tokens that come from each rank
-    slots     on paper (without values), the number of tokens for which an expert computes; empty
+    slots     where arrays have no data, the number of tokens for which an expert computes; empty
               messages are then counted too
     """
 
@@ -201,8 +210,9 @@ class TokenExchange(NamedTuple):
 def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
-    """Returns the TokenExchange for gates (tokens, E) of `samples` samples: a token is sent where
-    it has a gate that is not 0. On paper (gates without values), `most` decides."""
+    """Returns the TokenExchange for the gates (tokens, E) of `samples` samples: a token is sent to
+    each rank that has an expert for which its gate is not 0. If gates have no values (when a cost
+    is predicted), `most` gives the numbers."""
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:
@@ -227,12 +237,11 @@ def experts_by_exchange(
     activation: str,
     most: Routing | None = None,
 ) -> Result:
-    """Returns the summed outputs of all experts for x (N, t, C), this rank's t positions. Tokens
-    are sent to the ranks of their experts, and results back.
+    """Returns the summed outputs of all experts for x (N, t, C), the t positions of this rank. Each
+    token is sent to the ranks of its experts, and the results are sent back.
 
-    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of its experts compute for as many
-    tokens as the one with most tokens has. `most` has the numbers of tokens where gates have no
-    values.
+    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of them compute for as many tokens as the
+    one with most tokens has. If gates have no values, `most` gives the numbers of tokens.
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])

@@ -18,10 +18,11 @@ With sequence parallelism, what is whole here is cut along positions: see `specs
     x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
     (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
 
-Between layers by samples, it is cut along samples in the same way.
+Between layers that each rank computes for some samples, it is cut along samples in the same way.
 
-All-reduces are in place, so nothing else may use the array that they sum. `of` is `linear`, whose
-channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the last in memory.
+All-reduces are in place, so nothing else may use the array that they sum. The ops here take the
+ordinary op as the argument `of`: `linear`, whose channels are the last `axis`, or `conv1d` or
+`conv2d`, whose channels are axis 1 and the last in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,8 +42,8 @@ from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
-    """The base class of layers whose channels are divided among ranks: rank r has channels
-    bounds[r] to bounds[r + 1] - 1.
+    """The base class of layers of which each rank has a part: rank r has channels (or rows, or
+    experts) bounds[r] to bounds[r + 1] - 1.
 
     spec   how ranks hold the activations that are not cut along channels: whole on every rank, or
            cut along positions or samples
@@ -54,8 +55,8 @@ class Sharded(Module):
     weight: Parameter
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
-        """Replaces the weight by this rank's part along an axis; `names` is the word for its
-        elements in error messages."""
+        """Sets `comm` and `bounds`, and replaces the weight by this rank's part along `axis`.
+        `names` says what the weight has along it, such as "rows", in error messages."""
         n, label = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
         self.comm, self.spec = comm, Replicated(comm)
         self.bounds = bounds or even_bounds(n, comm.size, f"{label} with {n} {names}")
@@ -71,8 +72,8 @@ class Sharded(Module):
 
 
 class Product(Sharded):
-    """The base class of matrix products and convolutions that are divided among ranks; their weight
-    is (outputs, inputs, ...)."""
+    """The base class of linear layers and convolutions whose channels are divided among ranks;
+    their weight is (outputs, inputs, ...)."""
 
     bias: Parameter | None
     keep_part: Callable[..., None]  # of weight and bias
@@ -87,9 +88,11 @@ class Product(Sharded):
 
 
 class ColumnSharded(Product):
-    """A product whose outputs are divided among the ranks; its input is whole on all ranks.
+    """The base class of linear layers and convolutions whose outputs are divided among the ranks;
+    every rank has the whole input.
 
-    The output is sharded, with `bounds`; with `gather_output` it is whole.
+    Rank r computes outputs bounds[r] to bounds[r + 1] - 1; with `gather_output` every rank gets
+    all.
     """
 
     gather_output: bool
@@ -100,30 +103,33 @@ class ColumnSharded(Product):
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns this rank's outputs. `relu` and (for images) `pool` apply a fused ReLU and
-        pooling."""
+        """Returns this rank's part of the output, or the whole output with `gather_output`. `relu`
+        and (for images) `pool` apply a fused ReLU and pooling."""
         y = self._applied(column, x, relu=relu, pool=pool)
         return gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
 
 class RowSharded(Product):
-    """A product whose inputs are divided among the ranks, with `bounds`; the output is whole.
+    """The base class of linear layers and convolutions whose inputs are divided among the ranks:
+    rank r has inputs bounds[r] to bounds[r + 1] - 1. Every rank gets the whole output, by an
+    all-reduce.
 
-    The bias is a copy on each rank, and is added after the sum.
+    Every rank has the whole bias, which is added after the sum over ranks.
     """
 
     def keep_part(self, comm: Comm, bounds: Bounds | None = None) -> None:
         self._take(comm, 1, "inputs", bounds)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns the sum over ranks; `relu` applies a fused ReLU to it."""
+        """Returns the output, summed over ranks; `relu` applies a fused ReLU to it."""
         if pool:
             raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
 
 
 class _ShardedLinear(Product):
-    """A Linear with a Comm; `part` is `gather_output` of a column, or `bounds` of a row."""
+    """The base class of Linear layers whose channels are divided among the ranks of a Comm; `part`
+    has the keyword `gather_output` of a column, or `bounds` of a row."""
 
     axis = -1
 
@@ -145,11 +151,11 @@ class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
 
 
 class GatheringLinear(ColumnLinear):
-    """A ColumnLinear whose input is cut: each rank has some positions of (N, T, in_features), or
-    some samples of (N, ..., in_features).
+    """A ColumnLinear (each rank computes some outputs) of whose input each rank has some positions
+    of (N, T, in_features), or some samples of (N, ..., in_features).
 
-    The input is gathered for the product, and again for the gradient of the weight, so a rank keeps
-    only its own part in between.
+    The input is gathered for the product, and again for the gradient of the weight, so that a rank
+    keeps only its part of the input in between.
     """
 
     fuses_as = Linear
@@ -171,8 +177,8 @@ class RowLinear(_ShardedLinear, RowSharded, Linear):
 
 
 class ShardedEmbedding(Sharded, Embedding):
-    """An Embedding whose rows are divided among the ranks; indices and output are whole on all
-    ranks."""
+    """An Embedding whose table rows are divided among the ranks; every rank gets all indices and
+    the whole output."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
@@ -202,8 +208,9 @@ OpFunction = Callable[..., Result]
 def column(
     x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
-    """Returns this rank's outputs of the op `of`, given x, whole on all ranks, and this rank's rows
-    of w and b."""
+    """Returns this rank's part of the outputs of the op `of` (linear or a convolution), given the
+    whole input x and this rank's rows of w and b. The backward pass sums the gradient of x over
+    ranks."""
     result = of(x, w, b, **options)
     of_x, *other_vjps = result.vjps
 
@@ -217,8 +224,8 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
-    """Returns this rank's outputs of `linear` for all positions or samples, where x has only those
-    of this rank."""
+    """Returns this rank's part of the outputs of `linear` for all positions or samples, given this
+    rank's positions or samples x, which are gathered."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
@@ -251,7 +258,8 @@ def row(
     relu: bool = False,
     **options: Any,
 ) -> Result:
-    """Returns the sum over ranks of the op `of` on each rank's inputs, + b, with ReLU if `relu`."""
+    """Returns the output of the op `of` (linear or a convolution), given this rank's part of the
+    inputs x and of w: the sum over ranks, plus b, with a ReLU if `relu`."""
     result, xp = of(x, w, None, **options), xp_of(x)
     plain = result.prepare
     of_x, of_w, _ = result.vjps
@@ -265,7 +273,7 @@ def row(
     passed, outputs = y if relu else None, len(w)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
-        """Returns the gradient before ReLU, and intermediate results for the gradients of x and
+        """Returns the gradient before the ReLU, and intermediate results for the gradients of x and
         w."""
         if passed is not None:
             g = g * (passed > 0)
@@ -283,15 +291,16 @@ def row(
 
 
 def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
-    """Returns the order of the axes in memory, as `all_reduce` takes it."""
+    """Returns the order of the axes in memory, as `all_reduce` takes it, for an array whose
+    channels are `axis`; None stands for the default order."""
     return None if axis == -1 else (0, *range(2, array.ndim), 1)
 
 
 def sharded_lookup(
     w: Array, *, index: Array, start: int, padding: int | None, spec: Spec
 ) -> Result:
-    """Returns rows index[...] of a table that is divided among ranks; w has this rank's rows, from
-    row `start` on.
+    """Returns w[index] for a table w that is divided among ranks: this rank has the rows from
+    `start` on, and the results are summed over ranks.
 
     Row `padding` of the whole table gets no gradient. Only a copy of the index is kept for the
     backward pass. No shape depends on the values of the index, so that passes can be recorded.
@@ -299,8 +308,8 @@ def sharded_lookup(
     xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
     def local_rows() -> tuple[Array, Array]:
-        """Returns where the index points to a row of this rank (a mask with one more axis), and the
-        local number of that row, or 0."""
+        """Returns a mask, with one more axis than the index, that is True where the index is a row
+        of this rank; and the number of that row in this rank's part, or 0 elsewhere."""
         is_local = (index_copy >= start) & (index_copy < start + len(w))
         return is_local[..., None], (index_copy - start) * is_local
 

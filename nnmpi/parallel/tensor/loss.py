@@ -60,14 +60,14 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         return float(total), int(correct.sum()), int(kept.sum())
 
     def whole(self, scores: Tensor) -> np.ndarray:
-        """Returns the logits of all classes, on every rank and in host memory."""
+        """Gathers the logits of all classes, and returns them on every rank, in host memory."""
         start, stop = span_of(self.bounds, self.comm)
         bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
         return backend.to_host(all_gather(scores.array, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
-        """Returns this rank's part of the softmax; all ranks call it, because they exchange
-        values."""
+        """Returns this rank's part of the softmax of `logits`; every rank calls it, since ranks
+        exchange maxima and sums."""
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
@@ -89,8 +89,9 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """Returns the loss of logits whose classes are divided among ranks; z has this rank's classes.
-    The backward pass sends no message."""
+    """Returns the cross-entropy of logits whose classes are divided among ranks. z has the logits
+    of this rank's classes; `softmax` has what ranks have exchanged. The backward pass sends no
+    message."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:
@@ -103,8 +104,8 @@ def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "me
 
 
 class _Softmax(NamedTuple):
-    """This rank's part of the softmax, and a table of values that all ranks have exchanged, for
-    each rank and sample."""
+    """The softmax over classes that are divided among ranks: this rank's exponentials, and a table
+    of the maxima and sums that ranks have exchanged, for each rank and sample."""
 
     labels: Labels
     smoothing: Smoothing | None
@@ -118,8 +119,8 @@ class _Softmax(NamedTuple):
     def of(
         cls, z: Array, labels: Labels, smoothing: Smoothing | None, classes: range, comm: Comm
     ) -> "_Softmax":
-        """Returns the softmax of z, computed on the transpose of z as in `cross_entropy`; all ranks
-        call it."""
+        """Computes the softmax of z, this rank's logits, and exchanges maxima and sums with other
+        ranks; every rank calls it. Like `cross_entropy`, it computes on the transpose of z."""
         xp, n = xp_of(z), len(labels.classes)
         held = (labels.classes >= classes.start) & (labels.classes < classes.stop)
         rows = (labels.classes - classes.start) * held
@@ -140,7 +141,8 @@ class _Softmax(NamedTuple):
         return cls(labels, smoothing, e, chosen, held.astype(z.dtype), comm.rank, table)
 
     def _sum(self) -> tuple[Array, Array]:
-        """Returns the maximum over all classes, and the sum of exp(z - maximum)."""
+        """Returns, for each sample, the maximum of the logits over all classes, and the sum of
+        exp(z - maximum)."""
         xp, maximum = xp_of(self.table), self.table[:, 0]
         top = maximum.max(axis=0)
         return top, (self.table[:, 1] * xp.exp(maximum - top)).sum(axis=0)

@@ -1,5 +1,4 @@
-"""Parts of tensors along an axis, the collectives on them, and four differentiable ops made of
-these.
+"""Collectives on parts of tensors along an axis, and four differentiable ops made of these.
 
             forward                     backward
 copy        x                           all-reduce        x goes into a sharded layer
@@ -41,8 +40,8 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
-    """Returns the bounds of nearly equal parts; raises ValueError if a rank would have no
-    channel."""
+    """Divides channels into nearly equal parts: rank r gets channels bounds[r] to bounds[r + 1] -
+    1. Raises ValueError, with `label`, if a rank would have none."""
     if channels < ranks:
         have = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
@@ -53,7 +52,7 @@ def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
 
 
 def span_of(bounds: Bounds, comm: Comm) -> tuple[int, int]:
-    """Returns (start, stop) of this rank's channels."""
+    """Returns (start, stop) of this rank's channels, as `bounds` divides them."""
     return bounds[comm.rank], bounds[comm.rank + 1]
 
 
@@ -61,9 +60,10 @@ P = TypeVar("P", Parameter, Parameter | None)
 
 
 def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
-    """Returns this rank's part of a parameter along an axis, as a new parameter; None for None.
+    """Returns this rank's part of a parameter along an axis, as a new parameter; None if p is None.
 
-    If the values are not initialised yet, they will be for this part only; else they are copied.
+    If the values of p are not initialised yet, only this part of them will be; otherwise they are
+    copied.
     """
     if p is None:
         return p
@@ -84,8 +84,8 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
 
 
 def copy_of(p: P) -> P:
-    """Returns a copy of a parameter; if its values are not initialised yet, the copy will get the
-    same ones. None for None."""
+    """Returns a new parameter with the values of p. If they are not initialised yet, both will get
+    the same values. None if p is None."""
     return p if p is None else part_of(p, 0, (0, p.place.shape[0]), comm_self())
 
 

@@ -1,6 +1,8 @@
-"""parallelize(model, comm, x) replaces the layers of a model by sharded ones, under the same names.
+"""parallelize(model, comm, x) decides how to divide the layers of a model among ranks, and replaces
+them by sharded ones, under the same names.
 
-rebuild(model, graph, sharding, comm) is its last step alone, for a graph that is divided already.
+rebuild(model, graph, sharding, comm) only replaces the layers, for a division (Sharding) that is
+known already.
 """
 
 from collections.abc import Mapping
@@ -32,17 +34,15 @@ from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCu
 
 
 def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> None:
-    """Changes the class of a layer in place to `kind`, and sets attributes.
-
-    So its parameters, hooks and buffers are kept, and all references to the layer stay valid.
-    """
+    """Changes the class of a layer in place to `kind`, and sets attributes. So its parameters,
+    hooks and buffers are kept, and all references to the layer stay valid."""
     layer.__class__ = kind
     for name, value in attributes.items():
         setattr(layer, name, value)
 
 
 def replace(model: Module, new: Mapping[Module, Module]) -> None:
-    """Replaces layers wherever they occur in a model; `new` maps each layer to its replacement."""
+    """Replaces layers of a model wherever they occur; `new` maps each layer to its replacement."""
     for module in [*dict.fromkeys(model.modules())]:
         for name, child in [*module._modules.items()]:
             if child in new:
@@ -64,9 +64,10 @@ def parallelize(
     possible.
 
     x is an array or tensor with some samples, of which only shape and dtype matter. With
-    `whole_output` every rank gets all scores, as most losses need them. `ways` names the ways of
-    some layers, by path. For a parameter in `Sharding.terms`, such as those of layers cut by
-    samples, each rank gets the gradient of its samples: sum it over the ranks before the update.
+    `whole_output` every rank gets all scores, as most losses need them. `ways` names, by path of a
+    layer, the way to divide it, such as "column". For a parameter in `Sharding.partial_gradients`,
+    such as those of layers cut by samples, each rank gets the gradient of its samples: sum it over
+    the ranks before the update.
 
     Every rank calls it on an equal model. If the model cannot be divided, it raises ValueError and
     leaves the model unchanged. In your own loop, with the same x and y on all ranks:
@@ -94,11 +95,11 @@ def parallelize(
 
 
 def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
-    """Replaces the layers of a model by this rank's parts, under the same names; `graph` is that of
-    the model.
+    """Replaces the layers of a model by this rank's parts of them, as `sharding` divides them,
+    under the same names; `graph` is the graph of the model.
 
-    Every rank calls it on an equal model. Weights that are not drawn yet are drawn for this rank's
-    part only; others are cut. If something is wrong with the model, it is left unchanged.
+    Every rank calls it on an equal model. Weights that are not initialised yet will be for this
+    rank's part only; others are cut. If something is wrong with the model, it is left unchanged.
     """
     if comm.size != sharding.ranks:
         raise ValueError(
@@ -136,7 +137,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 
 
 def refuse_parts(model: Module) -> None:
-    """Raises ValueError if the model contains a layer that is sharded already."""
+    """Raises ValueError if a layer of the model is divided among ranks already."""
     leaves = ((path, layer) for path, layer in model.named_modules() if not layer._modules)
     for path, layer in leaves:
         is_part = isinstance(layer, Sharded | BySamples) or isinstance(vars(layer).get("_way"), Way)
@@ -152,8 +153,8 @@ def _part(
     cuts: Mapping[str, AxisCut | None],
     comm: Comm,
 ) -> Any:
-    """Returns this rank's part of a layer. `cut` is the cut of its input, and `cuts` are those of
-    its parameters and buffers by name."""
+    """Returns this rank's part of a layer, which is divided as `at` says. `cut` is the cut of its
+    input, and `cuts` are those of its parameters and buffers by name."""
     new: Any = copy(layer)
     new._way = at.way
     start, stop = span_of(at.bounds, comm)
@@ -184,8 +185,9 @@ def _part(
 
 
 class _Exchanging(Sharded):
-    """The base class for parts of layers that have no class of their own for it: calls the layer's
-    `forward` between two sums over ranks."""
+    """The base class of a rank's part of a layer that has no sharded class of its own: calls the
+    layer's `forward` on the part, and sums the output, or the gradient of the input, over ranks if
+    needed."""
 
     _way: Way
     gather_output: bool
@@ -204,8 +206,8 @@ class _Exchanging(Sharded):
 
 
 def _tie(model: Module, graph: Graph) -> None:
-    """Makes all names of a tied parameter refer to the same parameter again, after layers were
-    replaced."""
+    """Makes all names of a tied parameter (one that several layers use) refer to one parameter
+    again, after layers were replaced."""
     modules = dict(model.named_modules())
     for variable in graph.variables:
         places = [path.rpartition(".") for path in variable.names if variable.is_parameter]

@@ -1,5 +1,5 @@
-"""Returns which ways a layer allows, given its settings and arguments, whatever the cuts of its
-inputs."""
+"""Finds the ways in which ranks may divide a layer (such as column or row), given its settings and
+arguments, whatever the cuts of its inputs."""
 
 from collections.abc import Collection
 from typing import Any
@@ -10,11 +10,11 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
-    """Returns the ways of a layer with its settings; none if it is called with anything but tensors
-    of samples.
+    """Returns the ways in which ranks may divide a layer with these settings; none if it is called
+    with anything but tensors of samples.
 
-    Ways that cut positions, samples or what a layout asks for are included if `cuts` has these
-    markers.
+    Ways that cut positions, samples, or an axis for which a layout asks are included if `cuts` has
+    their markers.
     """
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
@@ -37,8 +37,8 @@ def is_plain(node: Node) -> bool:
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
-    """Returns True if an op can take inputs that are cut: its other arguments are scalars that are
-    not trained."""
+    """Returns True if an op works unchanged on a part of its tensors, because it treats each
+    element separately and its other arguments are untrained scalars."""
     return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
 
 
@@ -52,18 +52,18 @@ def _is_number(graph: Graph, argument: Any) -> bool:
 
 
 def takes_samples(graph: Graph, node: Node) -> bool:
-    """Returns True if a layer can be computed by samples: its inputs are tensors of samples, and
-    its output is one."""
+    """Returns True if each rank can compute a layer for some of the samples: its inputs and its
+    output are tensors with an axis of samples."""
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     whole_rows = (edge.of_samples and edge.axes[0].size == 1 for edge in edges)
     return node.layer is not None and bool(node.inputs) and is_plain(node) and all(whole_rows)
 
 
 def follows(node: Node) -> bool:
-    """Returns True if a layer has no parameters and works as it is on a part of its input: its
-    output is then cut like its input.
+    """Returns True if a layer has no parameters and works unchanged on a part of its input, so that
+    its output is cut like its input.
 
-    Layers that change only where a layout asks for it, such as pooling by rows, count too.
+    Layers that are replaced only if a layout asks for it, such as pooling by image rows, count too.
     """
     if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False
@@ -71,7 +71,7 @@ def follows(node: Node) -> bool:
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """Returns the numbers of the parameters and buffers of a layer, by attribute name."""
+    """Returns the numbers of a layer's parameters and buffers in the graph, by attribute name."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:
@@ -82,8 +82,8 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Raises ValueError if a way in the `sharding` attribute of a user's layer cannot be
-    correct."""
+    """Raises ValueError if a way to divide a layer that a user's class lists in its attribute
+    `sharding` cannot be correct."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(

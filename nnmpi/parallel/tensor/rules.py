@@ -1,8 +1,8 @@
-"""Rules: how ranks along tp may divide each kind of layer: its channels, or its positions with
-`--sequence-parallel`.
+"""Rules: for each kind of layer, the ways in which the ranks along tp may divide it: by channels,
+or by positions with `--sequence-parallel`.
 
-A layer without a rule is computed by every rank along tp, from whole inputs. Rules depend on values
-only: the class of a layer, its plain attributes, shapes.
+A layer without a rule is computed by every rank along tp, from whole inputs. Rules depend only on
+the class of a layer, its plain attributes, and shapes.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ from nnmpi.parallel.tensor.ways import (
 
 
 class LayerRule(NamedTuple):
-    """How the ranks may divide a layer of one type.
+    """The rule for one class of layers: in which ways ranks may divide such a layer.
 
-    ways  under tensor parallelism (tp): each Way says which axes of the input, the output and the
+    ways  for tensor parallelism (tp): each Way says which axes of the input, the output and the
           parameters are cut; the preferred one comes first
     """
 
@@ -36,7 +36,7 @@ class LayerRule(NamedTuple):
 
 
 def _normalizes_positions(settings: Options) -> bool:
-    """Returns True if each position of (N, T, C) is normalised alone."""
+    """Returns True if a normalisation layer treats each position of (N, T, C) separately."""
     return len(settings["normalized_shape"]) == 1
 
 
@@ -61,7 +61,8 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds unchanged; None if a sample is a vector of features, as in (N, C)."""
+    """Returns the bounds of the output's channels: those of the input. Returns None if a sample is
+    a vector of features, as in (N, C), for which the layer cannot be divided so."""
     return bounds if len(sample) > 1 else None
 
 
@@ -70,13 +71,14 @@ def _joins_all_axes(settings: Options) -> bool:
 
 
 def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds of the output: each channel becomes several consecutive features."""
+    """Returns the bounds of the output's features after Flatten: each channel becomes several
+    consecutive features."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 
 def _has_many_slopes(settings: Options) -> bool:
-    """Returns True if each channel has its own slope. A single slope cannot be divided: each rank
-    would have one term of its gradient."""
+    """Returns True if a PReLU has a slope for each channel. A single slope cannot be divided: each
+    rank would compute only a part of its gradient."""
     return bool(settings["num_parameters"] > 1)
 
 
@@ -128,7 +130,8 @@ _OF_ADD_ONS = addons.table("layer_rules")
 
 
 def rule_of(layer: type[nn.Module]) -> LayerRule | None:
-    """Returns the rule of a layer class, of core or of an add-on; None if it has none."""
+    """Returns the rule for a layer class, which may be nnmpi's own or an add-on's; None if it has
+    none."""
     where = _OF_ADD_ONS.get(f"{layer.__module__}:{layer.__name__}")
     return addons.loaded(where) if where else RULES.get(layer)
 
@@ -152,7 +155,8 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
 
 
 def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
-    """Returns the ways to divide a layer class: from `RULES`, or from its attribute `sharding`.
+    """Returns the ways in which ranks may divide a layer of this class: from `RULES`, or from the
+    attribute `sharding` of the class.
 
     A subclass that overrides `forward` has none, unless it defines the attribute itself.
     """

@@ -4,14 +4,14 @@
     transition   a choice for the node, from a state to the next one
 
 A forward sweep finds all reachable states, and a backward sweep the least that must still be sent
-from each of them. So the plan is exact: no other plan sends less. Of plans that send equally much,
-the one whose choices are listed first is taken. With sequence parallelism, and where a layout names
-an axis of an add-on, it is the plan that leaves the fewest activations whole on all ranks, and of
-these the one that sends least. If ways of some layers are given, the search decides the others and
-what is between them.
+from each of them. So the plan (a choice for each node) is exact: no other plan sends less. Of plans
+that send equally much, the one whose choices are listed first is taken. With sequence parallelism,
+and where a layout names an axis of an add-on, it is the plan that leaves the fewest activations
+whole on all ranks, and of these the one that sends least. If the user says how to divide some
+layers, the search decides the other layers and what is between them.
 
-A node may have more than `MOST` states, for example after many parallel branches. Then only the
-cheapest ones are followed, and another plan might send less.
+A node may have more than `MOST_STATES` states, for example after many parallel branches. Then only
+the cheapest ones are followed, and another plan might send less.
 """
 
 from collections import Counter
@@ -63,8 +63,8 @@ START: State = frozenset()
 
 
 class Transition(NamedTuple):
-    """A choice for a node, with the states before and after it; `total` is the cost of the best
-    plan with this choice."""
+    """A step of the search: a choice to divide a node among ranks, with the states before and after
+    it. `total` is the cost of the best plan that makes this choice."""
 
     before: State
     choice: NodeChoice
@@ -79,11 +79,12 @@ def shard(
     sequence: bool = False,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Sharding:
-    """Returns the division of a model that sends least; every rank gets the same result.
+    """Returns the division of a model among ranks that sends the fewest elements; every rank gets
+    the same result.
 
-    With `whole_output` every rank gets all scores, as most losses need them; else they may stay cut
-    along classes. With `sequence`, sequence parallelism, activations that would be whole on every
-    rank are cut along positions where possible. `constraints` are the requests of a layout about
+    With `whole_output` every rank gets all scores, as most losses need them; otherwise they may
+    stay cut along classes. With `sequence`, sequence parallelism, activations that would be whole
+    on every rank are cut along positions where possible. `constraints` are what a layout asks for
     axes and layers. Raises ValueError if a layer has fewer channels than there are ranks, or if a
     model has nothing that is to be cut.
     """
@@ -114,7 +115,7 @@ def shard(
 
 
 class _Search:
-    """The search for the best plan of one graph."""
+    """Searches for the division of a model's graph among ranks with the lowest cost."""
 
     def __init__(
         self, graph: Graph, ranks: int, whole_output: bool, sequence: bool, constraints: Constraints
@@ -141,7 +142,8 @@ class _Search:
         self.needed = self._needed()
 
     def _needed(self) -> list[str]:
-        """Returns, for each edge, the reason why it has to be whole; "" if it may be cut."""
+        """Returns, for each edge (activation) of the graph, why every rank needs it whole; "" if it
+        may be cut."""
         graph = self.graph
         reasons = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
@@ -161,11 +163,11 @@ class _Search:
         return reasons
 
     def transitions(self) -> list[list[Transition]]:
-        """Returns the transitions of each node that lead to the end; raises ValueError if there are
-        none.
+        """Returns, for each node, the transitions (choices between states) that are part of a
+        complete plan; raises ValueError if there are none.
 
-        In the forward sweep their totals are the least cost up to them, and after the backward
-        sweep that of a whole plan.
+        After the forward sweep the `total` of a transition is the least cost up to it, and after
+        the backward sweep that of the best plan through it.
         """
         reached = {START: PlanCost()}
         of_nodes: list[list[Transition]] = []
@@ -205,8 +207,8 @@ class _Search:
             tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
         ],
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """Yields (choice, next state) for node k in a state. `known_choices` caches choices by the
-        cuts of the inputs."""
+        """Yields (choice, next state) for each choice that node k has in a state. `known_choices`
+        caches choices by the cuts of the inputs."""
         node = self.graph.nodes[k]
         cuts = tuple(state.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
@@ -232,8 +234,8 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns the cuts of parameters and modules that a choice fixes; other uses of them must
-        agree."""
+        """Returns how a choice cuts a node's parameters and module, if other nodes use them too:
+        those must make the same cut."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}
@@ -250,8 +252,9 @@ class _Search:
         return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
-        """Returns the cost of a choice: its seconds if they are known; with sequence parallelism or
-        axes of add-ons, including the size of an output that is whole."""
+        """Returns the cost of a choice: its price in seconds if `constraints` has prices, otherwise
+        elements. With sequence parallelism or axes of add-ons, an output that is whole on every
+        rank costs too."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
@@ -260,8 +263,8 @@ class _Search:
         return choice.cost.plus(PlanCost(whole=whole_numbers))
 
     def why(self, k: int, of_node: list[Transition], taken: Transition) -> str:
-        """Returns the reason for node k's choice as text, for example the elements sent in all, and
-        with the next best way."""
+        """Returns a text that says why node k is divided as it is: for example how many elements
+        the plan sends, and how many with the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is ON_ONE_RANK:
             return f"rank {self.owned.nodes[k]} along tp has the branch"
@@ -283,7 +286,8 @@ class _Search:
         return f"gathered: {needed}" if choice.gathers and needed else "no other way"
 
     def _refuse(self) -> None:
-        """Raises ValueError for the first layer that has too few channels."""
+        """Raises ValueError, because the model cannot be divided; names the first layer with too
+        few channels, if there is one."""
         for k, node in enumerate(self.graph.nodes):
             if marker := addons.row("layout_ways", self.wanted.get(node.name, "")):
                 marker.of_layout.refuse(self.graph, k, self.ranks)
@@ -297,8 +301,8 @@ class _Search:
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
-    """Returns all states if they are at most `MOST`; else the `MOST` - 1 cheapest and the one with
-    the fewest cut edges."""
+    """Returns all states if there are at most `MOST_STATES`; otherwise the cheapest ones, and the
+    one with the fewest cut edges."""
     if len(reached) <= MOST_STATES:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))

@@ -1,5 +1,5 @@
-"""Sharding: how the layers, activations and parameters of a graph are divided among ranks; `shard`
-computes it."""
+"""Sharding: the description of how the layers, activations and parameters of a graph are divided
+among ranks along tp; `shard` computes it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
@@ -28,14 +28,17 @@ from nnmpi.parallel.tensor.ways import (
 
 
 class ShardedLayer(NamedTuple):
-    """One use of a layer that has parameters or is divided.
+    """An entry in `Sharding.layers`: one use of a layer that has parameters or is divided among
+    ranks.
 
     node             the index of its node in the graph
+    path, kind       the path of the layer in the model, and the name of its class
+    way              how it is divided, such as column or row
     sizes            the shape of the whole weight
     bounds           the channels of each rank: outputs of a column, inputs of a row; empty for a
-                     copy
+                     layer that every rank has whole
     gathers          whether a column gathers its output
-    position_bounds  the positions of each rank where its input or output is cut along them
+    position_bounds  the positions of each rank if its input or output is cut along them
     sends            the messages that ranks send for it
     why              a text: how much the model sends, and how much with another way of this layer
     """
@@ -53,7 +56,7 @@ class ShardedLayer(NamedTuple):
 
     @property
     def how(self) -> str:
-        """The name of the way in which the layer is divided."""
+        """The name of the way in which the layer is divided, such as "column"."""
         return self.way.pattern.how
 
     def part(self, rank: int) -> float:
@@ -68,18 +71,20 @@ class ShardedLayer(NamedTuple):
 
 
 class PositionCut(Protocol):
-    """The division of the positions of sequences among the ranks along an axis of the mesh."""
+    """The interface of a division of the positions of sequences among the ranks along an axis of
+    the mesh."""
 
     def of(self, rank: int, /) -> np.ndarray:
         """Returns the positions of a rank, in increasing order."""
 
     def localise(self, e: int, rank: int, shape: list[int], /) -> None:
-        """Replaces the number of positions in `shape`, the shape of edge `e`, by the number on a
-        rank; in place."""
+        """Replaces, in `shape`, the shape of edge (activation) `e`, the number of positions of the
+        whole sequence by the number on a rank; in place."""
 
 
 class DividedCall(NamedTuple):
-    """A call of a module whose parts are computed by single ranks along tp.
+    """A call of a module, such as parallel branches, whose parts are each computed by one of the
+    ranks along tp.
 
     path        of the module
     word        the word for its parts in messages, such as "branches"
@@ -99,11 +104,13 @@ class DividedCall(NamedTuple):
 
 
 class OwnedParts(NamedTuple):
-    """The nodes and variables of a graph that are on only one of the ranks along tp.
+    """The parts of a model, such as parallel branches, that only one of the ranks along tp has and
+    computes.
 
-    calls      the calls of divided modules, by the index of the node that joins their parts
-    nodes      the rank along tp that computes each of these nodes
-    variables  the rank along tp that has each parameter and buffer of these nodes
+    calls      the calls of modules that are divided so, by the index of the node that joins their
+               parts
+    nodes      by graph node, the rank along tp that computes it
+    variables  by parameter or buffer of these nodes, the rank along tp that has it
     """
 
     calls: Mapping[int, DividedCall] = {}
@@ -111,7 +118,7 @@ class OwnedParts(NamedTuple):
     variables: Mapping[int, int] = {}
 
     def runs(self, node: int, rank: int) -> bool:
-        """Returns True if a rank along tp computes a node."""
+        """Returns True if a rank along tp computes a node of the graph."""
         return self.nodes.get(node, rank) == rank
 
     def has(self, variable: int, rank: int) -> bool:
@@ -123,15 +130,20 @@ NOTHING_OWNED = OwnedParts()
 
 
 class Sharding(NamedTuple):
-    """The division of a graph: the layers, edges and variables that are cut, and where.
+    """How the layers, activations (edges of the graph), parameters and buffers of a model are
+    divided among ranks.
 
-    layers     in the order in which they run
-    edges      the cuts of edges by number; other edges are whole on every rank
-    variables  the cuts of parameters and buffers
-    terms      parameters that are whole on every rank, and of whose gradients each rank has a term
-    output     the bounds of the channels of the output; None if it is whole
-    positions  the cuts of sequences, by the axis of an add-on whose ranks have parts of them
-    owned      the parts of modules that single ranks along tp have and compute alone
+    layers             the layers with parameters or that are divided, in the order in which they
+                       run
+    edges              the cuts of activations, by number of the edge; others are whole on every
+                       rank
+    variables          the cuts of parameters and buffers
+    output             the bounds of the channels of the output; None if it is whole
+    partial_gradients  parameters that are whole on every rank, while each rank computes only a part
+                       of the sum that is their gradient
+    positions          the cuts of sequences, by the axis of an add-on whose ranks have parts of
+                       them
+    owned              the parts of modules that single ranks along tp have and compute alone
     """
 
     ranks: int
@@ -145,13 +157,14 @@ class Sharding(NamedTuple):
 
     @property
     def ways(self) -> dict[str, str]:
-        """The names of the ways of layers by path, as --layout takes them."""
+        """For each layer, by path, the name of the way in which it is divided (such as "column"),
+        as --layout takes it."""
         joins = self.owned.calls
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions of sequences that the rank at these coordinates has; None if it has
-        all."""
+        """Returns the positions of sequences that the rank with these coordinates has; None if it
+        has all positions."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 
@@ -171,8 +184,8 @@ def _key(layer: type[Module] | None) -> str:
 
 
 def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
-    """Assigns parts of modules, such as parallel branches, to ranks; the result is the same on all
-    ranks.
+    """Assigns parts of modules, such as parallel branches, to single ranks along tp; the result is
+    the same on all ranks.
 
     Raises ValueError if a module cannot be divided.
     """
@@ -186,8 +199,8 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
-    """Yields the calls of modules whose parts are assigned to ranks, without those inside another
-    such module."""
+    """Yields the calls of modules whose parts (such as parallel branches) go to single ranks,
+    except those inside another such module."""
     calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
@@ -195,8 +208,8 @@ def outermost(graph: Graph) -> Iterator[Call]:
 
 
 def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
-    """Groups sets that have an element in common, directly or through other sets; returns lists of
-    indices."""
+    """Groups sets that have an element in common, directly or through other sets. Returns, for each
+    group, the indices of its sets."""
     groups: list[tuple[Set[Any], list[int]]] = []
     for i, members_of in enumerate(sets):
         members = [i]
@@ -211,7 +224,8 @@ def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
 
 
 def pooling_behind(graph: Graph, k: int) -> int | None:
-    """Returns the node of the pooling that is fused with a layer; None if none is."""
+    """Returns the index of the pooling node that is fused with the layer of node k; None if there
+    is none."""
     last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
     pool = graph.nodes[last]
     is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
@@ -219,7 +233,8 @@ def pooling_behind(graph: Graph, k: int) -> int | None:
 
 
 def made_by(graph: Graph, k: int) -> Edge:
-    """Returns the output edge of a layer, after a pooling that is fused with it."""
+    """Returns the output edge (activation) of the layer of node k, after a pooling that is fused
+    with it."""
     last = pooling_behind(graph, k)
     return graph.edges[graph.nodes[k if last is None else last].outputs[0]]
 
@@ -232,7 +247,8 @@ def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
 
 
 def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
-    """Returns the entry in `Sharding.layers` for a layer that is divided as `choice` says."""
+    """Returns the entry in `Sharding.layers` for the layer of node k, which is divided as `choice`
+    says."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
@@ -247,7 +263,7 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
 
 
 def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessage]:
-    """Yields the messages that ranks send for a layer; messages that no rank needs are left out."""
+    """Yields the messages that ranks send for a divided layer, except those that no rank needs."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
     way, bounds = layer.way, layer.bounds if layer.way.of_layout else layer.position_bounds
@@ -263,5 +279,6 @@ def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessag
 
 
 def message_of(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
-    """Returns a message of a layer, in all passes of its row."""
+    """Returns `row` as a message of a layer that carries `numbers` elements of a sample, in all
+    passes that `row` names."""
     return LayerMessage(row, numbers, row.passes, bounds)

@@ -1,4 +1,5 @@
-"""Specs: how ranks hold an activation that is not divided along channels; and layers by samples.
+"""Specs: how ranks hold an activation that is not divided along channels (whole, or cut along
+positions or samples); and layers of which each rank computes some samples.
 
                     a rank has      sum(terms)          whole(part)
     Replicated      all of it       all-reduce          the part itself
@@ -11,14 +12,15 @@ by the number of ranks: along positions in sequence parallelism (Megatron-LM: Ko
 others, 2022), along samples between data-parallel convolutions and products that are not
 (Krizhevsky, 2014).
 
-A layer by samples has whole weights, and computes some samples of a micro-batch on each rank:
+In a layer by samples each rank has the whole weights, and computes some samples of a micro-batch:
 
     x whole ──► own samples ──► layers, as they are ──► all-gather ──► y whole
     dx  ◄── all-gather ◄──                        ◄── own samples ◄── dy
 
 Layers that depend on who has which samples look into the pass: keyed randomness for the numbers of
-this rank's samples, BatchNorm for the moments over all ranks. Each rank has a term of the gradients
-of weights, and the terms are summed once a step (`replicas/gradient_sync.py`).
+this rank's samples, BatchNorm for the moments over all ranks. Each rank computes the gradients of
+weights from its samples, and they are summed over the ranks once a step
+(`replicas/gradient_sync.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +44,8 @@ from nnmpi.parallel.tensor import ops
 
 
 def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
-    """Returns which samples of a micro-batch each rank has: rank r has bounds[r] to bounds[r + 1] -
-    1. x has those of this rank.
+    """Returns bounds that say which samples of a micro-batch each rank has: rank r has bounds[r] to
+    bounds[r + 1] - 1. x has the samples of this rank.
 
     In a run the pass knows the number of samples; elsewhere ranks exchange their counts.
     """
@@ -57,9 +59,10 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 
 class BySamples(Module):
-    """The base class of layers of which each rank computes some samples of a micro-batch.
+    """The base class of layers with whole weights of which each rank computes some samples of a
+    micro-batch.
 
-    takes          for each input, whether it is whole; else it has the samples of this rank
+    takes          for each input, True if it has all samples; False: the samples of this rank
     gather_output  whether the output is all-gathered
     """
 
@@ -83,8 +86,8 @@ class BySamples(Module):
 
 @contextmanager
 def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
-    """A context in which the current pass has only this rank's samples, so that random numbers and
-    BatchNorm are those of the whole micro-batch."""
+    """Returns a context in which layers know that they get only this rank's samples, so that random
+    numbers and BatchNorm are those of the whole micro-batch."""
     current = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if current.samples is None else current.samples
     stats = (
@@ -106,7 +109,8 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
 
 
 class NestedStats:
-    """A `BatchStats` that merges moments over the ranks of `comm` first, then by `others`."""
+    """BatchNorm statistics over several levels of ranks: merges the moments over the ranks of
+    `comm` first, then as `others` does."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
         self._ranks, self._others = Synced(comm), others
@@ -124,18 +128,19 @@ class NestedStats:
 
 
 class Replicated(NamedTuple):
-    """The spec of an activation that every rank has whole."""
+    """The spec of an activation that every rank has whole: how to sum it over ranks, and how to
+    gather it."""
 
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """Returns the spec for a call with x. With `is_part`, x has only this rank's part of the
-        samples."""
+        """Returns the spec for a call of a layer with input x; some specs depend on the number of
+        samples. With `is_part`, x has only this rank's samples."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
-        """Returns this rank's part of the sum of all ranks' arrays; the memory of `terms` may be
-        reused.
+        """Sums the arrays `terms` of all ranks, and returns the part of the sum that this rank has:
+        here all of it. The memory of `terms` may be reused.
 
         `order` is the order of its axes in memory, as `all_reduce` takes it.
         """
@@ -143,13 +148,14 @@ class Replicated(NamedTuple):
         return terms
 
     def whole(self, part: Array) -> Array:
-        """Returns the whole activation, given each rank's part."""
+        """Returns the whole activation, given the part that this rank has: here all of it."""
         return part
 
 
 class AxisSharded(NamedTuple):
-    """The spec of an activation that is cut along an axis: rank r has bounds[r] to bounds[r + 1] -
-    1; axis 1 is that of positions."""
+    """The spec of an activation that is cut along an axis: rank r has indices bounds[r] to
+    bounds[r + 1] - 1; axis 1 is that of positions. Sums are reduce-scattered, and wholes are
+    all-gathered."""
 
     comm: Comm
     bounds: ops.Bounds
@@ -169,8 +175,8 @@ Spec: TypeAlias = Replicated | AxisSharded
 
 
 class SampleSharded(NamedTuple):
-    """The spec of an activation that is cut along the samples of a micro-batch; the number of
-    samples is known in each call."""
+    """The spec of activations that are cut along the samples of a micro-batch. `of` returns the
+    spec for one call, when the number of samples is known."""
 
     comm: Comm
 

@@ -1,5 +1,5 @@
-"""The rules for dividing layers of transformers among ranks along tp; attention is divided by its
-heads."""
+"""The rules for dividing the layers of transformers among ranks along tp: attention is divided by
+its heads, gated units by channels, position embeddings by positions."""
 
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.rules import LayerRule
@@ -7,13 +7,14 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Options, Way
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns the number of channels that belong to one key head: its queries, its key and its
-    value."""
+    """Returns the number of input channels of attention that belong to one key/value head: those of
+    its queries, its key and its value."""
     return int(sample[-1] // settings["num_kv_heads"])
 
 
 def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns the bounds of the output, which has the size of the queries."""
+    """Returns the bounds of attention's output channels, given those of its input: the output has
+    only the channels of the queries."""
     G = settings["groups"]
     return tuple(b // (G + 2) * G for b in bounds)
 

@@ -26,11 +26,12 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
     samples    cut        column                gather the input, and reduce-scatter its gradient
     cut        samples    row                   reduce-scatter the output, and gather its gradient
 
-A new way is an entry of `rules.py`, which may name a pattern of its own, and the class of what a
-rank has of the layer. If it cuts along something new, that is a `Marker`: for layouts that name it,
-rows of `layout_axes` and `layout_ways` in `addons.py`. The messages of a pattern determine the cost
-of a plan (`choices.py`), the description of a layer (`sharding.py`), and a bound on their seconds
-(`planning/layer_messages.py`, which has a row for each collective).
+A way's messages are its pattern. A new way is an entry of `rules.py`, which may name a pattern of
+its own, and the class of what a rank has of the layer. If it cuts along something new, that is a
+`Marker`: for layouts that name it, rows of `layout_axes` and `layout_ways` in `addons.py`. The
+messages of a pattern determine the cost of a plan (`choices.py`), the description of a layer
+(`sharding.py`), and a bound on their seconds (`planning/layer_messages.py`, which has a row for
+each collective).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +65,8 @@ def of_gradients(graph: Graph, node: Node) -> int:
 
 
 class Message(NamedTuple):
-    """A collective, or messages between ranks, that a way of dividing a layer needs in some passes.
+    """A collective, or point-to-point messages, that ranks need in some passes of a layer that is
+    divided in a certain way.
 
     by       the collective, or a message
     carries  the number of elements of a sample, of all ranks together; of messages, that of which
@@ -86,7 +88,8 @@ class Message(NamedTuple):
 
 
 class LayerMessage(NamedTuple):
-    """A message of one layer, with the number of elements of a sample that it carries.
+    """A message that ranks send for one particular layer, with the number of elements of a sample
+    that it carries.
 
     passes  the passes of `message`, without those for a gradient that is not needed
     bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] of bounds[-1]
@@ -99,11 +102,12 @@ class LayerMessage(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The name of a kind of way, and the messages that ranks send for it.
+    """A name for ways of dividing a layer that send the same messages, such as "column"; and these
+    messages.
 
-    how      its name
+    how      the name
     sends    the messages, in the order in which they are described
-    divides  whether it cuts channels, or rows of a table, that were not cut in its input
+    divides  whether such a way cuts channels, or rows of a table, that were not cut in its input
     """
 
     how: str
@@ -125,7 +129,7 @@ GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradie
 
 
 class AxisCut(NamedTuple):
-    """A cut of a tensor: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
+    """A cut of a tensor along an axis: rank r has indices bounds[r] to bounds[r + 1] - 1.
 
     axis  of a sample for activations, of the whole tensor for parameters and buffers
     """
@@ -144,19 +148,21 @@ on the size of the micro-batch."""
 
 
 def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the cut along positions of a tensor with samples (positions, features); None if it
-    has others."""
+    """Returns the cut along positions of an activation whose samples are (positions, features);
+    None for other activations."""
     fits = len(edge.sample) == 2 and edge.sample[0] >= ranks
     return AxisCut(parts_of(edge.sample[0], ranks), 0) if fits else None
 
 
 def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the cut along samples of a tensor with one row for each sample; None for others."""
+    """Returns the cut along samples of an activation with one row for each sample; None for other
+    activations."""
     return SAMPLE_CUT if edge.of_samples and edge.axes[0].size == 1 else None
 
 
 class LayoutCut(NamedTuple):
-    """A cut that an add-on defines, and that is used only if --layout asks for it.
+    """The functions for a cut that an add-on defines, such as image rows, and that is used only if
+    --layout asks for it.
 
     ways     a function of (layer class, ways of its rule): these, with those for this cut
     choices  a function of (choices, number of the node, way, cuts of the inputs): yields the
@@ -171,7 +177,8 @@ class LayoutCut(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """A marker that a way may have in place of an axis of channels, as its input or output.
+    """Stands for something other than channels along which a way cuts its input or output:
+    positions, samples, or an axis of an add-on.
 
     cut        (edge, ranks): the cut of a tensor of the graph; None if it cannot be cut so
     words      added to the name of a way whose input or output alone is cut so
@@ -221,23 +228,26 @@ NONE: Mapping[str, int] = {}
 
 
 def always(settings: Options) -> bool:
-    """Returns True: the way fits any settings."""
+    """Returns True. It is the default of `Way.fits`: the way is possible with any settings of the
+    layer."""
     return True
 
 
 def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds unchanged: the output has the channels of the input."""
+    """Returns the bounds unchanged. It is the default of `Way.behind`: the output is cut at the
+    same channels as the input."""
     return bounds
 
 
 def one(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns 1: channels may be divided one by one."""
+    """Returns 1. It is the default of `Way.block`: each channel may be on another rank."""
     return 1
 
 
 class Way(NamedTuple):
-    """One way to divide a layer among ranks; a user's layer lists its ways in the attribute
-    `sharding`, the preferred one first.
+    """One way to divide a layer among ranks, such as column or row: which axes of input, output and
+    parameters are cut. A user's layer lists its ways in the attribute `sharding`, the preferred one
+    first.
 
     Such a layer is called with one tensor and contains no modules; a subclass that overrides
     `forward` needs its own list. `forward` gets a part of the input, with parts of the parameters
@@ -279,7 +289,8 @@ class Way(NamedTuple):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of this way: its name, and the messages that ranks send for it."""
+        """The name of this way, such as "column", and the messages that ranks send for it, as a
+        Pattern."""
         if self.named is not None:
             return self.named
         i = ... if isinstance(self.input, int) else self.input
@@ -289,18 +300,20 @@ class Way(NamedTuple):
 
     @property
     def markers(self) -> set[Marker]:
-        """The markers among input and output: positions, samples."""
+        """The markers (POSITIONS, SAMPLES or those of add-ons) that this way's input and output
+        have in place of an axis."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
     def of_layout(self) -> LayoutCut | None:
-        """The LayoutCut of this way's markers; None if the way may be used without --layout."""
+        """The functions of the add-on that defines this way's cut, if it is used only with
+        --layout; otherwise None."""
         return next((marker.of_layout for marker in self.markers if marker.of_layout), None)
 
     @property
     def name(self) -> str:
-        """The name of its pattern, with " of positions" or " of samples" if only one side is cut
-        along them."""
+        """The name of this way, such as "column", followed by " of positions" or " of samples" if
+        only its input or only its output is cut along them."""
         how = self.pattern.how
         if self.input is self.output or how == "samples":
             return how
@@ -308,8 +321,8 @@ class Way(NamedTuple):
 
     @property
     def rebuilds(self) -> bool:
-        """True if the layer is replaced on each rank; False if it works unchanged on a part of its
-        input."""
+        """True if each rank needs a new layer in place of the original one; False if the original
+        works unchanged on a part of its input."""
         return bool(self.part or self.pattern.sends or self.parameters or self.sizes)
 
 

@@ -1,8 +1,8 @@
 """Bands: cuts a convolution of large images by rows, so that the work on each band fits the cache.
 
-The kernel takes as many images at a time as fit. If not even one fits, each stage of the kernel
-reads what the last one wrote from memory, which all cores share. So the kernel is given overlapping
-bands of rows as if they were images; they are views, not copies.
+The convolution kernel takes as many images at a time as fit. If not even one fits, each stage of
+the kernel reads what the last one wrote from memory, which all cores share. So the kernel is given
+overlapping bands of rows as if they were images; they are views, not copies.
 
     samples one under another           bands                       kernel k, stride s
     ┌──────────┐ pitch rows             ┌──────────┐ step rows
@@ -29,10 +29,11 @@ cheap."""
 
 
 class Bands(NamedTuple):
-    """Divides n samples for a convolution kernel: into `number` images with `rows` rows of output
-    each.
+    """Divides the rows of n samples (images) into overlapping bands, which a convolution kernel
+    takes as if they were `number` images with `rows` rows of output each.
 
     conv      the window of the convolution alone, without padding
+    n         the number of samples
     outputs   rows of output of a sample before pooling
     pitch     rows of output from one sample to the next
     f         rows of output that one row of the result is pooled from: 2 or 1
@@ -48,9 +49,11 @@ class Bands(NamedTuple):
 
     @classmethod
     def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
-        """Cuts n samples with `rows` rows each into bands of about `budget` bytes.
+        """Returns the Bands that cut n samples, of `rows` rows each, into bands of about `budget`
+        bytes.
 
-        The kernel needs `row_bytes` for a row of output. Samples with few bands are not cut.
+        The kernel needs `row_bytes` bytes for a row of output. If samples would have few bands,
+        they are not cut.
         """
         f, outputs = 2 if pool else 1, conv.outputs(rows)
         overlap = -(-max(conv.span - conv.stride, 0) // conv.stride)
@@ -84,29 +87,32 @@ class Bands(NamedTuple):
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:
-        """Returns zeros for the input rows of all samples, one sample after the other: (rows, W,
-        C)."""
+        """Returns an array of zeros (rows, W, C) with space for the input rows of all samples, one
+        sample after the other."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
         return xp_of(like).zeros((rows, width, channels), like.dtype)
 
     def samples(self, tall: Array, rows: int) -> Array:
-        """Returns the first rows of each sample in a buffer (rows, W, C): a view (N, rows, W,
-        C)."""
+        """Returns a view (N, rows, W, C) of a buffer (rows, W, C): the first `rows` rows of each
+        sample."""
         return _stacked(tall, self.n, self.sample, rows)
 
     def images(self, tall: Array) -> Array:
-        """Returns a buffer as the images that the kernel takes: a view (number, rows, W, C)."""
+        """Returns a view (number, rows, W, C) of a buffer (rows, W, C): the bands that the kernel
+        takes as images."""
         return _stacked(tall, self.number, self.step, self.band)
 
     def result(self, y: Array) -> Array:
-        """Returns the samples' results as a view of the kernel's results y (number, h, w, O)."""
+        """Given the kernel's output y (number, h, w, O) for all bands, returns the output for the
+        samples, as a view of y."""
         if self.are_samples:
             return y
         tall = y.reshape(-1, *y.shape[2:])
         return _stacked(tall, self.n, self.pitch // self.f, self.outputs // self.f)
 
     def cotangent(self, g: Array) -> Array:
-        """Returns the gradient of the kernel's results from `g`, that of the samples' results.
+        """Returns the gradient of the kernel's output for all bands, given `g`, the gradient of the
+        output for the samples.
 
         It is the transpose of `result`: 0 for rows that `result` leaves out.
         """
@@ -118,8 +124,8 @@ class Bands(NamedTuple):
         return rows_of_all
 
     def gradient(self, d: Array) -> Array:
-        """Returns the gradient of the samples from that of the kernel's images, d (number, rows, W,
-        C).
+        """Returns the gradient of the samples' input rows, given d (number, rows, W, C), the
+        gradient of the bands.
 
         It is the transpose of `images` and `samples`, (N, rows of a sample, W, C): gradients of
         rows that two bands read are added.
@@ -136,11 +142,8 @@ class Bands(NamedTuple):
 
 
 def _stacked(tall: Array, n: int, step: int, rows: int) -> Array:
-    """Returns slices of `rows` rows of tall (rows, W, C) that begin `step` apart: a view (n, rows,
-    W, C).
-
-    The slices may overlap.
-    """
+    """Returns a view (n, rows, W, C) of tall (rows, W, C): n slices of `rows` rows that begin
+    `step` rows apart, and may overlap."""
     row, *rest = tall.strides
     as_strided = xp_of(tall).lib.stride_tricks.as_strided
     return as_strided(tall, (n, rows, *tall.shape[1:]), (step * row, row, *rest))

@@ -1,5 +1,5 @@
-"""IMAGE_ROWS: the marker of ways that divide images along rows, and the choices of the search for
-such ways."""
+"""Divides layers by the rows of images: the marker IMAGE_ROWS for ways to divide a layer so, and
+the choices that the search for a division of the model has then."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -36,7 +36,8 @@ def _of_row(graph: Graph, node: Node) -> int:
 
 
 def _halo(graph: Graph, k: int, ranks: int, rank: int) -> Halo:
-    """Returns the halo of a rank for layer k, together with a pooling that is fused with it."""
+    """Returns the halo of a rank for layer k: the rows of other ranks that it needs, for the layer
+    and a pooling fused with it."""
     node = graph.nodes[k]
     rows, _ = windows_of(node.settings)
     window: Window = rows if pooling_behind(graph, k) is None else rows.pooled()
@@ -44,12 +45,14 @@ def _halo(graph: Graph, k: int, ranks: int, rank: int) -> Halo:
 
 
 def _sent(graph: Graph, k: int, ranks: int, rank: int) -> list[int]:
-    """Returns how many rows a rank sends to each other rank."""
+    """Returns how many rows of a sample a rank sends to each other rank in the forward pass of
+    layer k."""
     return _halo(graph, k, ranks, rank).sent()
 
 
 def _sent_back(graph: Graph, k: int, ranks: int, rank: int) -> list[int]:
-    """Returns the number of rows whose gradients a rank sends to each other rank."""
+    """Returns for how many rows of a sample a rank sends the gradient to each other rank in the
+    backward pass of layer k."""
     return _halo(graph, k, ranks, rank).received()
 
 
@@ -71,8 +74,8 @@ def _cut(edge: Edge, ranks: int) -> AxisCut | None:
 def _choices(
     choices: NodeChoices, k: int, way: Way, states: Sequence[AxisCut | None]
 ) -> Iterator[NodeChoice]:
-    """Yields the choices that divide a layer along image rows: one leaves the output cut, one
-    gathers it."""
+    """Yields the choices that divide a layer among ranks along image rows: one leaves the output
+    divided by rows, the other gathers it."""
     graph, node, ranks = choices.graph, choices.graph.nodes[k], choices.ranks
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     rows, out_rows, pooled = (_cut(edge, ranks) for edge in (x, y, made_by(graph, k)))
@@ -139,8 +142,8 @@ def _is_mean(settings: Options) -> bool:
 
 
 def _ways(layer: type[nn.Module], of_rule: tuple[Way, ...]) -> tuple[Way, ...]:
-    """Returns the ways of a layer, with those along image rows added. A way for any axis is moved
-    to the end, so that more specific ways are preferred."""
+    """Returns all ways to divide a layer class: those of its rule, and those along image rows. Ways
+    that suit any axis come last, so that more specific ones are preferred."""
     if layer not in WAYS:
         return of_rule
     return tuple(sorted((*of_rule, *WAYS[layer]), key=lambda way: way.input is ...))

@@ -15,8 +15,8 @@ both of the input and of the output of a layer. Gradients of halo rows are sent 
     backward       the gradient of row 3 to rank 1, which adds it; that of row 2 to rank 0
 
 Which rows are sent follows from the rows that each rank has and needs: one or many, from a
-neighbour, or from several ranks if parts are thinner than the window. There is one message for each
-pair of ranks and direction.
+neighbour, or from several ranks if the ranks have fewer rows than a window. There is one message
+for each pair of ranks and direction.
 """
 
 from collections.abc import Mapping
@@ -37,13 +37,14 @@ WINDOW_SIZES = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
 
 
 def windows_of(settings: Mapping[str, Any]) -> Windows:
-    """Returns the windows of an image layer with these attributes; without any such attribute,
-    windows of one pixel."""
+    """Returns the pooling or convolution windows of an image layer, from its attributes (kernel
+    size, stride, padding, dilation); without such attributes, windows of one pixel."""
     return windows(*(settings.get(name, usual) for name, usual in WINDOW_SIZES.items()))
 
 
 class Halo(NamedTuple):
-    """The rows of an image that a rank needs, and the rows that ranks send for that purpose.
+    """Which rows of an image a rank needs, and which rows ranks send to each other so that each
+    gets them.
 
     own       the rows of this rank
     needed    the rows on which this rank's outputs depend, padding included
@@ -69,7 +70,7 @@ class Halo(NamedTuple):
 
     @property
     def height(self) -> int:
-        """The number of rows that are needed, padding included."""
+        """The number of rows that this rank needs, padding included."""
         return self.needed[1] - self.needed[0]
 
     def sent(self) -> list[int]:
@@ -81,15 +82,15 @@ class Halo(NamedTuple):
         return [b - a for r, (a, b) in enumerate(self.receives) if r != self.rank]
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:
-        """Fills `into` (N, needed rows, W, C) with the rows of all ranks, where x (N, h, W, C) has
-        those of this rank. Padding rows are not written."""
+        """Exchanges rows, and fills `into` (N, needed rows, W, C) with all rows that this rank
+        needs; x (N, h, W, C) has the rows of this rank. Padding rows are not written."""
         arrived = _exchanged(x, self.own[0], self.sends, self.receives, comm)
         for (a, b), rows in zip(self.receives, arrived, strict=True):
             into[:, a - self.needed[0] : b - self.needed[0]] = rows
 
     def add_back(self, d: Array, comm: Comm) -> Array:
-        """Returns the gradient of x, given d (N, rows needed, W, C), the gradient of the needed
-        rows.
+        """Returns the gradient of this rank's rows x, given d (N, needed rows, W, C), the gradient
+        of all rows that it needs.
 
         It is the transpose of `fetch`: gradients of other ranks' rows are sent to them and added in
         the order of ranks. The memory of d is reused for the result where possible.

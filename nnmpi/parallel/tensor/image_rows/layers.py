@@ -1,11 +1,12 @@
-"""Spatial layers work on some rows of images: ordinary layers, with whole weights.
+"""Spatial layers: image layers of which each rank computes some rows of each image, with whole
+weights.
 
     x whole ──► own rows ──► layers, which exchange a halo where they need one ──► all-gather ──► y
     dx  ◄── all-gather ◄──                                                 ◄── own rows ◄── dy
 
-Each rank has a term of the gradients of weights, and the terms are summed once a step
-(`replicas/gradient_sync.py`). Layers that treat each pixel alone, such as ReLU, need no counterpart
-here. The ops are the ordinary kernels between two exchanges of halos:
+Each rank computes the gradients of weights from its rows, and they are summed over the ranks once a
+step (`replicas/gradient_sync.py`). Layers that treat each pixel alone, such as ReLU, need no
+counterpart here. The ops are the ordinary kernels between two exchanges of halos:
 
     x --Halo.fetch--> rows needed --kernel without padding--> y
     dx <--Halo.add_back-- d <--its vjp-- g
@@ -35,8 +36,8 @@ from nnmpi.parallel.tensor.ways import Way
 
 
 class SpatialLayer(nn.Module):
-    """The base class of spatial layers: rank r has rows bounds[r] to bounds[r + 1] - 1 of the
-    input.
+    """The base class of layers of which each rank computes some rows of each image: rank r has rows
+    bounds[r] to bounds[r + 1] - 1 of the input.
 
     bounds         the rows of the input of each rank
     gather_output  whether the output is all-gathered
@@ -61,13 +62,14 @@ class SpatialLayer(nn.Module):
         return y
 
     def window(self, pool: bool = False) -> Window:
-        """Returns the window along rows: which input rows an output row depends on."""
+        """Returns the window along rows, which says on which input rows an output row depends; with
+        `pool`, after a fused 2x2 pooling."""
         rows, _ = windows_of(vars(self))
         return rows.pooled() if pool else rows
 
     def halo(self, pool: bool = False) -> Halo:
-        """Returns the halo of this rank: the rows of an image that it needs, and the rows that are
-        sent."""
+        """Returns which rows of an image this rank needs, and which rows ranks send to each other
+        for that."""
         return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
 
 
@@ -101,13 +103,15 @@ class SpatialAvgPool2d(SpatialLayer, nn.AvgPool2d):
 
 
 def _pooled(layer: SpatialLayer, x: Tensor, kernel: Callable[..., Any], padding: float) -> Tensor:
-    """Returns x pooled by a kernel, with `padding` as the value around the image."""
+    """Returns the pooling of x by `kernel`, on this rank's rows; `padding` is the value of pixels
+    outside the image."""
     options = {"halo": layer.halo(), "comm": layer.comm, "windows": windows_of(vars(layer))}
     return apply(pool2d, x, kernel=kernel, padding=padding, **options)
 
 
 class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
-    """A BatchNorm2d with statistics over the rows of all ranks, then over other samples."""
+    """A BatchNorm2d on some rows of images, with statistics over the rows of all ranks, and then
+    over the other samples of the batch."""
 
     fuses_as = nn.BatchNorm2d
 
@@ -123,16 +127,16 @@ class SpatialDropout(SpatialLayer, nn.Dropout):
 
 
 class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
-    """A Dropout2d, which drops the same channels on all ranks."""
+    """A Dropout2d on some rows of images, which drops the same channels on all ranks."""
 
 
 class SpatialPReLU(SpatialLayer, nn.PReLU):
-    """A PReLU on some rows of images; all ranks have its slopes."""
+    """A PReLU on some rows of images; all ranks have all of its slopes."""
 
 
 class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
-    """Returns the mean of each channel, (N, C, 1, 1), on all ranks, by an all-reduce of N C
-    elements."""
+    """Computes the mean of each channel, (N, C, 1, 1), from this rank's rows and, by an all-reduce
+    of N C elements, those of other ranks."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         pixels = self.bounds[-1] * x.shape[3]
@@ -145,8 +149,8 @@ class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
 def conv2d(
     x: Array, w: Array, b: Array | None, *, halo: Halo, comm: Comm, shape: conv.ConvShape
 ) -> Result:
-    """Returns this rank's rows of a convolution; w and b are whole on every rank. ReLU and 2x2 max
-    pooling follow if `shape` asks for them."""
+    """Returns this rank's rows of a convolution, after an exchange of input rows; w and b are whole
+    on every rank. ReLU and 2x2 max pooling follow if `shape` asks for them."""
     xl, columns = like_weight(x, w).transpose(0, 2, 3, 1), shape.windows[1]
     (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
     within = slice(columns.before, columns.before + W)
@@ -181,7 +185,8 @@ def pool2d(
     halo: Halo,
     comm: Comm,
 ) -> Result:
-    """This rank's rows of a pooling by `kernel`; `padding` is the value around the image."""
+    """Returns this rank's rows of a pooling by `kernel`, after an exchange of input rows; `padding`
+    is the value of pixels outside the image."""
     xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
     within = slice(columns.before, columns.before + W)
@@ -202,6 +207,6 @@ def pool2d(
 
 
 def _without_padding(windows: Windows) -> Windows:
-    """Returns the windows for images that already contain their padding."""
+    """Returns the same windows with padding 0, for images that already contain their padding."""
     rows, columns = (window._replace(before=0, after=0) for window in windows)
     return rows, columns
