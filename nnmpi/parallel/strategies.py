@@ -20,8 +20,8 @@ from nnmpi.parallel.strategy import (
 
 
 def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the object that makes the steps of one rank, built without communication with other
-    ranks."""
+    """Returns a StepRunner for one rank, which makes training steps; it is built without
+    communication with other ranks, for example to predict the cost of a step."""
     kind = spec.arrangement.strategy
     if kind.rank_step:
         made: StepRunner = addons.loaded(kind.rank_step)(layout, spec)
@@ -30,8 +30,8 @@ def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
 
 
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy of ranks that all make each step together; the slowest one sets the
-    pace."""
+    """Returns the strategy in which all ranks make each step together, with artificial delays if
+    the config simulates slow ranks."""
     parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
@@ -53,8 +53,9 @@ def check_batch(config: Config, samples: int) -> None:
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy of the arrangement. Every rank calls it; an error on one rank is raised
-    on all."""
+    """Returns the strategy that the arrangement asks for. Every rank calls it; an error on one rank
+    is raised on all. For --verify it also trains a second copy of the model on each rank, and
+    compares."""
     kind = spec.arrangement.strategy
     if of_library := addons.row("library_sums", spec.arrangement.algorithm):
         of_library.connect(layout, spec.task.on)

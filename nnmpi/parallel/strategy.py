@@ -1,18 +1,18 @@
-"""Strategy: the interface for training on several ranks; ExecutorStrategy: the implementation for
-ranks that all compute, built from exchangeable parts.
+"""Strategy: the interface of an object that trains a model on several ranks; ExecutorStrategy: its
+implementation for ranks that compute, built from exchangeable parts.
 
 Rules:
 
 - Every rank calls the methods of its strategy in the same order. Facts that only one rank knows
   must not decide whether a method is called, or how often a generator of steps is resumed.
 - Differences between strategies are fields of StrategyParts, filled by the functions that their
-  `StrategyKind` names. Nothing here has an `if` about them: a new store or sync changes neither
-  this file nor the executor.
+  `StrategyKind` names. Nothing here has an `if` about them: a new store or way to sum gradients
+  changes neither this file nor the executor.
 - An error that all ranks find in the same step is an AgreedError, and all leave alike. Any other
   error ends the job from the rank that raises it, because the others may be in the middle of a
   call.
-- `close` frees what uses a Comm before the Comm: first the store moves its parameters out of shared
-  memory, which all ranks do together, then Comms are freed.
+- `close` frees what uses a communicator before the communicator: first the store moves its
+  parameters out of shared memory, which all ranks do together, then communicators are freed.
 """
 
 import math
@@ -61,7 +61,8 @@ Named: TypeAlias = Sequence[tuple[str, Parameter]]
 
 
 class WorkerPosition(NamedTuple):
-    """The next step of this worker, where each worker goes through its data at its own pace."""
+    """The position of one worker in its data, under strategies in which each worker goes through
+    its data at its own pace: `next` is its next step."""
 
     worker: int
     workers: int
@@ -69,8 +70,8 @@ class WorkerPosition(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """The arguments from which the strategy of a rank is built: the task, the model and the
-    arrangement."""
+    """The arguments from which the strategy of a rank is built: what is trained (task and part of
+    the model), how ranks are arranged, and how to make the optimizer."""
 
     task: Task
     part: ModelPart  # the part of the model on this rank
@@ -103,8 +104,8 @@ class NotFiniteError(ArithmeticError):
 
 
 class Undo(Protocol):
-    """A record of this rank's last step (or last round of local steps). With it the step is
-    completed or undone if another rank is lost.
+    """The interface of a record of this rank's last step (or of its last round of local steps), by
+    which the step can be completed or undone if another rank is lost.
 
     version          the number of steps that the values and the optimizer state contain, now or
                      after `restore`
@@ -123,15 +124,16 @@ class Undo(Protocol):
     def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches from step number `step` on; before each one, keeps copies of the
-        buffers that the step changes."""
+        """Yields the batches from step number `step` on; before each one, copies the model's
+        buffers (such as running statistics), which the step changes."""
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Completes the last step with the values that all ranks have agreed on; sends no
-        message."""
+        """Completes the update of the last step by `decision`, the sums that all ranks have agreed
+        on; sends no message."""
 
     def restore(self) -> None:
-        """Undoes the last step if it is incomplete; sends no message."""
+        """Undoes the last step if it is incomplete, by restoring the buffers that it has changed;
+        sends no message."""
 
 
 class Strategy(Protocol):
@@ -146,34 +148,34 @@ class Strategy(Protocol):
 
     @property
     def position(self) -> WorkerPosition | None:
-        """The position of this rank in its data, where ranks may be at different steps; else
+        """The position of this rank in its data, if ranks may be at different steps; otherwise
         None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Yields the results of the steps of an epoch, from `start` on; close the generator to stop
-        early."""
+        """Makes the training steps of an epoch, from `start` on: each `next` makes one and returns
+        its result. Close the generator to stop early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Runs forward passes over the data of `loader` with the current model; `outputs` sums the
-        results of all ranks."""
+        """Runs forward passes over the data of `loader` with the current model. `outputs` gets the
+        results, summed over all ranks; `step` is the number of the current training step."""
 
     def describe(self) -> dict[str, Any]:
         """Returns the fields of the start event that describe this strategy."""
 
     def finish(self) -> dict[str, Any]:
-        """Makes all copies of the model equal after the last epoch, and returns fields for the end
-        event.
+        """Makes all copies of the model equal after the last epoch, and returns fields for the last
+        event of the run.
 
         Every rank calls it; further epochs may follow.
         """
 
     def close(self) -> None:
-        """Frees the Comms and shared memory, and moves the parameters to memory of each rank; every
-        rank calls it."""
+        """Frees communicators and shared memory, and moves the parameters to memory of each rank;
+        every rank calls it."""
 
     def leave(self) -> None:
-        """Stops threads and the like that belong to this rank alone; called after another rank was
-        lost."""
+        """Stops threads that belong to this rank alone; called after another rank was lost, when
+        `close` is impossible."""
 
 
 MakeSteps: TypeAlias = Callable[
@@ -187,7 +189,8 @@ Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs],
 
 
 class Evaluation(NamedTuple):
-    """How a test batch is divided (`cut`), and the Comm over which the results are summed."""
+    """How a test batch is divided among ranks and into micro-batches (`cut`), and the communicator
+    over which the results are summed."""
 
     cut: BatchCut
     comm: Comm
@@ -195,15 +198,15 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
-        """Returns the evaluation of a pipeline, which cuts a test batch into micro-batches like a
-        training batch."""
+        """Returns the way to evaluate in a pipeline: a test batch is divided into micro-batches
+        like a training batch."""
         cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
         return cls(cut, layout.all, layout.counts_loss)
 
 
 class StrategyParts(NamedTuple):
-    """The objects from which an ExecutorStrategy is built, and in which kinds of strategies differ;
-    `sync` and `batch_stats` are used only where all ranks make a step together."""
+    """The objects that an ExecutorStrategy is built from, and in which kinds of strategies differ.
+    `sync` (sums of gradients) and `batch_stats` are used only if all ranks make a step together."""
 
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
@@ -218,9 +221,10 @@ class StrategyParts(NamedTuple):
 
 
 class ExecutorStrategy:
-    """A strategy in which each rank runs an executor on its part of each batch.
+    """A strategy in which each rank runs an executor, which carries out a list of operations, on
+    its part of each batch.
 
-    steps, evaluate   make the steps of an epoch, and the passes of an evaluation
+    steps, evaluate   functions that make the steps of an epoch, and the passes of an evaluation
     last              the record by which the last step can be undone
     """
 
@@ -270,7 +274,7 @@ class ExecutorStrategy:
         return self._parts.outcome()
 
     def leave(self) -> None:
-        """Does nothing: this strategy has no threads of its own."""
+        """Does nothing, since there are no threads to stop."""
 
     def close(self) -> None:
         self.leave()
@@ -281,7 +285,7 @@ class ExecutorStrategy:
 
 
 def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy of ranks that make every step together."""
+    """Returns the strategy of ranks that make every step together, built from its parts."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
@@ -301,8 +305,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
 
 
 def undo_of(layout: Layout, what: str, *given: Any) -> Any:
-    """Returns the record that can undo the last "step", or "round" of local steps (`what`), made
-    from `given`; None where the job ends if a rank is lost."""
+    """Returns the record that can undo the last "step" or the last "round" of local steps (`what`),
+    made with the arguments `given`; None if the job ends when a rank is lost."""
     undo = addons.row("undos", what) if layout.all.fault_tolerant else None
     return undo and undo(*given)
 
@@ -310,16 +314,16 @@ def undo_of(layout: Layout, what: str, *given: Any) -> Any:
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks. `ranks` is
-    the number of ranks that compute."""
+    """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks. `rank` is
+    one of the `ranks` ranks that compute."""
     slow = addons.chosen("slowed", config)
     return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 
 class StepRunner(NamedTuple):
-    """The objects with which one rank makes steps, without other ranks and without files.
+    """What one rank needs to make training steps, without other ranks and without files.
 
-    run   (batch, state, number of batches in the epoch): makes the step
+    run   makes a step, given a batch, the state, and the number of batches in the epoch
     """
 
     store: LocalStore
@@ -328,7 +332,8 @@ class StepRunner(NamedTuple):
 
 
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the StepRunner of a rank whose steps are made by all ranks together."""
+    """Returns the StepRunner of one rank, for a strategy in which all ranks make each step
+    together."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     ends = update_of(parts.store, optimizer, layout, spec).ends
@@ -337,8 +342,8 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunn
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
-    """Returns the Update (agreement, clipping and optimizer step) of a rank whose steps are made by
-    all ranks together."""
+    """Returns the Update of a rank, which ends each step: sums of loss and norm over all ranks,
+    clipping, and the optimizer step."""
     a, rank = spec.arrangement, layout.all.rank
     held = a.model_on(rank)
     norms = Norms(
@@ -367,7 +372,8 @@ def executor_of(
     channels: Channels | None = None,
     op_hooks: OpHooks = (),
 ) -> Executor:
-    """Returns the Executor that runs the arrangement's list of operations on this rank.
+    """Returns the Executor, which carries out the operations of each step on this rank as the
+    arrangement lists them.
 
     ends       the functions for the operations at the end of a step, by kind
     channels   carry tensors between stages; None: messages along pp

@@ -1,4 +1,5 @@
-"""Measures the cost of each unit of a model: seconds and bytes of one micro-batch on one rank.
+"""Measures the cost of each unit of a model (a part that a pipeline does not cut, usually one
+layer): seconds and bytes of one micro-batch on one rank.
 
 The micro-batch passes through the graph unit by unit, so only one unit's parameters are in memory
 at a time. The model is left unchanged: values drawn for the measurement are discarded; gradients,
@@ -38,8 +39,8 @@ Timer: TypeAlias = Callable[[], float]
 
 
 class UnitCost(NamedTuple):
-    """The cost of a unit or a stage in one micro-batch; all fields are floats, to be sent as a row
-    of float64.
+    """The cost of one unit (a part of a model, usually a layer) or one stage in one micro-batch.
+    All fields are floats, so that they can be sent as a row of float64.
 
     forward           seconds of its forward pass
     input_gradient    seconds of the gradient of its input; 0 if the input needs none
@@ -59,17 +60,19 @@ class UnitCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of the forward pass and both gradients."""
+        """The seconds of the forward pass and of the backward pass together."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
-        """Returns the cost of a micro-batch with `factor` times as many samples."""
+        """Returns the cost of a micro-batch with `factor` times as many samples, assuming that all
+        but the parameters grow in proportion."""
         more = UnitCost(*(n * factor for n in self))
         return more._replace(parameter_bytes=self.parameter_bytes)
 
 
 class UnitCosts(NamedTuple):
-    """The costs of the units of a model in a micro-batch of `samples` samples.
+    """The costs of all units of a model (its parts, usually layers) in a micro-batch of `samples`
+    samples.
 
     begins   the index of the first layer of each unit
     """
@@ -79,13 +82,14 @@ class UnitCosts(NamedTuple):
     costs: tuple[UnitCost, ...]
 
     def scaled(self, samples: int) -> "UnitCosts":
-        """Returns the approximate costs for another number of samples."""
+        """Returns approximate costs for micro-batches with another number of samples."""
         scaled = (cost.scaled(samples / self.samples) for cost in self.costs)
         return UnitCosts(samples, self.begins, (*scaled,))
 
 
 def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
-    """Returns the cost of each stage: the sums over its units.
+    """Returns the cost of each pipeline stage, the sum over its units (usually layers); `cut` says
+    at which units stages begin.
 
     Stage 0 needs no gradient of its input, so the input gradients of its units count as part of its
     weight gradient.
@@ -101,8 +105,8 @@ def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
 
 
 class Timing(NamedTuple):
-    """Settings for the measurement of passes: the shortest of `repeats` times counts, after a
-    warm-up.
+    """Settings for measuring passes: each is made `repeats` times after a warm-up, and the shortest
+    time counts.
 
     together   the Comms whose ranks divide the layers, and make the passes together
     clock      returns seconds; communication is included, unless it stands still during waits
@@ -157,8 +161,8 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
-    """Returns the tensor at which a backward pass starts, and a gradient of ones for it. It is the
-    output; of several outputs, all that are not inputs too, joined."""
+    """Returns the tensor from which a backward pass through a unit starts, and a gradient of ones
+    for it. The tensor is the output or, of several outputs, all that are not inputs too, joined."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.array).ones_like(t.array)
@@ -173,9 +177,10 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 def _fastest(
     unit: Unit, module: Module, x: Tensors, on: Backend, timing: Timing
 ) -> tuple[Tensors, list[float]]:
-    """Returns the input of the next unit, and the shortest time of each pass over the repeats.
+    """Runs a unit's passes several times; returns its outputs, which are the input of the next
+    unit, and the shortest seconds of each pass: forward, input gradient, weight gradients.
 
-    That input requires gradients if this unit or one before it is trained. Gradients are not
+    The outputs require gradients if this unit or one before it is trained. Gradients are not
     cleared between repeats: in a step, all micro-batches except the first add to them.
     """
     start, is_late = timing.clock(), np.zeros(1, np.int64)
@@ -227,7 +232,7 @@ def _now(on: Backend, clock: Timer) -> float:
 
 
 def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Comm]) -> int:
-    """Returns the memory that a forward pass adds while its output is alive.
+    """Returns the bytes by which memory in use grows in a forward pass, while the output is alive.
 
     Ranks that are threads share one tracemalloc trace, and crash if it ends while one of them
     computes.

@@ -1,4 +1,5 @@
-"""Wires: objects that carry out collectives and messages on arrays of any backend.
+"""Wires: objects that carry out the collectives and messages of a communicator on arrays of any
+backend, in host or device memory.
 
 On the host, the wire of a Comm is the Comm itself. Arrays of a device go through pinned host memory
 in pieces, so that copies and messages of several pieces overlap:
@@ -7,8 +8,9 @@ in pieces, so that copies and messages of several pieces overlap:
     copies         └─fetch─┐└─fetch─┐└─fetch─┐                      ┌─put─┘┌─put─┘┌─put─┘
     Comm                   └── ring ─┘── ring ─┘── ring ────────────┘
 
-A piece is a work of the Comm, which begins when its copy has arrived (`Staging`): a poll of, or a
-wait for, one work progresses all of them. Only calls that return a result wait for the device.
+Each piece is one non-blocking operation of the Comm, which begins when its copy has arrived in host
+memory (`Staging`): a poll of, or a wait for, one of them progresses all. Only calls that return a
+result wait for the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +33,8 @@ MOST_BUFFERS = 1024
 
 
 class Transfer(Protocol):
-    """An operation in progress, such as a Work or several of them."""
+    """The interface of a non-blocking operation in progress: a Work of a Comm, or several of
+    them."""
 
     @property
     def done(self) -> bool:
@@ -42,7 +45,8 @@ class Transfer(Protocol):
         block."""
 
     def wait(self) -> None:
-        """Returns when the operation is complete, or when all later kernels will run after it."""
+        """Returns when the operation is complete or, on a device, when all kernels that are
+        launched later will run after it."""
 
 
 WIRE = "wire"
@@ -50,7 +54,8 @@ WIRE = "wire"
 
 
 def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
-    """Returns the wire of a Comm for arrays of a backend; it is made in the first call and kept."""
+    """Returns the wire of a Comm: the object that carries out its collectives and messages on
+    arrays of a backend. It is made in the first call and kept."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
@@ -66,7 +71,8 @@ wire_around: ContextVar[Callable[[Comm, Array], Any] | None] = ContextVar(
 
 
 def wire_for(comm: Comm, array: Array) -> "Wire":
-    """Returns the wire of a Comm for the backend of `array`."""
+    """Returns the object that carries out the collectives and messages of a Comm on arrays like
+    `array`, in host or device memory."""
     if (around := wire_around.get()) is not None:
         wire: Wire = around(comm, array)
         return wire
@@ -74,7 +80,8 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
 
 
 def all_reduce_with_room(wire: "Wire", row: Array, algorithm: str) -> None:
-    """Sums a row over the ranks; by `ring`, if the shared memory for the algorithm has no room."""
+    """Sums a row over the ranks, in place; by the algorithm `ring` if there is too little shared
+    memory for `algorithm`."""
     try:
         wire.all_reduce(row, algorithm)
     except NoRoomError:
@@ -82,7 +89,7 @@ def all_reduce_with_room(wire: "Wire", row: Array, algorithm: str) -> None:
 
 
 class Transfers(tuple[Transfer, ...]):
-    """Several transfers as one, such as those of the pieces of an array."""
+    """Several non-blocking operations as one, such as those of the pieces of an array."""
 
     @property
     def done(self) -> bool:
@@ -101,16 +108,18 @@ Start: TypeAlias = Callable[[Staging, slice], Work]
 
 
 class Piece(NamedTuple):
-    """A piece of an array, and the collective or message that is in progress for it."""
+    """A piece of an array in device memory: its copy in host memory, and the collective or message
+    that is in progress for it."""
 
     staging: Staging
     work: Work
 
 
 class StagedComm:
-    """The wire of a Comm to a device, through pinned host memory.
+    """Carries out the collectives and messages of a Comm on arrays in device memory, which are
+    copied through pinned host memory.
 
-    Collectives that are started keep a buffer for each array, so an array that stays where it is
+    Non-blocking collectives keep a host buffer for each array, so an array that stays where it is
     always uses the same buffer.
 
     in_order   whether all_reduce and all_gather are in order on the device, so that the host never
@@ -237,8 +246,9 @@ class StagedComm:
         goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
-        """Starts one Work for each piece of a row. `comes` and `goes` return the slices of a piece
-        that are copied to the host before the work and back to the device after it."""
+        """Starts one non-blocking operation for each piece of a row, and returns the pieces.
+        `comes` and `goes` return the slice of a piece that is copied to the host before its
+        operation, and back to the device after it."""
         pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)
@@ -260,15 +270,16 @@ class StagedComm:
         _one(pieces).wait()
 
     def _in_place(self, array: Array, carry_out: Callable[[Array], object]) -> None:
-        """Calls `carry_out` with the array as a contiguous row, and copies the result back if the
-        array has gaps."""
+        """Calls `carry_out` with the array's elements as a contiguous row, in place; if the array
+        is not contiguous, with a copy, which is copied back."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         carry_out(row)
         if not array.flags.c_contiguous:
             array[...] = row.reshape(array.shape)
 
     def _ends(self, parts: Parts, n: int) -> Sequence[int]:
-        """Returns the index at which each rank's part of n elements begins, and n."""
+        """Returns the index at which each rank's part of n elements begins, followed by n. `parts`
+        are the lengths of the parts; None: nearly equal ones."""
         return bounds(n, self.size) if parts is None else [*accumulate(parts, initial=0)]
 
 
@@ -277,7 +288,8 @@ Wire: TypeAlias = Comm | StagedComm
 
 
 def is_in_order(wire: Wire) -> bool:
-    """Returns True if sums and gathers are in order on a device, so that the host never waits."""
+    """Returns True if sums and gathers are in order with the kernels of a device, so that the host
+    never waits for them."""
     return isinstance(wire, StagedComm) and wire.in_order
 
 
@@ -294,8 +306,8 @@ def one_row(array: Array, call: str) -> Array:
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """Yields the slices of a row's pieces; an empty row has one piece, because other ranks wait for
-    it."""
+    """Yields the slices of the pieces in which a row is sent; an empty row has one piece, because
+    other ranks wait for it."""
     numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
@@ -309,6 +321,7 @@ def _within(part: slice, span: slice) -> slice:
 
 
 def _parts_within(ends: Sequence[int], span: slice) -> list[int]:
-    """Returns the length of each rank's part within a piece."""
+    """Returns how many elements of each rank's part are within `span`, a piece of the row; part r
+    begins at ends[r]."""
     parts = (_within(slice(*part), span) for part in pairwise(ends))
     return [part.stop - part.start for part in parts]
