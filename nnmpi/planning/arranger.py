@@ -1,4 +1,5 @@
-"""Arranger: makes the arrangements of one model on one cluster, and shares results between layouts.
+"""Arranger: makes the arrangements (which rank has which part of the model) of many layouts of one
+model on one cluster, and shares results between layouts.
 
 sharding   cached by (tp, sequence parallelism, --layout), and by cp
 division   cached by (the rank along pp of each stage, whether these ranks are on several nodes)
@@ -37,8 +38,9 @@ cut hardly depends on that number, so layouts can share the cut."""
 
 
 class Arranger:
-    """Makes the arrangement of any layout of one model on one cluster. Results are cached; for a
-    layout that is impossible, every call raises ValueError."""
+    """Makes the arrangement (which rank has which part of the model) of any layout of one model
+    on one cluster. Results are cached; for a layout that is impossible, every call raises
+    ValueError."""
 
     def __init__(
         self,
@@ -58,22 +60,25 @@ class Arranger:
 
     @cached_property
     def has_blocks(self) -> bool:
-        """True if the model has blocks, which can be recomputed."""
+        """True if the model consists of repeated blocks, such as those of a transformer, which
+        --recompute block can recompute."""
         return any(recomputed_with(node, "block") for node in self.graph.nodes)
 
     def config(self, candidate: Candidate) -> Config:
-        """Returns the run's config with the options of a layout."""
+        """Returns the config of the run, with the options of this layout (`candidate`) in place of
+        its own."""
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
-        """Returns how a layout shards layers along tp and sequences along cp. The two are computed
-        separately, so that each can be cached."""
+        """Returns how a layout divides layers among ranks along tp and sequences among ranks along
+        cp. The two are computed separately, so that each can be cached."""
         in_parts, ways = candidate.sequence_parallel, candidate.layout or None
         layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
         return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
-        """Returns the sharding of the model by these options (of tp or of cp), from a cache."""
+        """Returns, from a cache, how the model is divided among ranks with these options, those of
+        tp or those of cp."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
@@ -81,12 +86,12 @@ class Arranger:
         return _cached(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
-        """Shards each layer along tp in the way with the lowest price, in seconds, that `price`
-        gives."""
+        """Returns how layers are divided along tp if each is divided in the way (such as column)
+        for which `price` gives the fewest seconds."""
         return self._sharding_of(self.config(candidate), price)
 
     def division(self, candidate: Candidate) -> Division:
-        """Returns how a layout divides the model into stages."""
+        """Returns how a layout divides the model into pipeline stages."""
         key = self.division_key(candidate)
         return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
@@ -115,8 +120,8 @@ class Arranger:
         return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, candidate: Candidate) -> str:
-        """Returns why the model cannot be divided as a layout does it: the reason for all layouts
-        with the same division; "" if it can."""
+        """Returns an error message if the model cannot be divided as this layout says, or "". The
+        message is the same for all layouts that divide the model in this way."""
         try:
             self.sharding(candidate)
             self.division(candidate)
@@ -125,13 +130,15 @@ class Arranger:
         return ""
 
     def arranged(self, candidate: Candidate) -> Arrangement:
-        """Returns the arrangement of a layout."""
+        """Returns the arrangement of a layout: which rank has which part of the model, and how it
+        is trained."""
         config = self.config(candidate)
         self._check(config, self.cluster.size)
         return self._arrange(config, self.sharding(candidate), self.division(candidate))
 
     def arranged_by(self, config: Config) -> Arrangement:
-        """Returns the arrangement of a config."""
+        """Returns the arrangement that a config asks for: which rank has which part of the model,
+        and how it is trained."""
         self._check(config, self.cluster.size)
         filled = replace(config, dp=mesh_of(config, self.cluster.size).axes["dp"])
         return self._arrange(config, self._sharding_of(filled, None), self._divided(filled))
@@ -140,8 +147,8 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """Returns the arrangement of a layout, without parameters, in which only the model of the
-        last rank is described: enough to compute the exchanges within passes."""
+        """Returns an incomplete arrangement of a layout, with only the stages and layers of the
+        last rank and without parameters: enough to compute the exchanges within passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)
@@ -154,8 +161,8 @@ class Arranger:
 
 
 def _cached(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
-    """Returns the value of a key, computed by `make` on the first call. If that raised ValueError,
-    every later call raises the same error."""
+    """Returns known[key], or computes and stores it by `make` on the first call. If that raised
+    ValueError, every later call raises the same error."""
     if key not in known:
         try:
             known[key] = make()

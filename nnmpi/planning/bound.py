@@ -7,9 +7,9 @@
     update                  each element is updated by one rank, or by several
 
 Latency, waiting and sums within a node are left out: no formula gives them before ranks are
-arranged. `with_messages` also counts exchanges within passes. The bounds are formulas of their own,
-since there is no log for `step_time` yet; `test_bounds_rise_to_what_a_layout_takes` compares the
-two.
+arranged. `with_messages` also counts exchanges within passes. The bounds are separate formulas,
+since there is no log of a step for `step_time` yet; `test_bounds_rise_to_what_a_layout_takes`
+compares the two.
 """
 
 from collections import Counter
@@ -43,8 +43,8 @@ ROUNDING = 1 - 1e-9
 
 
 def _ways(candidate: Candidate) -> tuple[bool, str, str]:
-    """Returns the options of a layout that decide what ranks along tp compute, and whether they
-    compute it twice (--recompute)."""
+    """Returns the options of a layout that decide which part of each layer a rank along tp
+    computes, and whether it is computed twice (--recompute)."""
     return candidate.sequence_parallel, candidate.layout, candidate.recompute
 
 
@@ -77,8 +77,9 @@ class _RankElements(NamedTuple):
 
 
 class LowerBounds:
-    """Computes lower bounds for the layouts of one model on one cluster. Methods raise ValueError
-    if the model cannot be divided as a layout says."""
+    """Computes lower bounds on the seconds and bytes of the layouts of one model on one cluster,
+    without arranging ranks. Methods raise ValueError if the model cannot be divided as a layout
+    says."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
@@ -97,7 +98,8 @@ class LowerBounds:
         self._buckets = BucketBounds(arranger, costs.exchanges)
 
     def seconds(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step, from computing alone."""
+        """A lower bound on the seconds of a step, from the times of passes and of the update,
+        without communication."""
         key = candidate._replace(zero=0)
         if key not in self._ends:
             ends = self._of_ranks(candidate, self._stages(candidate)).end
@@ -105,19 +107,19 @@ class LowerBounds:
         return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
 
     def with_sums(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step, from computing and from sums of gradients between
-        nodes."""
+        """A lower bound on the seconds of a step, from computing and from all-reduces of gradients
+        between nodes."""
         return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step, from computing, sums of gradients between nodes,
-        and exchanges within passes."""
+        """A lower bound on the seconds of a step, from computing, all-reduces of gradients between
+        nodes, and exchanges along tp and cp within passes."""
         passes = self._stages(candidate) + self._in_passes(candidate)
         return self._until_updated(candidate, passes)
 
     def with_buckets(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step with ZeRO 2 or 3, whose passes scatter gradients
-        bucket by bucket; 0 for other layouts."""
+        """A lower bound on the seconds of a step with ZeRO 2 or 3, whose backward passes
+        reduce-scatter gradients bucket by bucket; 0 for other layouts."""
         if candidate.zero < 2:
             return 0.0
         passes = self._stages(candidate) + self._in_passes(candidate)
@@ -177,10 +179,11 @@ class LowerBounds:
         return [held.all * of_element for held in self._modules_of(candidate)]
 
     def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
-        """With ZeRO 3, a lower bound on the share of its parameters, from 0 to 1, that a rank
-        gathers for the forward passes of a micro-batch, and again for the backward passes.
+        """For ZeRO 3: a lower bound on the share of its parameters, from 0 to 1, that a rank
+        gathers in the forward passes of a micro-batch, and again in the backward passes.
 
-        These are all buckets of its stages, except those that its slots still hold.
+        A rank gathers all buckets of its stages, except those that are still in memory from the
+        last use.
         """
         config = self._arranger.plain
         if self._has_many_slots or candidate.recompute == "block":
@@ -193,7 +196,7 @@ class LowerBounds:
     # ---- what it is made of
 
     def _count(self, candidate: Candidate) -> int:
-        """Returns the number of micro-batches in a step."""
+        """Returns the number of micro-batches in a step of this layout."""
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
@@ -203,9 +206,9 @@ class LowerBounds:
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
     def _fixed_seconds(self, candidate: Candidate) -> float:
-        """The seconds of the update, and those that a step and each micro-batch take besides units
-        and exchanges. Replicas divide the update if ZeRO divides parameters or if all are on one
-        node."""
+        """Returns the seconds of the update, plus the overheads of a step and of its
+        micro-batches on the machine. Replicas divide the update among them with ZeRO, or if all
+        are on one node."""
         machine = self._costs.machine
         parts = candidate.replicas if candidate.zero or self._is_near(candidate) else 1
         numbers = self._most_elements(candidate) / parts
@@ -243,8 +246,8 @@ class LowerBounds:
         return self._passes[key]
 
     def _of_ranks(self, candidate: Candidate, passes: np.ndarray) -> _RankEnds:
-        """Returns the `_RankEnds` of ranks along pp, given the seconds of their stages' passes
-        (stages, 3)."""
+        """Returns lower bounds on when each rank along pp begins and ends its passes, given the
+        seconds of each stage's passes F, B and I: an array (stages, 3)."""
         stages, count = passes.reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
@@ -269,7 +272,7 @@ class LowerBounds:
         return _RankEnds(start, busy, np.maximum(start + busy, ended), backward)
 
     def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
-        """Returns the `_RankElements` of each rank along pp, from a cache."""
+        """Returns, from a cache, how many trained elements each rank along pp has, by module."""
         division, graph = self._arranger.division(candidate), self._arranger.graph
         key = self._arranger.division_key(candidate)
         if key not in self._modules:
@@ -324,8 +327,9 @@ class LowerBounds:
         return self._messages[key]
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
-        """Lower bounds on the seconds to scatter (or to gather) between nodes, for rank `place`: of
-        all parameters that it trains, and of its last bucket."""
+        """For the group of replicas of rank `place`: lower bounds on the seconds to reduce-scatter
+        (or to all-gather) between nodes all parameters that the rank trains, and its last bucket
+        alone."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)
@@ -337,8 +341,8 @@ class LowerBounds:
         return self._sums[key]
 
     def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
-        """A lower bound on the seconds to scatter, or to gather, the parameters of modules between
-        nodes; `modules` are their numbers of elements.
+        """A lower bound on the seconds to reduce-scatter, or to all-gather, parameters between the
+        nodes of `group`; `modules` has the number of elements of each module.
 
         Each node, or with a ring each rank, sends everything except its own part. Each bucket takes
         as many rounds as a ring or, unless `by_ring`, as the all-reduce with the fewest. A bucket

@@ -28,9 +28,9 @@ class BucketBounds:
         self._once = dict[tuple[Any, ...], list[list[Exchange]]]()
 
     def exposed(self, candidate: Candidate, count: int, busy: Sequence[float]) -> list[float]:
-        """A lower bound on the exposed (not hidden) seconds of each rank along pp, in a step of
-        `count` micro-batches whose passes take `busy` seconds per rank; 0 where no formula gives
-        the exchanges."""
+        """A lower bound on the seconds that each rank along pp spends in reduce-scatters and
+        all-gathers that its passes do not hide, in a step of `count` micro-batches whose passes
+        take `busy` seconds per rank; 0 where no formula gives the exchanges."""
         key = candidate._replace(schedule=str(candidate.schedule == "interleaved"), micro_batches=1)
         if key not in self._once:
             self._once[key] = self._of_micro_batch(candidate)
@@ -44,8 +44,8 @@ class BucketBounds:
         return exposed
 
     def _alone(self, of_micro_batch: Sequence[Exchange]) -> float:
-        """A lower bound on the seconds of the last scatter and, with ZeRO 3, of the first gather:
-        no pass hides these."""
+        """A lower bound on the seconds of the exchanges that no pass can hide: the last
+        reduce-scatter and, with ZeRO 3, the first gather."""
         least = dict[Collective, float]()
         for e in of_micro_batch:
             seconds = self._times.seconds(e._replace(times=1))

@@ -1,4 +1,5 @@
-"""Candidate: a layout for the search to price, given by its options."""
+"""Candidate: a layout (numbers of ranks along dp, cp, pp and tp, and related options) whose time
+and memory the search for the fastest layout may compute."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -17,10 +18,9 @@ faster."""
 
 
 class Candidate(NamedTuple):
-    """The options of a layout, named as in Config.
+    """A layout that the search considers: its options, named as in Config.
 
-    layout  the ways to shard layers along tp, as a value of --layout; "" for the ways that --tp
-            chooses
+    layout  how to divide layers along tp, as a value of --layout; "" for the ways that --tp chooses
     """
 
     dp: int = 1
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Returns the options by name, with the values that a Config has."""
+        """The options of the layout by name, with the values that a Config has."""
         return {**self._asdict(), "layout": self.layout or None}
 
     @property

@@ -1,5 +1,5 @@
-"""Predicts how long an exchange takes: from a measured curve within a node, otherwise by simulating
-the messages on links.
+"""Predicts how long an exchange (a collective, or messages) takes: from a measured curve within a
+node, otherwise by simulating the messages on links.
 
 All groups along an axis exchange at the same time, so they share the link of a node to others:
 
@@ -34,8 +34,8 @@ def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
 
 
 class ExchangeTimes:
-    """Predicts the seconds of exchanges on a cluster of equal nodes; equal exchanges are priced
-    once."""
+    """Predicts the seconds of exchanges (collectives or messages) on a cluster of equal nodes;
+    equal exchanges are computed once."""
 
     def __init__(self, machine: Machine, cluster: Cluster) -> None:
         self._machine, self._cluster = machine, cluster
@@ -44,8 +44,8 @@ class ExchangeTimes:
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, exchange: Exchange) -> float:
-        """The seconds of an exchange in a step on average: of one, multiplied by how many there
-        are."""
+        """Returns the seconds that a step spends in an exchange on average: the seconds of one,
+        times how often it occurs in a step."""
         if len(exchange.group) == 1 or not exchange.times:
             return 0.0
         links = self.links(exchange.group)
@@ -66,7 +66,8 @@ class ExchangeTimes:
         return sum(map(self.seconds, exchanges))
 
     def links(self, group: tuple[int, ...]) -> Network:
-        """Returns the links between the ranks of a group, as a Network."""
+        """Returns a Network that describes the links between the ranks of a group, including how
+        many groups share the link of a node."""
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
             numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
@@ -84,12 +85,13 @@ class ExchangeTimes:
         return self.links(exchange.group).node_count > 1
 
     def between_nodes(self, exchange: Exchange) -> float:
-        """The seconds for which an exchange uses links between nodes: all its seconds, or 0 within
-        a node."""
+        """Returns the seconds for which an exchange uses links between nodes: 0 if its ranks are on
+        one node."""
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
     def _price(self, exchange: Exchange, links: Network) -> float:
-        """The seconds of one exchange over `links`: from a measured curve, or by simulation."""
+        """Returns the seconds of an exchange that occurs once, over `links`: from a measured curve,
+        or by simulating its messages."""
         p, nbytes = len(links.nodes), exchange.wire_bytes
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
@@ -109,7 +111,8 @@ class ExchangeTimes:
 
 
 def _measured_as(exchange: Exchange) -> str:
-    """Returns the name of an exchange's algorithm in the keys of a machine file."""
+    """Returns the name under which a machine file has the measured times of an exchange's
+    algorithm."""
     of_gradients = exchange.during is Kind.SUM and exchange.algorithm == "shared"
     return IN_PLACE if of_gradients else exchange.algorithm
 

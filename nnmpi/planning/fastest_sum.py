@@ -20,8 +20,8 @@ has been measured. Algorithms through shared memory of a node or of libraries ar
 
 
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
-    """Returns the arrangement with the fastest all-reduce for its gradients. It returns it
-    unchanged if its option is not `auto`, or if gradients are not summed by messages."""
+    """Returns the arrangement with its all-reduce for gradients replaced by the fastest one. It is
+    unchanged unless the option --allreduce is `auto` and gradients are summed by messages."""
     of_library = addons.row("library_sums", a.algorithm)
     if a.config.allreduce != "auto" or a.algorithm == "shared" or of_library or a.tied:
         return a

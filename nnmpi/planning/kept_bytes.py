@@ -1,7 +1,8 @@
-"""Lower bounds on the activations that ranks keep, from passes recorded over one and two samples.
+"""Lower bounds on the bytes of activations that ranks keep for backward passes, from passes
+recorded over one and two samples.
 
-The bytes that a pass keeps grow linearly with the samples. A stage keeps the sum over its sections
-(parts such as one block), and a rank that sum for each micro-batch that its schedule has in flight.
+These bytes grow linearly with the samples. A stage keeps the sum over its sections (parts such as
+one block), and a rank that sum for each micro-batch that its schedule has in flight.
 """
 
 from functools import cache
@@ -21,8 +22,12 @@ from nnmpi.schedules.op import Kind
 
 
 class SectionBytes(NamedTuple):
-    """The sections of a model (parts such as one block): the first node of each, and the bytes that
-    each keeps of one sample and of two."""
+    """The bytes of activations that each section of a model (a part such as one block) keeps for
+    its backward pass.
+
+    starts      the first node of each section
+    of_samples  the bytes of all sections, for one sample and for two
+    """
 
     starts: list[int]
     of_samples: tuple[list[PassBytes], list[PassBytes]]
@@ -57,7 +62,8 @@ class KeptBytes:
 
     def _of_stages(self, candidate: Candidate, samples: int) -> np.ndarray:
         """Lower bounds on the bytes that each stage keeps of a micro-batch, shape (3, stages): of
-        its input; of all activations; and of all between the halves I and W of a backward pass."""
+        its input; of all activations; and of all that is kept between the halves I and W of a
+        backward pass."""
         key = *self._arranger.division_key(candidate), *_way(candidate)
         if key not in self._stages:
             found, rows = self._sections_of(candidate), list[list[tuple[int, int, int]]]()
@@ -80,7 +86,7 @@ class KeptBytes:
 
 
 def _way(candidate: Candidate) -> tuple[Any, ...]:
-    """Returns the options of a layout that decide how many bytes layers keep."""
+    """Returns the options of a layout on which the bytes of activations that layers keep depend."""
     return (
         *(candidate.tp, candidate.cp, candidate.sequence_parallel),
         *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),
@@ -90,16 +96,16 @@ def _way(candidate: Candidate) -> tuple[Any, ...]:
 def _recorded(
     a: Arrangement, halves: bool
 ) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
-    """Returns the first node of each section, and the bytes of all sections for one sample and for
-    two."""
+    """Records the passes of all sections (parts such as one block); returns the first node of each
+    section, and the bytes of all sections for one sample and for two."""
     starts, one = section_bytes(a, 0, 1, halves)
     return starts, (one, section_bytes(a, 0, 2, halves)[1])
 
 
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
-    """Lower bounds on the bytes that the stage with these nodes keeps: of its input, of all
-    activations, and of all between the halves I and W of a backward pass. Sections that the stage
-    cuts are left out."""
+    """Lower bounds on the bytes that the stage with the nodes `nodes` keeps of a micro-batch: of
+    its input; of all activations; and of all that is kept between the halves I and W of a backward
+    pass. Only sections that are wholly in the stage count."""
     ends = [*starts[1:], nodes.stop]
     inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
     if not inside:

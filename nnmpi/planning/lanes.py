@@ -34,8 +34,8 @@ MOST_OPERATIONS = 20_000
 
 
 def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
-    """Returns a timeline for each rank of the last pipeline, in milliseconds; raises ValueError for
-    more than MOST_OPERATIONS operations."""
+    """Returns the predicted timeline of a step for each rank of the last replica's pipeline, in
+    milliseconds; raises ValueError for more than MOST_OPERATIONS operations."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
     lists = [whole_list(step_list(a, rank, len(model.micro))) for rank in ranks]
     if (count := sum(map(len, lists))) > MOST_OPERATIONS:
@@ -76,8 +76,9 @@ def _timeline(a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]]) -> Ti
 def _levels(
     a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]], shares: Mapping[int, float]
 ) -> Iterator[Level]:
-    """Yields the bytes of activations that are kept, for each unit that runs and for the time
-    between passes. A pass adds or frees the activations of its units one after the other."""
+    """Yields, as rows for a drawing, how many bytes of activations the rank keeps at each time:
+    while each unit (part of a stage, usually a layer) runs, and between passes. A pass adds or
+    frees the activations of its units one after the other."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]
@@ -95,7 +96,8 @@ def _levels(
 
 
 def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
-    """Returns the bytes of activations that the rank keeps when the pass of `op` begins."""
+    """Returns the bytes of activations that the rank keeps when the pass of `op` begins; `kept` has
+    the bytes by kind of pass, micro-batch and stage."""
     where = op.micro, op.stage
     # in a list, all of the backward pass of a stage that gets data is its B
     return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]
@@ -104,16 +106,16 @@ def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
 def _passes_of_stages(
     spans: Sequence[tuple[Op, Span]],
 ) -> Iterator[Sequence[tuple[Op, Span]]]:
-    """Groups the spans of units by pass: yields the units of each pass of a stage on one
-    micro-batch."""
+    """Groups the spans of units (parts of a stage) by pass: yields the (operation, span) pairs of
+    each pass of one stage on one micro-batch."""
     passes = ((op, span) for op, span in spans if op.kind in PASSES)
     for _, run in groupby(passes, lambda row: (row[0].kind, row[0].stage, row[0].micro)):
         yield [*run]
 
 
 def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
-    """Returns the share, from 0 to 1, that each unit has in the activations that its stage
-    keeps."""
+    """Returns, by unit (part of a stage, usually a layer), the share from 0 to 1 that it has in the
+    activations that its stage keeps."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
     for stage in chain.of_stage:

@@ -1,4 +1,5 @@
-"""Finds the fastest way to shard each layer along tp, such as convolutions by samples.
+"""Finds the fastest way to divide each layer among ranks along tp: for example, convolutions by
+samples and linear layers by channels.
 
 The price of a way is the sum of these seconds:
 
@@ -37,16 +38,16 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class LayerWays:
-    """Finds the fastest way to shard each layer along tp, once for each (dp, tp)."""
+    """Finds the fastest way to divide each layer among ranks along tp, once for each (dp, tp)."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
         self._found = dict[tuple[int, int], str]()
 
     def of(self, candidate: Candidate) -> str:
-        """Returns the fastest ways to shard layers, as a value of --layout; "" if --tp alone
-        chooses the same ways, if all layers are sharded by samples, or if the layout has other axes
-        than dp and tp.
+        """Returns the fastest ways to divide layers along tp, as a value of --layout. Returns "" if
+        --tp alone chooses the same ways, if all layers are divided by samples, or if the layout has
+        other axes than dp and tp.
 
         Models with positions also get "": between layers they are cut along positions, which sends
         as many bytes.
@@ -79,7 +80,8 @@ class LayerWays:
 
 
 class _Prices:
-    """Computes the seconds that each way to shard a layer takes, for a layout along dp and tp."""
+    """Computes, for each way to divide a layer along tp, the seconds that it takes in a step, for a
+    layout along dp and tp."""
 
     def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
         self._a, self._exchanges, model = a, costs.exchanges, costs.model
@@ -100,8 +102,8 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """Returns the seconds of each node: those of its unit, in proportion to the node's
-        multiplications."""
+        """Returns the seconds of each node of the graph: the measured seconds of its unit (part of
+        the model), in proportion to the node's multiplications."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -111,7 +113,8 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds of node k in a step, if it is sharded by `choice`."""
+        """Returns the seconds that node k takes in a step if it is divided as `choice` says:
+        passes, messages and parameters."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -125,7 +128,8 @@ class _Prices:
         return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds of the messages in the passes of node k, sharded by `choice`."""
+        """Returns the seconds of the messages in the passes of node k, if it is divided as `choice`
+        says."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
@@ -136,8 +140,8 @@ class _Prices:
         return seconds
 
     def _of_parameters(self, choice: NodeChoice) -> float:
-        """Returns the seconds to sum the gradients of a node's parameters, and to update the
-        parameters."""
+        """Returns the seconds to sum the gradients of a node's parameters over ranks, and to update
+        the parameters, if the node is divided as `choice` says."""
         seconds, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
@@ -149,8 +153,8 @@ class _Prices:
 
 
 def has_positions(graph: Graph) -> bool:
-    """True if some layer can leave its output, of shape (positions, channels), cut along
-    positions."""
+    """True if some layer of the model can compute its output, of shape (positions, channels), for
+    some of the positions."""
     made = (
         graph.edges[node.outputs[0]].sample
         for node in graph.nodes
@@ -166,8 +170,8 @@ def _largest_part(bounds: Bounds) -> float:
 
 
 def as_layout(ways: Mapping[str, str]) -> str:
-    """Returns the ways to shard layers, given by path, as a value of --layout. Layers whose paths
-    differ only in numbers become one pattern if all are sharded in the same way."""
+    """Converts the ways to divide layers, by path, to a value of --layout. Layers whose paths
+    differ only in numbers become one pattern if all are divided in the same way."""
     by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)

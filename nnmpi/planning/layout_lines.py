@@ -45,8 +45,8 @@ MOST_RANKS = 8  # ranks along tp and cp that are drawn
 
 
 class DrawnLayer(NamedTuple):
-    """A layer of a drawing: `parts` has the part of its parameters on each rank along tp, as
-    (start, stop) from 0 to 1."""
+    """A row in a drawing of a layout: a layer and how it is divided. `parts` has, for each rank
+    along tp, which part of its parameters the rank holds: (start, stop) from 0 to 1."""
 
     name: str
     kind: str
@@ -97,7 +97,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
 
 
 def _positions(a: Arrangement) -> Iterator[str]:
-    """Yields a line for each rank along cp that shows which positions of a sequence it has."""
+    """Yields, as lines of the drawing, which positions of a sequence each rank along cp has."""
     cut = sequences_of(a.sharding)
     if cut.ranks == 1:
         return

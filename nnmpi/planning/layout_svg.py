@@ -58,7 +58,8 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
 
 
 def _axes(a: Arrangement) -> str:
-    """Returns the sizes of the axes with several ranks, the ZeRO stage and the servers, as text."""
+    """Returns a text with the sizes of the axes that have several ranks, the ZeRO stage, and the
+    number of servers."""
     words = [" x ".join(f"{axis} {n}" for axis, n in a.mesh.axes.items() if n > 1) or "one rank"]
     words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
     servers = tuple(range(a.mesh.size, a.ranks))
@@ -80,8 +81,8 @@ def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
 
 
 def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
-    """Yields rows that show how replicas share samples, parameters, gradients and optimizer
-    state."""
+    """Yields rows of the picture that show which share of the samples, parameters, gradients and
+    optimizer state each rank has, if there are replicas."""
     dp = a.mesh.axes["dp"]
     if a.mesh.count(*REPLICAS) == 1:
         return
@@ -101,7 +102,8 @@ def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[Dra
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """Returns (index, count): a rank updates part `index` of each bucket, out of `count` parts."""
+    """Returns (index, count): of each gradient bucket, divided into `count` parts, this rank
+    updates part `index`."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)

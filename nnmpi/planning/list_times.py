@@ -1,12 +1,12 @@
-"""The seconds of the operations in a rank's list for a step, and the lane of each: the rank or a
-link.
+"""Computes the seconds of the operations in the list that a rank carries out in a step, and the
+lane in which each runs: the rank itself, or a link, on which exchanges run while the rank computes.
 
     rank    F0 F1 B1     B0     FINISH1 FINISH0
     link             SUM1 ──── SUM0 ────
 
 Sums and gathers between nodes run while the rank computes, unless exchanges within passes need the
 same link. Within a node the ranks copy the bytes themselves, so a rank makes its exchanges one
-after the other, unless its machine hides them.
+after the other, unless the description of its machine says that they are hidden.
 """
 
 from bisect import bisect_left
@@ -50,11 +50,12 @@ or unit), then by micro-batch."""
 
 
 class PassTimes(NamedTuple):
-    """The seconds of the passes over one micro-batch.
+    """The seconds of a rank's passes over one micro-batch.
 
     passes     seconds by (stage, kind of pass)
     on_link    the part of these seconds in which the pass uses the link between nodes
-    of_units   seconds of all units of the model: forward, gradients of inputs and of parameters
+    of_units   seconds of all units (parts of the model, usually layers), shape (units, 3): forward,
+               gradients of inputs and of parameters
     units      all units of the model
     """
 
@@ -65,15 +66,18 @@ class PassTimes(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The messages between the ranks of a pipeline: when each arrives, and the seconds that one
-    takes, by its kind and the stage that sends it."""
+    """The messages between the ranks of a pipeline.
+
+    arrivals  when each message arrives
+    seconds   the seconds that a message takes, by its kind and the stage that sends it
+    """
 
     arrivals: Arrivals
     seconds: Mapping[tuple[Kind, int], float]
 
 
 class ListTimes:
-    """Computes the seconds of the operations in one rank's list.
+    """Computes the seconds of the operations that one rank carries out in a step.
 
     by_op   the exchanges of operations on buckets, by (kind, bucket)
     """
@@ -102,8 +106,9 @@ class ListTimes:
         messages: Messages | None = None,
         update: float = 0.0,
     ) -> Callable[[Op], Timing]:
-        """Returns a function that gives the Timing of an operation; `arrivals` records when this
-        rank's sums and gathers are complete.
+        """Returns a function that gives, for an operation, its seconds and what it waits for (a
+        Timing). While the simulation runs, `arrivals` records when this rank's sums and gathers are
+        complete.
 
         Without `messages`, messages from other stages arrive at once. `update` is the optimizer's
         seconds.
@@ -143,7 +148,8 @@ class ListTimes:
         return Timing(of_rank, None, awaited, None, seconds, LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
-        """True if the rank computes while the exchange runs."""
+        """True if the rank computes while this exchange runs, as between nodes or if the machine's
+        description says so."""
         is_behind = kind is Kind.GATHER and not self._for_use
         is_of_passes = kind is Kind.GATHER or self.a.store.scatters
         by = ("zero1",) if is_behind else ("dp", "zero3") if is_of_passes else ("dp",)
@@ -157,8 +163,8 @@ class ListTimes:
 def unit_shares(
     a: Arrangement, chain: Chain, stage: int, times: PassTimes
 ) -> dict[tuple[int, Kind], float]:
-    """Returns the share, from 0 to 1, that each unit of a stage has in the seconds of each kind of
-    pass."""
+    """Returns, by (unit, kind of pass), the share from 0 to 1 that each unit (part, usually a
+    layer) of a stage has in the seconds of the stage's passes."""
     starts, shares = [unit.nodes.start for unit in times.units], dict[tuple[int, Kind], float]()
     for kind, columns in COLUMNS.items():
         seconds = times.of_units[:, columns].sum(axis=1).tolist()
@@ -170,8 +176,8 @@ def unit_shares(
 def shares_of(
     a: Arrangement, chain: Chain, stage: int, starts: Sequence[int], amounts: Sequence[float]
 ) -> dict[int, float]:
-    """Returns the share, from 0 to 1, that each unit of a stage has in amounts such as seconds or
-    bytes.
+    """Returns the share, from 0 to 1, that each unit (part, usually a layer) of a stage has in
+    `amounts`, such as seconds or bytes.
 
     `amounts` belong to parts of the model that begin at the nodes `starts`. If all are 0, the units
     get equal shares.
@@ -185,8 +191,8 @@ def shares_of(
 
 
 def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
-    """Returns the first node of each unit of a stage: the first that uses one of the unit's
-    parameters."""
+    """Returns the first graph node of each unit (part, usually a layer) of a stage: the first that
+    uses one of the unit's parameters."""
     nodes = a.division.stages[stage].nodes
     first = dict[int, int]()
     for k in nodes:
@@ -206,6 +212,6 @@ def hides(machine: Machine, what: str) -> bool:
 
 
 def whole_list(step: StepList) -> list[Op]:
-    """Returns the operations of a step, with the gathers in front that the update of the previous
-    step has started."""
+    """Returns the operations of a step, preceded by the gathers of parameters that the previous
+    step has started after its update."""
     return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops]

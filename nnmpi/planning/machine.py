@@ -39,8 +39,8 @@ class Curve(NamedTuple):
 
 
 class UnitTimes(NamedTuple):
-    """The seconds of a unit: its forward pass, the gradient of its input, and the gradients of its
-    parameters."""
+    """The seconds of a unit of a model (a part, usually a layer): of its forward pass, of the
+    gradient of its input, and of the gradients of its parameters."""
 
     forward: float
     input_gradient: float
@@ -53,7 +53,8 @@ class UnitTimes(NamedTuple):
 
 
 class MeasuredModel(NamedTuple):
-    """The measured seconds of a model's units, with its layers divided among `tp` ranks.
+    """The measured seconds of a model's units (its parts, usually layers), if its layers are
+    divided among `tp` ranks.
 
     graph  the hash of the model's graph (`unit_times.signature`)
     units  by the number of samples in a micro-batch: the times of each unit
@@ -150,9 +151,9 @@ class Machine(NamedTuple):
         return f"{twice if self.spread else 'measured once'}; {load}"
 
     def joined(self, known: "Machine") -> "Machine":
-        """Returns this measurement, completed by an earlier one: with models and optimizers that
-        this one lacks, with links between nodes if none were measured now, and with figures for
-        which there was no time."""
+        """Returns this measurement, completed by an earlier one (`known`): with models and
+        optimizers that were not measured now, with links between nodes if none were measured now,
+        and with figures for which there was no time now."""
         late = {name.split()[0] for name in self.missing.keys() - known.missing.keys()}
         late |= {"far"} if self.far == TYPICAL.far else set()
         old = {field for name in late for field in FIELDS.get(name, (name,))}

@@ -7,9 +7,9 @@ from nnmpi.sim.replicas import gbit_needed
 
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:
-    """Returns the bandwidth between nodes, in Gbit/s, that makes computing a given share of a step,
-    for several shares. Computing is passes, the update and all else that is not an exchange or made
-    for one."""
+    """Returns, for several shares, the bandwidth between nodes, in Gbit/s, at which computing takes
+    this share of a step. Computing is passes, the update and all else that is neither an exchange
+    nor made for one."""
     model, machine = step_model(a, costs), costs.machine
     computing = model.time.compute + model.updated.optimizer(a, costs) + model.time.other
 

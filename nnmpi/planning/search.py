@@ -45,8 +45,8 @@ time."""
 
 
 class PricedLayout(NamedTuple):
-    """A layout with its price: the seconds of a step, the peak bytes of the rank that needs most
-    memory, and the traffic of the rank that sends most.
+    """A layout for which the search has computed the seconds of a step, the peak bytes of the rank
+    that needs most memory, and the traffic of the rank that sends most.
 
     sent, period   the bytes and messages that this rank sends in `period` steps
     allreduce      the fastest all-reduce for the layout
@@ -74,9 +74,9 @@ class PricedLayout(NamedTuple):
 
 
 class SearchCounts(NamedTuple):
-    """The number of layouts by result: priced; pruned, because their lower bound excludes them;
-    refused, because the model cannot be divided so; too large for the memory; not priced when time
-    was up."""
+    """The number of layouts by what the search did with them: priced (time computed); pruned,
+    because their lower bound excludes them; refused, because the model cannot be divided so; too
+    large for the memory; not priced when time was up."""
 
     looked: int
     pruned: int
@@ -105,8 +105,8 @@ class SearchResult(NamedTuple):
 
 
 def _of_ends(a: Arrangement) -> set[int]:
-    """Returns the ranks of the first and the last replica, one for each stage (and for each place
-    along tp if branches of the model run on different ranks)."""
+    """Returns ranks that stand for all in a search: those of the first and the last replica, one
+    for each stage (and for each place along tp if branches of the model run on different ranks)."""
     axes = ("pp", "tp") if a.sharding.owned.variables else ("pp",)
     return {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
 
@@ -125,7 +125,8 @@ def most_sent(a: Arrangement) -> tuple[Traffic, int]:
 
 
 class Searcher:
-    """Searches the layouts of one model on one cluster, and caches the price of each.
+    """Searches the layouts of one model on one cluster for the fastest ones, and caches the time
+    and memory of each.
 
     After `within` seconds of processor time the search returns the layouts found so far, at least
     one.
@@ -282,7 +283,7 @@ class Searcher:
         return self._last.get(candidate)
 
     def _time(self, candidate: Candidate) -> StepTime | None:
-        """The seconds of a step of a layout; None if the layout is impossible."""
+        """Returns the predicted time of a step of a layout; None if the layout is impossible."""
         if candidate not in self._times:
             a = self._arranged(candidate)
             self._times[candidate] = None if a is None else step_time(a, self._costs)
@@ -297,7 +298,7 @@ class Searcher:
         return self._nbytes[candidate]
 
     def _planned(self, candidate: Candidate) -> PricedLayout:
-        """Returns the price of a layout that is known to be possible."""
+        """Returns the time, memory and traffic of a layout that is known to be possible."""
         if candidate not in self._found:
             time = self._time(candidate)
             nbytes = self._sized(candidate)

@@ -1,4 +1,5 @@
-"""Divides a model into stages by estimated costs, and predicts the bubble of its pipeline."""
+"""Divides a model into pipeline stages by estimated costs of its units (parts, usually layers), and
+predicts the bubble of its pipeline."""
 
 from math import ceil
 from typing import Any
@@ -21,8 +22,8 @@ MOST_BATCHES = 256
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
-    """Divides a model into stages by the seconds of its units; `link` is the link between ranks
-    along pp."""
+    """Divides a model into pipeline stages by the predicted seconds of its units (parts, usually
+    layers); `link` is the link between ranks along pp."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:
@@ -32,8 +33,8 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> D
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """Returns the costs of units for a micro-batch of `samples` samples, where each unit is assumed
-    to keep its output and nothing else."""
+    """Returns the predicted cost of each unit of a model (a part, usually a layer) for a
+    micro-batch of `samples` samples; a unit is assumed to keep its output and nothing else."""
     graph, itemsize = times.graph, np.dtype(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
@@ -44,7 +45,7 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns the fields of the start event about a pipeline, by the measured costs of units: the
+    """Returns the fields about a pipeline for the start event: by the measured costs of units, the
     bubble in an epoch of `batches` batches, and the bytes of activations that stages keep."""
     if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}

@@ -65,7 +65,8 @@ PHASES = {
 
 
 class StepTime(NamedTuple):
-    """The predicted seconds of a step, by the terms that the module's docstring explains."""
+    """The predicted seconds of a step, as a sum of terms (compute, tensor, bubble, ...) that the
+    module's docstring explains."""
 
     compute: float
     tensor: float
@@ -82,8 +83,8 @@ class StepTime(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """The costs that do not depend on the layout: of the machine, of the model's units and of
-    exchanges."""
+    """What the prediction of a step needs besides the layout: the figures of the machine, the
+    seconds of the model's units, and the seconds of exchanges."""
 
     machine: Machine
     model: ModelTimes
@@ -91,7 +92,8 @@ class CostModel(NamedTuple):
 
 
 class RankCosts(NamedTuple):
-    """The step of one rank: its program, the seconds of its passes, and its exchanges.
+    """What one rank does in a step: its program (passes and messages in order), the seconds of its
+    passes, and its exchanges.
 
     compute       by stage, the seconds of each pass of a micro-batch
     exchanges     by the part of the step that can hide them:
@@ -128,11 +130,12 @@ class RankCosts(NamedTuple):
         return by_pass
 
     def optimizer(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of the optimizer."""
+        """The seconds that the optimizer takes to update the rank's elements."""
         return self.elements * costs.machine.updates[a.config.optimizer]
 
     def packing(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of array functions that pack what is sent and unpack what is received."""
+        """The seconds of array functions that pack what the rank sends and unpack what it receives,
+        such as compressed gradients."""
         _, codec = codec_of(a.config)
         coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
         return self.bytes_copied * costs.machine.moving + self.elements * coding
@@ -268,8 +271,9 @@ def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
-    """Returns the seconds of each kind of pass of a stage with these units. In the first stage W,
-    the second half of a backward pass, does the work of both halves."""
+    """Returns the seconds of each kind of pass of a stage, given those of its units (parts,
+    usually layers). In the first stage W, the second half of a backward pass, does the work of
+    both halves."""
     f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
@@ -303,8 +307,8 @@ def _list_times(
     of_units: np.ndarray,
     costs: CostModel,
 ) -> ListTimes | None:
-    """Returns the ListTimes of a rank; None for a strategy whose steps are not lists of
-    operations."""
+    """Returns an object that computes the seconds of the operations in a rank's list; None for a
+    strategy whose steps are not lists of operations."""
     if a.strategy.name not in LISTED:
         return None
     by_op = step(a, rank, a.config.batch_size).by_op
@@ -321,7 +325,7 @@ def _rank_step(
     costs: CostModel,
 ) -> RankCosts:
     """Returns the step of a rank: its program, the seconds of its passes, and the exchanges of its
-    step on paper."""
+    simulated step."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already

@@ -1,5 +1,5 @@
-"""The seconds that the units of a model take on a rank: measured, or estimated from
-multiplications."""
+"""The seconds that the units of a model (its parts, usually layers) take on a rank: measured, or
+estimated from multiplications."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,13 @@ CutKey: TypeAlias = tuple[int, int, bool, str]
 
 
 class UnitShares(NamedTuple):
-    """For each unit: the share of its multiplications that the busiest rank does; whether ranks
-    divide it by samples; and whether they divide it along an axis that only --layout cuts, such as
-    image rows."""
+    """How ranks divide each unit of a model (a part, usually a layer); arrays with an element per
+    unit.
+
+    share       the share of its multiplications that the busiest rank does
+    by_samples  whether ranks divide it by samples
+    by_layout   whether ranks divide it along an axis that only --layout cuts, such as image rows
+    """
 
     share: np.ndarray
     by_samples: np.ndarray
@@ -50,8 +54,8 @@ class UnitShares(NamedTuple):
 
 
 class ModelTimes:
-    """Computes the seconds of a model's units on a machine, as arrays with a row per unit and the
-    columns of `UnitTimes`. Results are cached.
+    """Computes the seconds of a model's units (its parts, usually layers) on a machine, as arrays
+    (units, 3): forward pass, gradient of the input, gradients of parameters. Results are cached.
 
     units  the units of the graph, in order
     """
@@ -68,7 +72,8 @@ class ModelTimes:
 
     @property
     def is_measured(self) -> bool:
-        """True if the units were measured; otherwise their times are estimated."""
+        """True if the seconds of this model's units were measured on the machine; otherwise they
+        are estimated."""
         return 1 in self._measured
 
     @cached_property
@@ -80,9 +85,9 @@ class ModelTimes:
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of units for a micro-batch of `samples` samples, shape (units, 3), on
-        the slowest rank along tp and cp. Backward passes include forward passes that they
-        recompute.
+        """Returns the seconds of units (parts of the model) for a micro-batch of `samples` samples,
+        shape (units, 3), on the slowest rank along tp and cp. Backward passes include forward
+        passes that they recompute.
 
         `sharding` is how the options in `by` divide the model.
         """
@@ -103,8 +108,9 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """Returns the seconds of the parts of units that a rank computes: as measured with tp
-        ranks, or as the whole unit on fewer samples, or as a share of the whole unit."""
+        """Returns the seconds of the part of each unit that a rank computes. They are the times
+        measured with tp ranks, those of the whole unit on fewer samples, or a share of the time of
+        the whole unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -117,8 +123,8 @@ class ModelTimes:
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of all units, shape (units, 3), on a rank that computes them
-        undivided, for a micro-batch of `samples` samples."""
+        """Returns the seconds of all units (parts of the model, usually layers), shape (units, 3),
+        on a rank that computes them undivided, for a micro-batch of `samples` samples."""
         if samples not in self._whole:
             measured = self._measured.get(1)
             estimated = samples * self._works / self.machine.speed
@@ -161,8 +167,8 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
-    """Returns the share of each unit that the busiest rank computes if a model is divided by
-    `sharding`."""
+    """Returns which share of each unit (part of the model) the busiest rank computes if the model
+    is divided as `sharding` says."""
     ranks, owned, rows = range(sharding.ranks), sharding.owned, list[tuple[Any, ...]]()
     positions = sequences_of(sharding)
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)

@@ -19,15 +19,16 @@ from nnmpi.sim.clock import timed
 
 
 class Waits(NamedTuple):
-    """The exposed seconds of a rank, which passes do not hide: `sums` of sums and gathers before
-    the update, `update` of gathers of updated parameters after it."""
+    """The seconds of a step for which a rank waits because its passes do not hide communication:
+    `sums` for sums and gathers before the update, `update` for gathers of updated parameters after
+    it."""
 
     sums: float = 0.0
     update: float = 0.0
 
 
 def waits(times: ListTimes) -> Waits:
-    """Returns the waits of a rank in a step over one batch."""
+    """Returns for how long a rank waits for communication in a step over one batch (see Waits)."""
     a = times.a
     sizes = micro_batches(a, times.rank, a.config.batch_size)
     few, period = few_micro_batches(a, sizes)
@@ -39,8 +40,9 @@ def waits(times: ListTimes) -> Waits:
 
 
 def _of_list(times: ListTimes, micro: int) -> Waits:
-    """Returns the waits in a step of `micro` micro-batches, up to its last sum over replicas. The
-    wait for gathers after the update is the time by which they make the step longer."""
+    """Returns for how long a rank waits in a step of `micro` micro-batches, up to its last sum
+    over replicas. The wait for gathers after the update is the time by which they make the step
+    longer."""
     ops = _until_summed(times.a, times.rank, micro)
     end, computing = _walked(times, ops)
     if times.a.store.zero and not gathers_for_use(times.a):
@@ -51,8 +53,8 @@ def _of_list(times: ListTimes, micro: int) -> Waits:
 
 
 def _walked(times: ListTimes, ops: Sequence[Op]) -> tuple[float, float]:
-    """Returns the seconds until a rank has completed these operations, and the seconds of the
-    passes among them."""
+    """Simulates a rank that carries out these operations; returns the seconds until all are
+    complete, and the seconds of the passes among them."""
     timing, computing, clock = times.timing(Arrivals(dict)), 0.0, 0.0
     for _, op, _, ended in timed([ops], lambda _, op: timing(op)):
         of_op = timing(op)

@@ -1,7 +1,9 @@
-"""Machines that a data sheet describes: `--machine a100-80g:8`, or a user's TOML file.
+"""Machines that are not measured but described by their data sheet: `--machine a100-80g:8`, or a
+user's TOML file.
 
 `description` reads a description and makes a Machine of it; `roofline` estimates the seconds of a
-model's units from the operations and the memory traffic of their kernels.
+model's units (its parts, usually layers) from the operations and the memory traffic of their
+kernels.
 """
 
 from nnmpi.planning.described.description import Description as Description

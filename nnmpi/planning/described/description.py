@@ -196,7 +196,8 @@ class Description(NamedTuple):
 
 
 def _path(name: str) -> str:
-    """Returns the name of a field as TOML has it: near.alpha for near_alpha."""
+    """Converts the name of a field of Description to its path in the TOML file: near_alpha to
+    near.alpha."""
     return name.replace("_", ".", 1)
 
 
@@ -211,8 +212,8 @@ def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class Check(NamedTuple):
-    """The condition on a field's value (`holds`), and the text of an error that says what to give
-    instead."""
+    """A check of a field in a machine's TOML file: the condition that its value must meet
+    (`holds`), and text for the error message that says what value to give (`give`)."""
 
     holds: Callable[[Any], bool]
     give: str
@@ -225,8 +226,8 @@ def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
 
 
 def _are_curves(value: Any) -> bool:
-    """True if the value gives, by number of ranks, a list of pairs of numbers with ascending
-    sizes."""
+    """True if a value is a dict that has, by number of ranks, a list of pairs (bytes, seconds) with
+    ascending bytes."""
     sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
     is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
     return (

@@ -1,4 +1,5 @@
-"""Estimates the seconds of units on described machines by the roofline model.
+"""Estimates the seconds of a model's units (its parts, usually layers) on machines that a data
+sheet describes, by the roofline model.
 
     a kernel   max(operations / rate + start, bytes / bandwidth)     of each layer and pass
     a block    max(sum of its kernels, number of its kernels * launch)     of each pass
@@ -57,8 +58,9 @@ UNIT = (1.0, ALL)
 
 
 class Product(NamedTuple):
-    """The shape of a matrix product's output: rows, columns, and how many such products there are;
-    each as (length on one rank for one sample, quantity that scales it: ROWS to EACH)."""
+    """The shape of a matrix product's output: rows, columns, and how many such products there are.
+    Each is a pair: the length on one rank for one sample, and what it is multiplied by (ROWS to
+    EACH)."""
 
     rows: tuple[float, int] = UNIT
     columns: tuple[float, int] = UNIT
@@ -66,9 +68,9 @@ class Product(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel of a node in a pass (`column`: F, I or W): operations and bytes moved for each
-    sample, and `fixed` bytes, of weights. Kernels with a `product` are rounded up to whole
-    tiles."""
+    """A kernel that a node of the graph runs in a pass (`column`: F, I or W). It makes `operations`
+    and moves `moved` bytes for each sample, and moves `fixed` bytes of weights once. If it has a
+    `product`, its operations are rounded up to whole tiles of the output."""
 
     column: int
     operations: float
@@ -78,7 +80,8 @@ class Kernel(NamedTuple):
 
 
 class RooflineTimes(ModelTimes):
-    """The ModelTimes of a described machine: estimates the seconds of units by roofline."""
+    """The seconds of a model's units on a machine that is described by its data sheet, estimated by
+    the roofline model."""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
@@ -87,15 +90,15 @@ class RooflineTimes(ModelTimes):
         self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray, np.ndarray]]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
-        """Returns an object for the same model with the figures of another machine."""
+        """Returns an object for the same model with the figures of another machine (`sheet`)."""
         other = copy(self)
         other._kernels, other._blocks = self._kernels, self._blocks
         other.sheet, other._of_shardings = sheet, {}
         return other
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of all units, shape (units, 3), on a rank that computes them
-        undivided."""
+        """Returns the seconds of all units (parts of the model, usually layers), shape (units, 3)
+        for the passes F, I and W, on a rank that computes them undivided."""
         return self.of(UNSHARDED, Config(), samples)
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
@@ -114,8 +117,8 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _kernels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns three arrays with a row per kernel: its node, its (column, operations, moved,
-        fixed), and its Product."""
+        """All kernels of the model, as three arrays with a row per kernel: the index of its node;
+        its (column, operations, moved, fixed); and its Product."""
         rows = [
             (k, kernel)
             for k, node in enumerate(self.graph.nodes)
@@ -129,7 +132,8 @@ class RooflineTimes(ModelTimes):
         )
 
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
-        """Returns the seconds of the part of each node that a rank computes: shape (nodes, 3)."""
+        """Returns the seconds that a rank takes for its part of each node, shape (nodes, 3) for the
+        passes F, I and W."""
         sheet, (nodes, rows, outputs) = self.sheet, self._kernels
         key = id(sharding.layers), id(sharding.edges), id(sequences_of(sharding))
         if key not in self._parts:  # with the sharding, so that no other one gets these ids
@@ -151,8 +155,8 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _blocks(self) -> np.ndarray:
-        """Returns the index of each node's block. A layer outside blocks is a block of its own,
-        together with the ops that follow it."""
+        """The index of each node's block, such as a transformer block. A layer outside blocks is a
+        block of its own, together with the ops that follow it."""
         names = list[str]()
         for node in self.graph.nodes:
             block = re.match(r"(.*?\.\d+)\.", node.name)
@@ -161,8 +165,8 @@ class RooflineTimes(ModelTimes):
         return np.unique(names, return_inverse=True)[1]
 
     def _kernels_of(self, node: Node) -> Iterator[Kernel]:
-        """Yields the kernels of a node; without those for the gradient of its input if none is
-        needed."""
+        """Yields the kernels of a node; without kernels for the gradient of the node's input if
+        that gradient is not needed."""
         graph, w = self.graph, self._width
         needs = any(graph.edges[e].requires_grad for e in node.inputs)
         kernels = chain(KERNELS.get(node.kind, moving)(graph, node, w), sums(graph, node, w))
@@ -182,9 +186,9 @@ def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
 
 
 def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Returns the seconds of nodes, shape (nodes, 3): those on the device, plus those for which it
-    waits until the host has launched the kernels of a block, in the forward and in the backward
-    pass."""
+    """Returns the seconds of nodes, shape (nodes, 3): those on the device (`device`), plus the time
+    for which the device waits until the host has launched the kernels of a block; the latter is
+    computed for the forward and the backward pass of each block."""
     seconds = device.copy()
     for half in (slice(F, I), slice(I, None)):
         busy, launching = (np.bincount(blocks, x[:, half].sum(axis=1)) for x in (device, host))
@@ -197,8 +201,8 @@ def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> n
 
 
 def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
-    """Returns the largest share, from 0 to 1, that a rank along tp has of a weight's outputs, and
-    of its inputs."""
+    """Returns the largest share, from 0 to 1, that a rank along tp has of the outputs of a node's
+    weight, and of its inputs."""
     cuts = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     cut = next((cut for cut in cuts if cut.bounds), None)
     if cut is None:
@@ -210,9 +214,8 @@ def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
 def in_tiles(
     outputs: np.ndarray, parts: np.ndarray, weights: np.ndarray, samples: int, sheet: Sheet
 ) -> np.ndarray:
-    """Returns a factor of each kernel's operations, at least 1: the outputs of products are
-    rounded up to whole tiles, and the tiles to a multiple of the number that the machine
-    computes at once."""
+    """Returns a factor for each kernel, at least 1, by which its operations grow because outputs of
+    products are computed in whole tiles, and several tiles at once."""
     each = samples * parts
     follows = np.array([each / weights.prod(axis=1), *weights.T, np.ones(len(parts)), each])
     scale = np.take_along_axis(follows.T, outputs[:, :, 1].astype(int), axis=1)
@@ -232,8 +235,8 @@ def _made(graph: Graph, node: Node) -> int:
 
 
 def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the matrix products of a layer with weights: one each in F, I and W, which reads two
-    factors and writes the result."""
+    """Yields the matrix products of a layer with weights: one each in the passes F, I and W, which
+    reads two matrices and writes the result. w is the number of bytes of an element."""
     weights = w * sum(graph.variables[v].size for v in node.variables)
     moved = w * (_made(graph, node) + sum(graph.edges[e].elements for e in node.inputs))
     shape = max((graph.variables[v].shape for v in node.variables), key=prod)
@@ -296,7 +299,8 @@ def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernel that adds a node's gradient to that of earlier micro-batches."""
+    """Yields the kernel that adds the gradient of a node's parameters to that of earlier
+    micro-batches."""
     trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
                   if v.is_trained)  # fmt: skip
     if trained and node.kind != "Embedding":

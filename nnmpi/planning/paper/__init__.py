@@ -1,5 +1,5 @@
-"""Steps on paper: a rank's step runs on arrays without data and sends no message, to compute its
-memory and communication without a run.
+"""Simulated steps ("on paper"): the step of a rank runs on arrays without data and sends no
+message, to find out its memory and communication without running on several ranks.
 
     Arrangement ─► built (rank.py) ─► executor of the rank ─┬─► exchanges    bytes and seconds
                    PaperComm, PaperStage                    └─► live arrays  memory

@@ -21,8 +21,8 @@ from nnmpi.schedules.op import COMPUTE, Kind, Op
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the peak bytes of activations that a rank keeps for backward passes, in a step over a
-    batch of `batch` samples."""
+    """Returns the peak bytes of activations that a rank keeps for backward passes, in a step over
+    `batch` samples."""
     sizes = micro_batches(a, rank, batch)
     if a.strategy.kept is not None:
         return round(a.strategy.kept + pass_bytes(a, rank, 0, max(sizes)).enters)
@@ -30,15 +30,17 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
-    """Returns the bytes that a rank needs for the passes of a stage over `samples` samples."""
+    """Returns the bytes of activations and temporaries of a rank's passes through a stage, over
+    `samples` samples."""
     return passes(a, rank, stage, samples).nbytes
 
 
 def passes_in_order(
     a: Arrangement, rank: int, sizes: Sequence[int]
 ) -> Iterator[tuple[Op, PassBytes, int]]:
-    """Yields each pass of a step as (op, bytes of the stage's passes, bytes of activations that the
-    rank keeps when the pass begins); `sizes` are the samples of each micro-batch."""
+    """Yields each pass of a rank's step as (operation, bytes of the stage's passes, bytes of
+    activations that the rank keeps when the pass begins); `sizes` are the samples of each
+    micro-batch."""
     if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.kind in COMPUTE]
@@ -80,8 +82,8 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op, int, int]]:
-    """Yields each pass of a step with the bytes of activations and samples in memory when it
-    begins, and at its peak; `sizes` are the samples of each micro-batch."""
+    """Yields, for each pass of a rank's step, (operation, bytes of activations and samples in
+    memory when it begins, the same at its peak); `sizes` are the samples of each micro-batch."""
     copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
@@ -107,7 +109,8 @@ def _replays(a: Arrangement) -> bool:
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """Returns how many bytes the peak of a pass is above the bytes that are kept when it begins."""
+    """Returns how many bytes a pass needs at its peak, beyond those that are kept when it
+    begins."""
     if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)
@@ -157,8 +160,9 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
 def kept_by_units(
     a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
-    """Returns, for each unit of the model, the bytes that it keeps for its backward pass, and those
-    of its input alone; the model's own input counts as 0."""
+    """Returns, for each unit of the model (a part, usually a layer), the bytes of activations that
+    it keeps for its backward pass, and the bytes of its input among them; the model's own input
+    counts as 0."""
     on_one_rank = divide(a.graph, units, range(1, len(units)), [0] * len(units))
     in_units = replace(a, division=on_one_rank)
     kept, out_read = list[tuple[int, int]](), 0

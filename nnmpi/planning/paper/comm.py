@@ -1,4 +1,5 @@
-"""PaperComm: a Comm that sends nothing. It logs each call as an Exchange, and returns at once.
+"""PaperComm: a communicator for simulated steps, which sends nothing. It logs each call as an
+Exchange, and returns at once.
 
 Buffers are filled as if all ranks had the values of this rank: a sum is `size` times its values, a
 gather has them in every place, a received message is zeros. So counts and flags that ranks agree on
@@ -32,7 +33,8 @@ from nnmpi.schedules.op import Kind
 
 
 class CompletedWork:
-    """A Work that is complete: on paper there is nothing to wait for."""
+    """A Work (non-blocking operation) that is always complete, since a simulated rank has nothing
+    to wait for."""
 
     done = True
 
@@ -47,7 +49,8 @@ COMPLETED = CompletedWork()
 
 
 class RankState:
-    """State that all Comms of one rank on paper share.
+    """What all PaperComms of one simulated rank share: the log of exchanges, and the memory that
+    they would allocate.
 
     narrow      True if sums of 16-bit values travel in 16 bits
     windows     bytes of the node's shared memory for sums, by group, length and type
@@ -78,8 +81,8 @@ def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[in
 
 
 class PaperComm:
-    """A Comm of the ranks `members`, as the rank `state.rank` has it, which logs its calls as
-    exchanges along `axis`."""
+    """The communicator of a simulated rank with the ranks `members`: sends nothing, and logs its
+    calls as exchanges along `axis`."""
 
     any_thread, is_abandoned, lost = True, False, ()
     system = OperatingSystem()
@@ -166,7 +169,8 @@ class PaperComm:
         return None if color is None else type(self)(self.members, self.axis, self.state)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
-        """Returns a Comm of these ranks of the job, which logs along dp; None for no ranks."""
+        """Returns a PaperComm of these ranks of the job, which logs its exchanges along dp; None
+        for no ranks."""
         return type(self)(ranks, "dp", self.state) if ranks else None
 
     def agree(self, error: BaseException | None) -> None:
@@ -186,7 +190,7 @@ class PaperComm:
     # ---- memory that a node shares
 
     def node(self) -> tuple[int, ...]:
-        """The members that share memory with this rank, by their ranks in the Comm."""
+        """The ranks of this Comm that share memory with this rank."""
         return self.state.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
@@ -258,7 +262,8 @@ class PaperComm:
 
 
 class PaperBuffer:
-    """A SharedBuffer or a NodeMemory without data."""
+    """Stands in a simulated step for a SharedBuffer or NodeMemory (memory that the ranks of a node
+    share), without data."""
 
     def __init__(self, comm: PaperComm, n: int, dtype: Any) -> None:
         self._comm, self._node = comm, comm.node()
@@ -283,13 +288,15 @@ class PaperBuffer:
 
 
 def rank_state(a: Arrangement, rank: int) -> RankState:
-    """Makes the state that the Comms of a rank on paper share, with an empty log."""
+    """Returns the RankState (log and memory) that the PaperComms of a simulated rank share, with an
+    empty log."""
     narrow = a.is_mixed and a.sums_dtype is None
     return RankState(rank, a.cluster, narrow, a.sums_by, StepLog())
 
 
 def layout_on_paper(a: Arrangement, state: RankState) -> Layout:
-    """Returns the Layout of a rank on paper, with a PaperComm for each axis."""
+    """Returns the Layout (communicators by axis) of a simulated rank, with a PaperComm for each
+    axis."""
     mesh, rank = a.mesh, state.rank
 
     def group(name: str, *axes: str) -> Any:

@@ -1,4 +1,5 @@
-"""StepLog: the exchanges of one rank in a step, by the operation of its list that starts them."""
+"""StepLog: the exchanges (collectives and messages) of one rank in a simulated step, by the
+operation that starts them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -32,11 +33,11 @@ Entry: TypeAlias = tuple[str, Exchange]
 
 
 class StepLog(Recorder):
-    """Logs the exchanges of one rank's step, and counts equal ones.
+    """Logs the exchanges (collectives and messages) of one rank in a simulated step, and counts
+    equal ones.
 
-    An executor calls it as its recorder, before and after each operation. It has every exchange
-    with its ranks and length but, unlike the `Recording` of --trace, no times: nothing on paper
-    takes time.
+    An executor calls it as its recorder, before and after each operation. Unlike the `Recording` of
+    --trace, it has no times, since a simulated step takes none.
 
     entries   how often each exchange was started
     by_op     by (kind, bucket), the exchanges of an operation on a bucket, or of one without a
@@ -53,10 +54,10 @@ class StepLog(Recorder):
         self.by_op = defaultdict[tuple[Kind, int], list[Exchange]](list)
 
     def note(self, axis: str, exchange: Exchange, started: bool = False, times: int = 1) -> None:
-        """Logs an exchange over the ranks of an axis, as part of the current operation.
+        """Logs an exchange over the ranks of an axis, as part of the operation that runs now.
 
-        Between operations, a non-blocking exchange is logged as parameters, a blocking one as
-        scalars.
+        Between operations, a non-blocking exchange is logged as one of parameters, a blocking one
+        as one of scalars.
         """
         kind, stage = self._op.kind, NONE
         word = OF_BUCKETS.get(kind) or WORDS.get(axis, "parameters" if started else "scalars")

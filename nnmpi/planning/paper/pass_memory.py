@@ -29,9 +29,11 @@ PASSES = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
 
 
 class PassArrays(NamedTuple):
-    """The arrays that a stage has before or after its passes.
+    """The arrays that a stage has before or after its passes, which are not counted as their
+    temporaries.
 
     lasting   parameters, their gradients and buffers, which exist before and after the passes
+    inputs    what the stage receives
     outputs   what the stage sends to the next one; empty for the last stage, which has a loss
     """
 
@@ -41,8 +43,8 @@ class PassArrays(NamedTuple):
 
 
 class CalledMemory(ExitStack):
-    """A context that logs calls on arrays without data, to compute the memory of passes from
-    them."""
+    """A context that logs the function calls of passes on arrays without data. From the first and
+    last use of each array, `bytes` computes the memory of the passes."""
 
     def __enter__(self) -> Self:
         self._calls, self._edges = self.enter_context(logged_calls()), list[int]()
@@ -50,13 +52,13 @@ class CalledMemory(ExitStack):
         return self
 
     def mark(self, held: Iterable[Any] = ()) -> None:
-        """Marks the end of a pass and the begin of the next one; `held` are arrays that the ended
-        pass has used until now."""
+        """Marks the end of a pass and the beginning of the next one; `held` are arrays that the
+        ended pass has used until now."""
         self._held += [(array, len(self._calls) - 1) for array in held]
         self._edges.append(len(self._calls))
 
     def bytes(self, arrays: PassArrays) -> PassBytes:
-        """Returns the bytes that the passes between the marks need."""
+        """Returns the bytes of memory that the passes between the calls of `mark` need."""
         edges, uses = self._edges, [*self._held, *((a, 0) for a in arrays.inputs)]
         blocks = lifetimes(self._calls, uses, np.ndarray)
         enters, outs = _of(blocks, arrays.inputs), _of(blocks, arrays.outputs)
@@ -86,8 +88,9 @@ class CalledMemory(ExitStack):
 
 
 class TracedMemory(ExitStack):
-    """A context in which tracemalloc counts memory. Inputs and outputs count as kept. Threads take
-    turns, since tracemalloc counts all of them."""
+    """A context in which tracemalloc counts the memory of passes on arrays with data. Inputs and
+    outputs count as kept for the backward pass. Only one thread at a time can be in such a context,
+    since tracemalloc counts all threads."""
 
     def __enter__(self) -> Self:
         self.enter_context(_ALONE)
@@ -98,12 +101,12 @@ class TracedMemory(ExitStack):
         return self
 
     def mark(self, held: Iterable[Any] = ()) -> None:
-        """Marks the end of a pass and the begin of the next one."""
+        """Marks the end of a pass and the beginning of the next one."""
         self._marks.append(tracemalloc.get_traced_memory())
         tracemalloc.reset_peak()
 
     def bytes(self, arrays: PassArrays) -> PassBytes:
-        """Returns the bytes that the passes between the marks need."""
+        """Returns the bytes of memory that the passes between the calls of `mark` need."""
         taken, out = (_nbytes_of(some) for some in (arrays.inputs, arrays.outputs))
         (start, _), *marks = self._marks
         kept, left = marks[0][0] - start, marks[-2:][0][0] - start
@@ -117,7 +120,8 @@ _ALONE = Lock()  # tracemalloc counts all threads: ranks that are threads must t
 
 
 def _of(blocks: Mapping[int, Lifetime], arrays: Iterable[Any]) -> dict[int, Lifetime]:
-    """Returns the memory blocks of these arrays, by the id of the array that owns each block."""
+    """Returns, of `blocks`, the memory blocks to which these arrays belong, by the id of the array
+    that owns the block."""
     owners = {id(owner(a)): None for a in arrays}
     return {key: blocks[key] for key in owners if key in blocks}
 
@@ -131,5 +135,6 @@ def _nbytes_of(arrays: Iterable[Any]) -> int:
 
 
 def _across(blocks: Iterable[Lifetime], edge: int) -> int:
-    """Returns the bytes of blocks in use both before call `edge` and later."""
+    """Returns the bytes of those blocks that are in use both before the call number `edge` and
+    later."""
     return _nbytes(block for block in blocks if block.first < edge <= block.last)

@@ -1,5 +1,6 @@
-"""Builds a rank on paper: its store, optimizer, gradient sums and executor, as a run builds them.
-Computes from it the memory that the rank holds between steps, and the messages of a step."""
+"""Builds a simulated rank, whose arrays have no data: its store, optimizer, gradient sums and
+executor, as a run builds them. Computes from it the memory that the rank holds between steps, and
+the messages of a step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +53,8 @@ CONTROL = StepControl(
 
 
 class PaperRank(NamedTuple):
-    """A rank on paper: it can execute steps, but its arrays have no data."""
+    """A simulated rank: `run` executes a step as in training, but arrays have no data, and messages
+    are only logged."""
 
     state: RankState
     store: LocalStore
@@ -61,8 +63,8 @@ class PaperRank(NamedTuple):
 
 
 class PaperLoss:
-    """A loss that returns the scores: on paper the recorded passes of the last stage contain the
-    loss."""
+    """Stands for the loss in a simulated step; returns the scores, since the recorded passes of the
+    last stage contain the loss already."""
 
     def __call__(self, scores: Any, labels: Any) -> Any:
         return scores
@@ -72,7 +74,7 @@ class PaperLoss:
 
 
 def built(a: Arrangement, rank: int) -> PaperRank:
-    """Builds a rank on paper, for any strategy."""
+    """Builds a simulated rank (see PaperRank), for any strategy."""
     state, held = rank_state(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
@@ -94,8 +96,8 @@ def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
 def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the stages of a rank with their boundaries, and the parameters that it shares with
-    other stages."""
+    """Returns the stages of a simulated rank with their boundaries, and the parameters that it
+    shares with other stages."""
     graph, elsewhere = a.graph, Parameter.lazy((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
@@ -110,7 +112,8 @@ def _part(
 
 
 class PaperStep(NamedTuple):
-    """The exchanges of a rank in a step, by axis, and the memory of its trained parameters.
+    """The result of a simulated step of one rank: its exchanges by axis, and the memory of its
+    trained parameters (`held`).
 
     bytes_copied  bytes that it reads and writes to pack and unpack messages, in a step on average;
                   passes and the update are not counted
@@ -125,14 +128,15 @@ class PaperStep(NamedTuple):
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
-    """Returns the exchanges of a rank in a step over a batch of `batch` samples, by axis."""
+    """Returns, by axis, the exchanges (collectives and messages) of a rank in a step over `batch`
+    samples."""
     return step(a, rank, batch).exchanges
 
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Returns a step of a rank over a batch of `batch` samples. If a twin (a rank with the same
-    step) was run before, the result is converted from the twin's."""
+    """Returns the result of a simulated step of a rank over `batch` samples. If another rank with
+    an equal step (a twin) was simulated before, its result is converted instead."""
     if (source := twin(a, rank, batch)) != rank:
         of_twin = step(a, source, batch)
         by_axis = {
@@ -148,7 +152,7 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Runs a step of a rank on paper by its executor, and returns the exchanges and the memory."""
+    """Simulates a step of a rank by its executor, and returns the exchanges and the memory."""
     paper_rank = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({}, _held(a, paper_rank))
@@ -188,8 +192,9 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
-    """Returns (few, period): from `few` micro-batches on, each further `period` of them adds equal
-    exchanges to a step. Both are `len(sizes)` if this is not known to hold.
+    """Returns (few, period), by which a long step need not be simulated whole: from `few`
+    micro-batches on, each further `period` of them add equal exchanges. Both are `len(sizes)` if
+    this is not known to hold.
 
     Once its pipeline is full, 1F1B repeats its order of passes with each micro-batch or, with
     several stages per rank, with each pp micro-batches. Gradients are summed in the order of the
@@ -205,23 +210,24 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Counter[Entry]:
-    """Extrapolates the entries of a log: of a step with `periods` periods more than `fewer`, where
-    `more` has one period more."""
+    """Extrapolates how often each exchange occurs: `fewer` has the counts of a short step, `more`
+    those of a step with one more period of micro-batches; returns those of a step with `periods`
+    more periods than `fewer`."""
     assert fewer.keys() == more.keys()
     return Counter({e: n + periods * (more[e] - n) for e, n in fewer.items()})
 
 
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
-    """Returns the bytes that array functions read and write in `batches` steps, whose passes are
-    replayed."""
+    """Returns the bytes that array functions read and write in `batches` simulated steps, without
+    those of passes."""
     with logged_calls() as calls:
         run(state, batches)
     return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
 
 
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
-    """Returns the bytes that a replica's array functions read and write in a step on average, from
-    rounds of one step and of two."""
+    """Returns the bytes that array functions of a replica read and write per step on average, if
+    replicas are averaged after rounds of steps; computed from rounds of one step and of two."""
     every = a.strategy.result_steps(a.config)
     of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[:every]]
     of_step = of_rounds[-1] - of_rounds[0]

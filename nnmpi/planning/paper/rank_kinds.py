@@ -46,8 +46,8 @@ class Backup(NamedTuple):
 
 
 class RankKind(NamedTuple):
-    """Ranks with the same stages that hold and send the same amounts; the amounts are those of the
-    first.
+    """A kind of ranks: they have the same stages, and hold and send the same amounts. The amounts
+    are those of the first of them.
 
     parameters_sent  the part of its traffic along dp that is parameters
     unreplicated     bytes of state that no other rank has
@@ -111,8 +111,8 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
 
 
 def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
-    """Yields tuples of equal ranks: they have as many samples, and send as much in sums over
-    replicas.
+    """Yields tuples of ranks for which all that decides what they hold and send is equal, such as
+    the number of samples and the place in sums over replicas.
 
     The first rank of each node is a group of its own, since it has the memory that the node shares;
     so are ranks that measure the model or keep larger backups. Up to FEW ranks each one is a group.
@@ -141,8 +141,8 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 
 
 def _backups(a: Arrangement) -> Any:
-    """Returns a function of a rank that gives the traffic and the memory of its backups; None
-    without backups."""
+    """Returns a function that gives the traffic and the memory of a rank's backups; None without
+    backups."""
     backups = addons.chosen("backups", a.config)
     return backups and backups(a)
 
@@ -158,9 +158,9 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields arrays of how many messages, and of how many chunks, each rank sends in the first
-    and last rounds of each sum over replicas. In the rounds between, all ranks of a kind send
-    the same."""
+    """Yields arrays of how many messages, and of how many chunks, each rank sends in the first and
+    last rounds of each sum over replicas; they tell apart ranks that send different amounts. In the
+    rounds between, all send the same."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
@@ -174,8 +174,8 @@ def _sent_by_place(
 
 
 def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
-    """Returns a number per rank that is equal for two ranks if nodes divide their groups along tp
-    in the same way."""
+    """Returns a number for each rank that says how the ranks of its group along tp are spread over
+    nodes; it is equal for two ranks whose groups are spread in the same way."""
     groups = _column_ids([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]
@@ -185,7 +185,7 @@ def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray
 
 
 def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:
-    """Returns the index of each rank in its group along these axes."""
+    """Returns, for each rank, its index in its group along these axes."""
     axes_here = [axis for axis in at if axis in axes]
     return np.ravel_multi_index(
         [at[axis] for axis in axes_here], [a.mesh.count(axis) for axis in axes_here]

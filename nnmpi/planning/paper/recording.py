@@ -1,4 +1,5 @@
-"""Records the passes of a stage: runs the layers of a rank once, on arrays without data.
+"""Records the passes of a pipeline stage: runs the layers of a rank once, on arrays without data,
+and logs their exchanges and memory.
 
 Layers that read values, for example to route tokens to experts, run on small random arrays instead.
 """
@@ -64,7 +65,8 @@ NO_OPS_RECORDED = NullOpRecorder()
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
-    """Returns the exchanges and bytes of a stage's passes over `samples` samples on a rank."""
+    """Returns the recorded passes of a rank through a stage over `samples` samples: their
+    exchanges, and the bytes that they need."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
@@ -72,8 +74,8 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """Records the passes of a stage for the ranks at the coordinates `where`, along the axes that
-    cut activations."""
+    """Records the passes of a stage for the ranks with the coordinates `where` along those axes
+    that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
@@ -133,8 +135,9 @@ def _cached_passes(
 def _recorded_with_few_values(
     a: Arrangement, rank: int, stage: int, samples: int, halves: bool
 ) -> PassEvents:
-    """Records the passes of a stage on arrays with as little data as possible: without values; if
-    layers read them, with integers only; else with all values, on the CPU."""
+    """Records the passes of a stage on arrays with as little data as possible: with none; if layers
+    read values, with those of integers (such as tokens) only; otherwise with all values, on the
+    CPU."""
     for reads in False, True:
         with suppress(NumbersReadError):
             return recorded(a, rank, stage, samples, META, halves, reads)
@@ -150,15 +153,16 @@ def recorded(
     halves: bool = True,
     reads: bool = False,
 ) -> PassEvents:
-    """Runs the passes of a stage, F and B, and records them; with `halves` also I and W. With
-    `reads`, integers such as tokens and classes have values on META too."""
+    """Runs the passes of a stage, F and B, and records them; with `halves` also I and W, the halves
+    of B. With `reads`, integers such as tokens and classes have values even on META, where arrays
+    have no data."""
     with np.errstate(all="ignore"):
         cut = sharded_model(a, rank, on)
         return _Recording(a, cut, rank, stage, samples, reads or on is not META).passes(halves)
 
 
 class _Recording:
-    """Runs and records the passes of one stage."""
+    """Runs and records the passes of one stage on one rank."""
 
     def __init__(
         self,
@@ -190,8 +194,8 @@ class _Recording:
         return events._replace(inputs=parts.inputs, weights=parts.weights, nbytes=taken)
 
     def _run(self, in_halves: bool) -> tuple[PassEvents, bool]:
-        """Runs a forward and a backward pass, in halves or as a whole. Returns their exchanges and
-        bytes, and whether an input requires a gradient."""
+        """Runs a forward and a backward pass, the latter in halves or as a whole. Returns their
+        exchanges and bytes, and whether an input requires a gradient."""
         recorder, lasting = self._cut.recorder, self._lasting()
         with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
             recorder.drain()
@@ -221,7 +225,8 @@ class _Recording:
         return events._replace(nbytes=nbytes), bool(leaves)
 
     def _lasting(self) -> list[Any]:
-        """Returns the arrays of parameters, their gradients, and buffers."""
+        """Returns the stage's arrays that exist before and after passes: parameters, their
+        gradients, and buffers."""
         parameters = [*self._module.parameters()]
         arrays = [p.operand for p in parameters]
         arrays += [p.grad_memory for p in parameters if p.requires_grad]
@@ -263,7 +268,8 @@ class _Recording:
         return tuple(tensors), {}
 
     def _own(self, x: Any) -> Any:
-        """Returns an argument of the model, cut to the positions of this rank."""
+        """Returns this rank's positions of an argument of the model, if sequences are cut along cp;
+        otherwise the argument unchanged."""
         if not isinstance(x, Tensor):
             return x
         positions = self._a.own_positions(self._rank)
@@ -272,8 +278,8 @@ class _Recording:
         )
 
     def _placed(self, array: Array) -> Array:
-        """Returns a sample or label as an array for layers: without values, unless layers may read
-        them."""
+        """Returns a sample or label as the array that layers get: one without values, unless layers
+        may read them."""
         has_values = self._has_integers and not is_float(array.dtype)
         return array if self._cut.on is not META or has_values else meta.like(array)
 
@@ -303,7 +309,8 @@ def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """Returns the bytes of a first stage in a schedule with I and W: W is its whole backward pass,
-    so it keeps the gradient of its output until then."""
+    """Returns the bytes of a first stage in a schedule with I and W. W is the whole backward pass
+    of this stage, which needs no gradient of its input, so it keeps the gradient of its output
+    until then."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})

@@ -1,5 +1,5 @@
-"""Sections: parts of a stage, such as one block. The passes of equal sections are recorded once,
-and the passes of the stage are put together from them.
+"""Sections: parts of a stage, such as one transformer block. The passes of equal sections are
+recorded once, to save time, and the passes of the stage are put together from them.
 
     stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
     recorded  [ embedding | block |               | head ]      two of them
@@ -27,8 +27,9 @@ from nnmpi.schedules.op import Kind
 
 
 class Section(NamedTuple):
-    """A part of a stage, such as one block. Sections with equal signatures make the same passes;
-    `variables` are the numbers of the parameters that a section uses, in order."""
+    """A part of a stage, such as one transformer block. Sections with equal signatures make the
+    same passes, so that one recording serves all; `variables` are the numbers of the parameters
+    that a section uses, in order."""
 
     number: int
     signature: Hashable
@@ -37,7 +38,8 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """Returns the arrangement with each section as a separate stage."""
+    """Returns the arrangement, changed so that each section (a part such as one block) is a
+    separate stage."""
     graph, cache, how = a.graph, a.graph.cache, a.config.recompute
     key = "sections", how
     if key not in cache:
@@ -58,15 +60,15 @@ def in_sections(a: Arrangement) -> Arrangement:
 
 @cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of a stage in order, such as its embedding and each block."""
+    """Returns the sections of a stage in order: parts such as its embedding and each block."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
     parts = enumerate(cut.division.stages)
     return [_cached_section(cut, i) for i, part in parts if part.nodes.start in nodes]
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of a stage; an empty list if recording by section would save no time,
-    because too few of them are equal."""
+    """Returns the sections of a stage (parts such as one block); an empty list if too few of them
+    are equal for recording by section to save time."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -77,8 +79,8 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def whole(a: Arrangement, stage: int) -> Section:
-    """Returns a stage as one Section. Its signature is equal for stages of equal sections that
-    share parameters in the same way."""
+    """Returns a stage as one Section, to be recorded as a whole. Its signature is equal for stages
+    that consist of equal sections and share parameters in the same way."""
     parts = all_sections(a, stage)
     variables = [*dict.fromkeys(v for part in parts for v in part.variables)]
     places = {v: i for i, v in enumerate(variables)}
@@ -87,8 +89,8 @@ def whole(a: Arrangement, stage: int) -> Section:
 
 
 def _cached_section(a: Arrangement, number: int) -> Section:
-    """Returns the section with this number. The cache is shared by all arrangements that shard its
-    layers in the same way."""
+    """Returns the section with this number, a part of the model such as one block. The cache is
+    shared by all arrangements that divide its layers in the same way."""
     part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sequences_of(sharding)
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
@@ -175,7 +177,8 @@ def _joined(passes: Iterator[Events]) -> Events:
 
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """Returns the PassBytes of a stage, computed from those of its consecutive sections.
+    """Returns the bytes of a whole stage's passes, computed from those of its consecutive sections
+    (parts such as one block).
 
     held[i]   what the sections before i keep when i begins, without the input of i
     outs[i]   what is kept of the output of section i

@@ -35,7 +35,8 @@ all."""
 
 
 class ShardedModel(NamedTuple):
-    """A model whose layers are one rank's parts, and a recorder of their exchanges.
+    """A model with one rank's parts of the layers, and a recorder of the exchanges that these
+    layers make.
 
     variables  the number of each parameter in the graph
     segments   a cache of modules that are stages, by their nodes and parameters
@@ -57,7 +58,8 @@ class ShardedModel(NamedTuple):
 
 
 def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """Returns the cache key of a rank's sharded layers."""
+    """Returns the key under which the layers of a rank are cached: equal for ranks and arrangements
+    with the same parts of layers."""
     parts, at = (a.sharding.layers, sequences_of(a.sharding)), a.mesh.coordinates(rank)
     # the objects must outlive the keys, else another object could get the same id
     a.graph.cache[*map(id, parts)] = parts
@@ -67,8 +69,8 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 
 
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
-    """Returns the sharded layers of a rank, for all stages. The cache is shared by all arrangements
-    that shard them in the same way."""
+    """Returns the model with a rank's parts of the layers, for all stages. The cache is shared by
+    all arrangements that divide layers in the same way."""
     cache, key = a.graph.cache, (*shard_key(a, rank), on)
     if on is not META:  # its arrays have data: do not keep them
         return _make(a, rank, on)
@@ -101,18 +103,19 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """Returns the first rank along tp whose passes of a stage do the same as those of `rank`, so
-    that one recording serves both."""
+    """Returns the first rank along tp whose passes of a stage are like those of `rank`, so that the
+    passes of both are recorded once."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 
 
 @cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
-    """For each place along tp, returns the first place whose parts of a stage have the same
-    lengths, so that one recording serves both.
+    """Returns, for each place along tp, the first place whose parts of a stage's layers have the
+    same lengths, so that one recording serves both.
 
-    Place 0 is recorded separately: on paper all tokens and classes are 0, and place 0 owns those.
+    Place 0 is recorded separately: without data all tokens and classes are 0, and place 0 owns
+    those.
     """
     sharding, stage_nodes = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])

@@ -1,5 +1,5 @@
-"""PaperStage: a stage that repeats the exchanges of its recorded passes; and the types of a
-recording.
+"""PaperStage: a pipeline stage of a simulated rank, which repeats the exchanges of recorded passes
+and computes nothing; and the types of a recording.
 
 record    the layers of a rank run forward and backward on arrays without data; their exchanges, and
           their calls to batch statistics, are recorded
@@ -36,7 +36,8 @@ Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class TensorShape(NamedTuple):
-    """The shape of a tensor without data; `order` is the order of its axes in memory."""
+    """The shape of a tensor, from which one without data can be made; `order` is the order of its
+    axes in memory."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -53,7 +54,7 @@ class TensorShape(NamedTuple):
 
 
 class PassBytes(NamedTuple):
-    """Bytes of the activations of a stage, for one micro-batch.
+    """The bytes of activations that the passes of a stage keep and need, for one micro-batch.
 
     enters   its input
     inside   kept for the backward pass, besides input and output
@@ -87,8 +88,8 @@ NO_BYTES = PassBytes(0, 0, 0, 0, 0)
 
 
 class RecordedExchange(NamedTuple):
-    """An exchange along an axis. `places` are the indices of its ranks on that axis, so that other
-    ranks can repeat it."""
+    """An exchange in a recorded pass, along an axis of the mesh. `places` are the indices of its
+    ranks on that axis, so that another rank can repeat the exchange with its own group."""
 
     axis: str
     exchange: Exchange
@@ -96,8 +97,8 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The log of a pass: how often it made each exchange, and its calls to batch statistics, in
-    order."""
+    """What happened in one recorded pass: how often it made each exchange, and its calls to batch
+    statistics, in order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
     calls: Sequence[Event] = ()
@@ -120,7 +121,8 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """Records the exchanges of the running pass of a stage, and its calls to batch statistics."""
+    """Records the exchanges that a stage makes in the running pass, and its calls to batch
+    statistics."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -136,8 +138,8 @@ class PassRecorder:
 
 
 class ExchangeRecorder(StepLog):
-    """A StepLog that passes each exchange to a PassRecorder, with its ranks as indices along the
-    axis."""
+    """A StepLog that, instead of keeping exchanges, passes each to a PassRecorder, with its ranks
+    as indices along the axis."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -149,8 +151,9 @@ class ExchangeRecorder(StepLog):
 
 
 def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
-    """Makes an array without data on META. On other backends: zeros for integers (classes, tokens,
-    lengths), and small random floats, like weights, which do not overflow."""
+    """Returns an array for recording passes: on META one without data. On other backends: zeros for
+    integers (classes, tokens, lengths), and small random floats, like weights, which do not
+    overflow."""
     if on is META:
         return on.xp.empty(shape, dtype)
     if not is_float(np.dtype(dtype)):
@@ -159,8 +162,8 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class SharedMemoryStore(SingleStore):
-    """A store of one parameter, for which ops take the same code path as for a store whose memory
-    other parameters share."""
+    """Holds one parameter for recording passes; to ops it looks like a parameter whose memory
+    others share (ZeRO), so that they take the same code path."""
 
     rotates = is_shared = True
 
@@ -170,7 +173,8 @@ class SharedMemoryStore(SingleStore):
 
 
 class RecordedStats:
-    """Batch statistics that record each call, and return the values of this rank alone."""
+    """Batch statistics for a recording: records each call, and returns the values of this rank
+    alone."""
 
     def __init__(self, recorder: PassRecorder) -> None:
         self._recorder = recorder
@@ -185,8 +189,8 @@ class RecordedStats:
 
 
 class PaperRoot(JoinedOutputs):
-    """The outputs of a stage on paper. A backward pass from them replays the recorded backward
-    pass."""
+    """The outputs of a stage in a simulated step. A backward pass from them repeats the recorded
+    backward pass: it logs exchanges and computes nothing."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -199,14 +203,14 @@ class PaperRoot(JoinedOutputs):
         self.requires_grad = True
 
     def begun(self, seed: Any) -> "_RestOfPass":  # type: ignore[override]
-        """Returns the whole backward pass, to be replayed."""
+        """Returns an object that repeats the whole recorded backward pass."""
         return _RestOfPass(self._stage, self._events.backward, self._stats, self._give_back)
 
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, until: Any = None, **options: Any
     ) -> "_RestOfPass":
-        """Replays I, the first half of the backward pass; returns W, the second half, to be
-        replayed."""
+        """Repeats I, the first half of the recorded backward pass; returns an object that repeats
+        W, the second half."""
         self._stage.replay(self._events.inputs, self._stats)
         self._give_back()
         return _RestOfPass(self._stage, self._events.weights, self._stats, lambda: None)
@@ -217,7 +221,7 @@ class PaperRoot(JoinedOutputs):
 
 
 class _RestOfPass(NamedTuple):
-    """A backward pass to be replayed: all of it, or W, its second half."""
+    """A recorded backward pass that is still to be repeated: all of it, or W, its second half."""
 
     stage: "PaperStage"
     events: Events
@@ -225,11 +229,12 @@ class _RestOfPass(NamedTuple):
     end: Callable[[], None]
 
     def leaves(self) -> Sequence[Any]:
-        """Returns an empty sequence: on paper only parameters need gradients."""
+        """Returns an empty sequence: in a simulated step only parameters need gradients."""
         return ()
 
     def in_parts(self, parts: Sequence[object], *others: object) -> Iterator[None]:
-        """Replays all of the pass in the first of its parts; yields between the parts."""
+        """Repeats all of the pass in the first of its parts, and nothing in the others; yields
+        between the parts."""
         self.stage.replay(self.events, self.stats)
         self.stage.note_gradients()
         yield from (None for _ in parts[1:])
@@ -241,7 +246,8 @@ def _pass() -> Pass:
 
 
 class PaperStage(Module):
-    """A stage that repeats its recorded passes, with the parameters of any rank.
+    """A pipeline stage of a simulated rank: repeats the exchanges of recorded passes, and computes
+    nothing. It has the parameters of its rank.
 
     recorded     a function of n: the events of passes over n samples
     comms        the Comms of this rank, by axis
@@ -282,18 +288,18 @@ class PaperStage(Module):
             do(self, *arguments)
 
     def note_gradients(self) -> None:
-        """Marks all parameters as having gradients."""
+        """Marks all parameters of the stage as having gradients."""
         for p in self._parameters.values():
             p.has_grad = True
 
     # ---- calls
 
     def moments(self, local: Moments) -> None:
-        """Calls the batch statistics for moments over all ranks."""
+        """Repeats a recorded call to batch statistics for moments over all ranks."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Calls the batch statistics for sums over all ranks."""
+        """Repeats a recorded call to batch statistics for sums over all ranks."""
         self._stats.sum(sums)
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:

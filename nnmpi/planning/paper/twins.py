@@ -1,5 +1,5 @@
 """Twins: ranks whose steps are equal except for their coordinates along pp, tp and dp. Only one of
-them runs on paper.
+them has to be simulated.
 
 pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages of four are twins
 """
@@ -18,8 +18,8 @@ from nnmpi.planning.paper.sharded_model import places_recorded
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the rank whose step on paper stands for the step of `rank`: the first one, of the
-    ranks asked for so far, with the same facts; or `rank` itself."""
+    """Returns the rank whose simulated step can be used for `rank`: the first rank asked for so far
+    on which the step depends in the same way, or `rank` itself."""
     is_alone = len(a.mesh.group(rank, "pp", "tp")) == 1 if rank < a.mesh.size else True
     is_plain = a.strategy.name in ("pipeline", "replicas") and not a.strategy.program
     if is_alone or not is_plain or a.sharding.owned.nodes:
@@ -29,13 +29,14 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
 
 @cached
 def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
-    """Returns a cache, empty at first: for each set of facts, the first rank that had them."""
+    """Returns a cache, empty at first: by the facts on which a rank's step depends, the first rank
+    with these facts."""
     return {}
 
 
 def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
-    """Yields everything that the step of a rank depends on. Parameters and stages are numbered
-    within the rank, so that twins yield the same facts."""
+    """Yields everything on which the simulated step of a rank depends. Parameters and stages are
+    numbered within the rank, so that two ranks with equal steps (twins) yield the same facts."""
     at, held = a.mesh.coordinates(rank), a.model_on(rank)
     places = {variable.variable: i for i, variable in enumerate(held.trained)}
     stages = {s: i for i, s in enumerate(held.stages)}
@@ -75,8 +76,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
 
 
 def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
-    """Returns how nodes divide a group of ranks, and whether `rank` is the first on its node, in a
-    form that is equal for twins."""
+    """Returns how a group of ranks is spread over nodes, and whether `rank` is the first on its
+    node, in a form that is equal for ranks with equal steps."""
     nodes = [a.cluster.nodes[r] for r in group]
     numbers = {node: i for i, node in enumerate(dict.fromkeys(nodes))}
     near = a.cluster.near(rank, group)
@@ -86,8 +87,8 @@ def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
 
 
 def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchange:
-    """Converts an exchange of the twin `source` to the same exchange of `rank`: replaces the group
-    and the stage."""
+    """Converts an exchange of rank `source` to the same exchange of `rank`, whose step is equal:
+    replaces the group and the stage."""
     is_message = exchange.operation is Collective.MESSAGE
     group = _moved_group(a, exchange.group, source, rank, is_message)
     stages = dict(zip(a.model_on(source).stages, a.model_on(rank).stages, strict=True))
