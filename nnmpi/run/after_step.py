@@ -10,7 +10,8 @@ from nnmpi.run.training import Sampler, StepHook, Training
 
 
 def after_step(trainer: Training) -> list[StepHook]:
-    """Returns the functions that this session calls after each step."""
+    """Returns the functions that a run calls after each step, such as progress reports and
+    checkpoints."""
     return trainer.supervisor.around(trainer, [*_hooks(trainer)])
 
 
@@ -33,8 +34,9 @@ def _hooks(trainer: Training) -> Iterator[StepHook]:
 
 
 def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
-    """Returns a hook that calls `act` each time the run has made `steps` more steps. One result may
-    stand for several steps, so the hook compares step numbers instead of counting calls."""
+    """Returns a function to be called after each step, which calls `act` each time the run has made
+    `steps` more steps. One result may stand for several steps, so step numbers are compared instead
+    of counting calls."""
     # if a loss interrupted the work after a step, that step is followed again
     last = trainer.run.state.step - (trainer.run.unfollowed is not None)
 
@@ -56,8 +58,8 @@ def _progress(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports a step if its event is due (--log-every), with means over the steps since the last
-    event."""
+    """Reports a step in the log if one is due (--log-every), with means over the steps since the
+    last report."""
     run, session = trainer.run, trainer.session
     if not run.logs_step:
         return

@@ -104,8 +104,9 @@ def _of_python(value: Any) -> Any:
 
 
 class Settings:
-    """The settings of this rank that callbacks may change. Settings that were changed before a
-    snapshot start with the changed values."""
+    """The settings on this rank that callbacks may change: `requires_grad` of parameters, and
+    options of the optimizer's groups. Records which of them differ from their initial values, so
+    that a snapshot can store the changes."""
 
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
@@ -133,7 +134,8 @@ class Settings:
 
     @property
     def trains_others(self) -> bool:
-        """True if `requires_grad` of a parameter has changed since the run was set up."""
+        """True if callbacks have changed which parameters are trained (`requires_grad`) since the
+        run was set up."""
         return self._current()[0] != self._trained
 
     @property
@@ -151,7 +153,7 @@ class Settings:
 
     @property
     def unchanged(self) -> Changes:
-        """The Changes that mean that no setting has changed."""
+        """A Changes object that stands for no changed setting."""
         return Changes(tuple({} for _ in self._start[1]))
 
     def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:

@@ -80,16 +80,17 @@ class Checkpoints:
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
-        """Returns the best metric among the checkpoints up to the current step, on rank 0. There
-        are some if the run was resumed, or if it repeats steps."""
+        """Returns, on rank 0, the best value of the --keep-best metric among checkpoints up to the
+        current step; None on other ranks. There are such checkpoints if the run was resumed, or
+        repeats steps."""
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
         return best_until(directory, self._run.state.step, self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """Starts a checkpoint after a step if one is due, and reports one that has been written
-        meanwhile."""
+        """Called after each step: starts to write a checkpoint if one is due, and reports an
+        earlier one if it has been written by now."""
         if self._writer is None:
             return
         run, times, step = self._run, self._times, result.state.step
@@ -105,13 +106,15 @@ class Checkpoints:
         self._report(self._writer.poll())
 
     def is_due(self) -> bool:
-        """True if this rank requests a checkpoint at the end of an epoch."""
+        """True if this rank asks for a checkpoint at the end of an epoch, because of a signal, a
+        call, or the time since the last one."""
         is_wanted = self._run.save_requested or self._times.is_due()
         return self._writer is not None and self._is_first and is_wanted
 
     def after_epoch(self, session: Session, is_due: bool) -> None:
-        """Starts a checkpoint after the evaluation of an epoch if `is_due` (a rank requests one),
-        if the options ask for one, or if the metric of --keep-best is the best so far."""
+        """Called after the evaluation of an epoch: starts to write a checkpoint if `is_due` (some
+        rank asks for one), if the options ask for one now, or if the --keep-best metric is the best
+        so far."""
         if self._writer is None:
             return
         run, times = self._run, self._times
@@ -151,8 +154,8 @@ class Checkpoints:
         return self._writer
 
     def about(self, session: Session, complete: bool = False) -> RunFacts:
-        """Returns what a checkpoint contains besides a snapshot: facts, the log's length,
-        callbacks, times."""
+        """Returns what a checkpoint contains besides the arrays of a snapshot: facts about the run,
+        the length of the log, the states of callbacks, times."""
         run = self._run
         return RunFacts(
             complete,
@@ -189,7 +192,8 @@ class Checkpoints:
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
-        """Forgets checkpoints of later steps, when the run goes back to `step`."""
+        """Called when the run goes back to an earlier step: no longer counts checkpoints of later
+        steps as written."""
         self.newest, self._reported = min(self.newest, step), min(self._reported, step)
         self._pending_step = -1
         if step < 0:
@@ -207,8 +211,9 @@ class Checkpoints:
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
-        """Waits for the checkpoint that is being written; returns the fields on checkpoints for the
-        last event. The count lacks the checkpoint of `end`, which is written after that event."""
+        """Waits until the checkpoint that is being written is complete; returns the fields about
+        checkpoints for the last event of the run. (They do not count the checkpoint of `end`, which
+        is written later.)"""
         if self._writer is None:
             return {}
         self._report(self._writer.finish())
@@ -221,7 +226,7 @@ class Checkpoints:
             self._last(session, complete=True)
 
     def _last(self, session: Session, complete: bool) -> str:
-        """Writes a checkpoint and waits for it; returns its path."""
+        """Writes a checkpoint of this step, waits until it is complete, and returns its path."""
         result = self._start(session, complete).finish()
         if not complete:  # otherwise the last event was reported already
             self._report(result)

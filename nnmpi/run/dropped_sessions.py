@@ -1,4 +1,5 @@
-"""Closes the sessions of Trainers that the program has dropped without calling `close`.
+"""Closes the sessions (models and communicators in use) of Trainers that the program has dropped
+without calling `close`.
 
 Ranks free shared memory and communicators together, so one rank cannot do it alone when it drops a
 Trainer, as in a loop over learning rates. The next Trainer closes the sessions that all ranks have
@@ -17,7 +18,7 @@ from nnmpi.parallel.strategy import Strategy
 
 
 class Sessions:
-    """The sessions of one Comm. Each has a number, which is equal on all ranks.
+    """The training sessions that one Comm has had. Each has a number, which is equal on all ranks.
 
     opened   how many sessions there have been
     dropped  by number, functions that close the sessions whose Trainers this rank has dropped
@@ -33,8 +34,8 @@ Comm, so as its attribute both become garbage together."""
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
-    """Registers `close`, to be called after `owner`, a session, was garbage collected on all ranks;
-    returns a function that cancels this. Every rank calls it."""
+    """Registers the function `close`, which `close_dropped` calls once `owner`, a session, has been
+    garbage collected on all ranks. Returns a function that cancels this. Every rank calls it."""
     if comm.size == 1:  # one rank shares nothing, and may free its memory at any time
         return lambda: None
     sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
@@ -54,8 +55,8 @@ def close_dropped(comm: Comm) -> None:
 
 
 def release(unsharded: ExitStack, shared: ExitStack, strategy: Strategy, model: Module) -> None:
-    """Frees the shared memory and Comms of a session; the model keeps this rank's part of its
-    values."""
+    """Frees the shared memory and communicators of a session; the model keeps this rank's part of
+    its parameter values."""
     unsharded.close()
     shared.close()
     strategy.close()

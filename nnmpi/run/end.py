@@ -16,11 +16,12 @@ from nnmpi.run.training import Training
 
 
 class DivergedError(AgreedError):
-    """The loss is NaN or infinite."""
+    """Ends a run because the loss is NaN or infinite."""
 
 
 def check_finite(session: Session, quantity: str, value: float, step: int) -> None:
-    """Raises DivergedError if `value`, the loss that `quantity` names, is NaN or infinite."""
+    """Raises DivergedError if `value` is NaN or infinite; `quantity` is its name in the message,
+    such as "test loss"."""
     if not math.isfinite(value):
         base, lr = session.optimizer.param_groups[0]["lr"], session.last_lr
         remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
@@ -35,8 +36,8 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 
 
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
-    """Returns the last event of a run; every rank calls it. `written` are its fields on
-    checkpoints."""
+    """Returns the last event of a run, which has its results; every rank calls it. `written` are
+    the fields about checkpoints."""
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
 
     digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}

@@ -19,8 +19,9 @@ def evaluate(trainer: Training) -> Event:
 
 
 def evaluate_step(trainer: Training) -> None:
-    """Evaluates the model after a step and reports the result, unless the epoch ends here, since it
-    is evaluated next. If a callback stops the run meanwhile, it ends on all ranks."""
+    """Evaluates the model after a step (--evaluate-every) and reports the result. At the end of an
+    epoch it does nothing, since the epoch's evaluation follows. If a callback asks to stop the run,
+    all ranks stop."""
     run = trainer.run
     if run.state.batch == 0 or not run.has_more:
         return
@@ -43,8 +44,9 @@ def evaluation_event(trainer: Training) -> Event:
 
 
 def requests(trainer: Training) -> list[bool]:
-    """Returns three flags: some rank wants to stop the run, to suspend it, to write a checkpoint.
-    While steps are repeated after a loss, ranks cannot ask for a stop."""
+    """Returns three flags, equal on all ranks: whether some rank wants to stop the run, to suspend
+    it, to write a checkpoint. While steps are repeated after the loss of a rank, ranks cannot ask
+    for a stop."""
     run, is_due = trainer.run, trainer.checkpoints.is_due()
     # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
     may_stop = run.is_stopped or not run.is_behind

@@ -1,5 +1,5 @@
-"""Footprint: how much the memory of a rank's process has grown, for comparison with the
-prediction."""
+"""Footprint: measures how much the memory of a rank's process grows in a run, for comparison with
+the prediction."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +19,8 @@ class Footprint:
         self._resident = memory("VmRSS")
 
     def event(self, sent: AxisTraffic | None) -> Event:
-        """Returns the fields of the last event about the memory of this rank and the messages that
-        it has sent."""
+        """Returns fields for the last event of a run: the memory of this rank's process, and the
+        messages that it has sent in a step."""
         # Linux updates its counters in batches, so the peak may lag behind
         grown = max(memory("VmHWM") - self._resident, 0)
         known = {"memory_bytes": grown} if self._resident else {}

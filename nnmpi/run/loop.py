@@ -71,7 +71,8 @@ def _epoch(trainer: Training) -> None:
 
 
 def _steps(trainer: Training, following: list[StepHook]) -> None:
-    """Makes the steps until the end of the epoch, of the run or of the session."""
+    """Makes training steps until the end of the epoch, of the run or of the session, and calls the
+    functions `following` after each."""
     run = trainer.run
     trainer.session.model.train()
     is_own = trainer.comm.size > 1 and "lr_schedule" in trainer.setup.user_functions
@@ -90,7 +91,8 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
 
 
 def _follow(trainer: Training, following: Iterable[StepHook], result: StepResult) -> None:
-    """Counts a completed step, and calls the hooks that follow it."""
+    """Counts a completed step, and calls the functions that follow each step, such as reports and
+    checkpoints."""
     run, loss = trainer.run, mean(result.loss, result.divisor)
     end.check_finite(trainer.session, "loss", loss, result.state.step)
     if result is not run.unfollowed:  # otherwise it is counted already
@@ -132,8 +134,9 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 
 def _suspends(trainer: Training) -> bool:
-    """True if a run that has stopped is to be suspended: if a rank has asked for that, or if no
-    remaining rank has asked for a stop, since then a lost rank may have asked to suspend."""
+    """True if a run that has stopped is to be suspended, to be resumed later: if a rank has asked
+    for that, or if no remaining rank has asked for a stop, since then a rank that was lost may have
+    asked to suspend."""
     stops, suspends, _ = requests(trainer)
     suspends = suspends or (not stops and bool(trainer.config.checkpoint_dir))
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost

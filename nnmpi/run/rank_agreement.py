@@ -66,7 +66,8 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
 
 def digest_of(dataset: Dataset) -> str:
-    """Returns a hash of a data set: of the rows of samples and labels that ranks compare."""
+    """Returns a hash of a data set, by which ranks find out if they have different data: of some
+    rows of samples and labels."""
     splits = (dataset.train, dataset.test)
     described = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
     return f"{_digest(repr(described).encode()):016x}"
@@ -91,8 +92,8 @@ def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> 
 
 
 def check_weights(comm: Comm, path: str) -> None:
-    """Raises an error on all ranks if the weights of --load differ between ranks. Every rank calls
-    it."""
+    """Raises an error on all ranks if the file of weights for --load differs between ranks. Every
+    rank calls it."""
     remedy = "name a safetensors file, one of torch.save, or a folder of GPT-2 or Llama"
     check_files(comm, f"--load {shown(path)}", lambda: files_of(model_file(path).source), remedy)
 
@@ -125,15 +126,15 @@ def check_samples(comm: Comm, x: Inputs) -> None:
 
 
 def check_model(comm: Comm, model: Module) -> None:
-    """Raises an error on all ranks if the names and shapes in their models differ. Every rank calls
-    it."""
+    """Raises an error on all ranks if the parameters and buffers of their models have different
+    names or shapes. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
     check_same(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
-    """Raises an error on all ranks if their models compute in different orders. Every rank calls
-    it."""
+    """Raises an error on all ranks if their models run their layers and ops in different orders.
+    Every rank calls it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     trained = [(v.path, v.is_trained) for v in graph.variables if v.is_parameter]
@@ -146,7 +147,8 @@ def check_graph(comm: Comm, graph: Graph) -> None:
 
 
 def check_same(comm: Comm, items: Sequence[Compared]) -> None:
-    """Raises an error on all ranks if an item differs between ranks. Every rank calls it."""
+    """Raises an error on all ranks if one of the compared items differs between ranks. Every rank
+    calls it."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)
@@ -159,8 +161,8 @@ def check_same(comm: Comm, items: Sequence[Compared]) -> None:
 
 
 def check_values(comm: Comm, part: ModelPart) -> None:
-    """Raises an error on all ranks if initial values differ between ranks that have the same part
-    of a tensor. Every rank calls it."""
+    """Raises an error on all ranks if ranks that have the same part of a parameter or buffer have
+    different initial values for it. Every rank calls it."""
     error: ValueError | None = None
     difference = first_difference(part, comm)
     if difference is not None:

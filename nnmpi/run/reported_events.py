@@ -1,4 +1,5 @@
-"""ReportedEvents: which events a rank has reported, so that repeated steps report none twice.
+"""ReportedEvents: which events a rank has reported, so that steps that are repeated after the loss
+of a rank report none twice.
 
 step 5   start progress step sample on_step 0 on_step 1 evaluation epoch ...     in one order, so
 step 6         progress ...                                               the last place says all
@@ -20,7 +21,8 @@ index of the callback."""
 
 
 def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
-    """Returns the position of an event, or of a call of a callback, in the order of all of them."""
+    """Returns the position of an event, or of a call of a callback, in the order in which a run
+    makes all of them; positions can be compared."""
     return step, REPORT_KINDS.index(kind), callback
 
 
@@ -29,12 +31,13 @@ BEFORE_ALL = event_position(-1, "all")
 
 
 class ReportedEvents:
-    """How far this rank has reported events and called callbacks.
+    """How far this rank has come in reporting events and calling callbacks, as positions in the
+    order of a run.
 
     events     the position of the last reported event
     calls      the position of the last completed call of a callback
     calling    the position of the call that runs now, if any: a RankLost raised in it interrupts it
-    to_repeat  positions of calls that a loss has interrupted on some rank
+    to_repeat  positions of calls that the loss of a rank has interrupted on some rank
     """
 
     def __init__(self) -> None:
@@ -50,15 +53,15 @@ class ReportedEvents:
 
     @contextmanager
     def call(self, position: EventPosition) -> Iterator[None]:
-        """A context around a call of a callback, which counts as completed at the end of the
-        block."""
+        """Returns a context around a call of a callback; the call counts as completed at the end of
+        the block."""
         self.calling = position
         yield
         self.calling, self.to_repeat = None, self.to_repeat - {position}
         self.calls = max(position, self.calls)
 
     def is_called(self, position: EventPosition) -> bool:
-        """True if a call was completed and need not be repeated."""
+        """True if the call at this position was completed and need not be repeated."""
         return position <= self.calls and position not in self.to_repeat
 
     def go_back(self, step: int) -> None:

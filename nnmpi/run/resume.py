@@ -23,7 +23,7 @@ from nnmpi.run.setup.setup import Setup
 
 
 class ResumePoint(NamedTuple):
-    """A checkpoint from which a run continues.
+    """The content of a checkpoint from which a run continues.
 
     path         the path of the checkpoint
     lines        notes for the user: steps that are repeated, newer checkpoints that are damaged,
@@ -51,8 +51,8 @@ class ResumePoint(NamedTuple):
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
-    """Returns facts about a run, besides options, that are compared when it is resumed; equal on
-    all ranks."""
+    """Returns facts about a run (data set, loss, functions of the user) that must be the same when
+    it is resumed from a checkpoint; equal on all ranks."""
     return {
         "the data set": rank_agreement.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
@@ -108,7 +108,8 @@ def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
 
 
 def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]:
-    """A line on the steps after the checkpoint that the log has, if it has any."""
+    """Yields a line for the user if the log has steps later than the checkpoint, which the run
+    repeats."""
     reached = step_reached(log, mark) if log and mark else 0
     if reached > step:
         again = plural(reached - step, "step")
@@ -116,7 +117,8 @@ def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
-    """Yields a line on changed versions and kernels, if there are any."""
+    """Yields a line for the user if versions of libraries or kernels are not those with which the
+    checkpoint was made."""
     old, new = checkpoint.manifest.versions, versions_and_kernels()
     others = [
         f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v

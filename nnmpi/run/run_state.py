@@ -26,7 +26,7 @@ STEP_EVENTS = 200
 
 
 class StepPhase(Enum):
-    """The phase of this rank in a step. An error while UPDATING may leave the parameters partly
+    """What this rank is doing in a step. An error while UPDATING may leave the parameters partly
     updated."""
 
     BETWEEN_STEPS = auto()
@@ -35,7 +35,7 @@ class StepPhase(Enum):
 
 
 class RunPlan(NamedTuple):
-    """The plan with which a run was started.
+    """The plan that --plan has made for a run.
 
     options  the options that the plan has chosen
     started  fields for the start event of a run
@@ -65,8 +65,8 @@ class RunState:
     unfollowed  the result of the last step, until its hooks are done; only if ranks may be lost
     is_running  True from the beginning of a run to its end
     sessions    the number of sessions that the run has had
-    reached     the newest step before the last loss, which may take the run back; 0: none, or a
-                `restore` has undone it
+    reached     the newest step before a rank was lost, which may take the run back; 0: none was, or
+                a `restore` has undone it
     loaded      the content of the file of --load
     resumed     the checkpoint from which the run continues, if any
     plan        the layout that --plan has found, if one fits
@@ -116,8 +116,8 @@ class RunState:
         self.lr_factor = (lambda step: factor(max(step - start, 0))) if start else factor
 
     def begin(self, epochs: int | None) -> None:
-        """Begins a run of `epochs` more epochs or, for None, of the steps that the options
-        leave."""
+        """Begins a run of `epochs` more epochs; for None, of the steps that the options ask for and
+        that are not made yet."""
         self.fit_calls, self.first_step, self.is_running = self.fit_calls + 1, self.state.step, True
         self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
         self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
@@ -139,8 +139,8 @@ class RunState:
         self.measured = {}
 
     def stop_here(self) -> None:
-        """Records that all ranks have agreed to stop after this step, unless they had agreed
-        before."""
+        """Records that all ranks have agreed to stop after this step; has no effect if they had
+        agreed on an earlier one."""
         if self.stop_at is None:
             self.stop_at = self.state.step
 
@@ -194,7 +194,7 @@ class RunState:
 
     @property
     def logs_step(self) -> bool:
-        """True if a step event is due."""
+        """True if the log is to report this step (--log-every)."""
         return self.pace.window.is_over(self.log_every)
 
     def factors_of_epoch(self) -> list[float]:
@@ -209,18 +209,20 @@ class RunState:
 
     @property
     def is_stopped(self) -> bool:
-        """True if the run has reached the step after which ranks have agreed to stop. A loss may
-        take the run back to an earlier step."""
+        """True if the run has reached the step after which ranks have agreed to stop. After the
+        loss of a rank the run may go back to before that step."""
         return self.stop_at is not None and self.state.step >= self.stop_at
 
     @property
     def is_behind(self) -> bool:
-        """True if the next step is a repetition, because a loss has taken the run back."""
+        """True if the next step was made before and is repeated, because the run went back after
+        the loss of a rank."""
         return self.state.step < self.reached
 
     @property
     def is_over(self) -> bool:
-        """True if the run makes no further step: it has none left, or it is stopped."""
+        """True if the run makes no further step: all steps are made, or ranks have agreed to
+        stop."""
         return not self.has_more or self.is_stopped
 
     @property
@@ -236,8 +238,9 @@ class RunState:
     # ---- called by strategies
 
     def _request(self) -> float:
-        """Returns this rank's request after the current step: to stop, to save, or none. In
-        repeated steps it is only a stop on which ranks have agreed before."""
+        """Returns this rank's request for the end of the current step: to stop, to save, or none.
+        In a step that is repeated after the loss of a rank, it can only be a stop on which ranks
+        have agreed before."""
         if self.stop_at is not None and self.state.step + 1 >= self.stop_at:
             return STOPS  # a worker leaves its loop here: servers have to hear of it
         if self.is_behind:
@@ -247,8 +250,8 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """The functions by which a strategy asks this run for the learning rate factor, requests
-        and the last step, and by which it reports events."""
+        """The functions by which a strategy, which makes the steps, asks this run for learning
+        rates, requests and the number of steps, and reports events."""
         return StepControl(
             self._begin_update,
             self._request,
@@ -259,15 +262,17 @@ class RunState:
         )
 
     def _is_read(self, step: int) -> bool:
-        """True if the model is read after this step, or if the time of the step is needed."""
+        """True if the host needs the model after this step, or the time of the step: then it must
+        wait for a device."""
         known = self.first_step + 1, self.total_steps
         return step in known or any(step % n == 0 for n in self.read_every)
 
     def _end_update(self) -> None:
-        """Ends the phase UPDATING: the update has been launched on the device."""
+        """Called when the update has been launched on the device: ends the phase UPDATING."""
         self.phase = StepPhase.COMPUTING
 
     def _begin_update(self, step: int) -> float:
-        """Begins the phase UPDATING, and returns the factor of the learning rates."""
+        """Called before the update of a step: begins the phase UPDATING, and returns the factor of
+        the learning rates."""
         self.phase = StepPhase.UPDATING
         return self.lr_factor(step)

@@ -1,5 +1,6 @@
-"""Session: the ranks of a run in one arrangement, with model, stores and strategy. A run may have
-several sessions, one after the other.
+"""Session: all that training needs while ranks keep one arrangement (which rank has which part of
+the model): model, memory of parameters, communicators and strategy. A run may have several
+sessions, one after the other.
 
     Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy ◄─► Snapshot
 
@@ -60,8 +61,9 @@ from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
 
 
 class Session:
-    """Ranks arranged as the config says, with their model, strategy and optimizer. With a snapshot
-    on each rank, training continues from the snapshot.
+    """All that a rank needs to train while ranks are arranged as the config says: its part of the
+    model, strategy and optimizer. With a snapshot on each rank, training continues from the
+    snapshot.
 
     `known` is the graph of the model, if this rank has had another session of the run. A session
     reads how far training is from the RunState, which has no reference to the session.
@@ -163,16 +165,16 @@ class Session:
         blas.release_memory()
 
     def _restore(self, arrays: Sequence[StateArray], replicas: int) -> None:
-        """Copies the state of the optimizer and all other state except parameter values from a
-        snapshot that `replicas` replicas have made. State that the snapshot lacks is as in a new
-        run."""
+        """Copies optimizer state, and all other state except parameter values, from `arrays`, the
+        state of a snapshot made by `replicas` replicas. State that the snapshot lacks is as in a
+        new run."""
         new = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
         target = [*self._other_state()]
         move(arrays, target, self.comm, partial(terms_of, old=replicas, new=new))
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
-        """Returns the TrainSpec of a model: the parameters that this rank trains, the objective,
-        the optimizer."""
+        """Returns the TrainSpec of a model, from which a strategy is built: the parameters that
+        this rank trains, the loss and metrics, the optimizer."""
         setup, named = self.setup, dict(part.model.named_parameters())
         objective = objectives.objective(
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
@@ -189,8 +191,8 @@ class Session:
         )
 
     def _twin(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
-        """Returns the TrainSpec of a second model (--verify), which is trained beside this one and
-        shares nothing with it."""
+        """Returns the TrainSpec of a second copy of the model (--verify), which each rank trains
+        alone for comparison; the two share nothing."""
 
         def another() -> ModelPart:
             other = self._build_model()
@@ -296,16 +298,18 @@ class Session:
             rank_agreement.check_copies(self.part, self.comm, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
-        """Returns the state that this rank needs to continue from this step; sends no message. With
-        `copies=False` the snapshot has the arrays in use, which the next step changes."""
+        """Returns the state that this rank needs to continue training from this step; sends no
+        message. With `copies=False` the snapshot has the arrays in use, which the next step
+        changes."""
         arrays = self.state(untrained=not self.strategy.layout.serves)
         return self.head()._replace(
             arrays=tuple(x.copied() for x in arrays) if copies else (*arrays,)
         )
 
     def state(self, untrained: bool = True) -> Iterator[StateArray]:
-        """Yields views of the arrays that this rank owns and that a step reads and changes; with
-        `untrained=False` only those that its optimizer updates."""
+        """Yields views of the arrays that this rank owns and that a step reads and changes:
+        parameters, optimizer state and others. With `untrained=False`, only of parameters that its
+        optimizer updates."""
         yield from value_arrays(self.part, self.optimizer, untrained)
         yield from self._other_state()
 
@@ -314,7 +318,7 @@ class Session:
         return other_state(self.part, self.optimizer, *others)
 
     def head(self) -> Snapshot:
-        """Returns a snapshot of this step without arrays."""
+        """Returns a snapshot of this step without its arrays: config, counters and settings."""
         run, position = self.run, self.strategy.position
         pace = run.pace.counts
         return Snapshot(
@@ -334,20 +338,20 @@ class Session:
     # ---- between two runs, and the end
 
     def unshard(self) -> None:
-        """Gathers all values of this rank's stages, where ZeRO divides them, until the next run
-        begins."""
+        """Gathers all parameter values of this rank's stages if ZeRO divides them, so that a
+        program can use the model until the next run begins."""
         for store in stores_of(self.part.parameters):
             self._unsharded.enter_context(store.between_runs())
         self.is_unsharded = True
 
     def reshard(self) -> None:
-        """Frees the values that `unshard` has gathered, since a run begins."""
+        """Frees the parameter values that `unshard` has gathered, because the next run begins."""
         self._unsharded.close()
         self.is_unsharded = False
 
     def close(self) -> None:
-        """Frees resources that ranks share; the model keeps this rank's part of its values. Every
-        rank calls it; further calls do nothing."""
+        """Frees resources that ranks share; the model keeps this rank's part of its parameter
+        values. Every rank calls it; further calls do nothing."""
         if not self.is_closed:
             self.comm.meet("close")
             self.is_closed, self.is_unsharded = True, False
@@ -356,13 +360,13 @@ class Session:
 
     def leave(self) -> None:
         """Abandons the resources that this rank shares with others, after one of them was lost.
-        Nothing is freed, since that would take all ranks."""
+        Nothing is freed, since that would need all ranks."""
         self.is_closed = True
         self._unwatch()
         self.strategy.leave()
 
     def end(self) -> None:
-        """Ends the generator of steps and closes the session; every rank calls it."""
+        """Stops making steps and closes the session; every rank calls it."""
         if self._steps is not None:
             self._steps.close()
         self.close()
@@ -371,8 +375,8 @@ class Session:
 def _following(
     part: ModelPart, steps: Generator[StepResult, None, None]
 ) -> Generator[StepResult, None, None]:
-    """Yields the results of steps. Before each step it applies to the model's part what callbacks
-    have set, such as `requires_grad`."""
+    """Yields the results of steps. Before each step, changes that callbacks have made to the model,
+    such as `requires_grad`, are applied to this rank's part of it."""
     with closing(steps):
         part.follow()
         for result in steps:

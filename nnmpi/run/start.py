@@ -52,8 +52,8 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 def open_reports(
     trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
-    """Opens the reports of this rank, and reports the start of the run and then the losses in
-    `lost`."""
+    """Opens the reports of this rank (log, output), and reports the start of the run and then the
+    events in `lost`, about ranks that were lost."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.fit_calls == 1 else None
     is_reported = trainer.supervisor.is_start_reported(trainer)

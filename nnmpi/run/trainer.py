@@ -44,8 +44,8 @@ T = TypeVar("T")
 
 
 def read(get: Callable[[Training], T], doc: str) -> T:
-    """Makes a read-only property of Trainer with this docstring; type checkers see the type of its
-    value."""
+    """Makes a read-only property of Trainer that calls `get`, with the docstring `doc`; type
+    checkers see the type of its value."""
     return cast(T, property(get, doc=doc))
 
 
@@ -153,7 +153,8 @@ class Trainer:
     def _go_on(
         self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
     ) -> Event:
-        """Runs training from its start, or from the point to which a Supervisor has set it."""
+        """Trains from the start of the run, or from the point to which a Supervisor has set the run
+        after the loss of a rank."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -343,14 +344,14 @@ class Trainer:
             self.close()
 
     def _meet(self, call: str) -> None:
-        """Waits until all ranks make this call; raises ValueError unless all can make it now
-        (`roll_call`)."""
+        """Waits until all ranks make this call; raises ValueError unless every rank can make it
+        now. `call` is its name for messages."""
         self._check_together(call, self.session.is_closed and self.comm.size > 1)
         self.comm.meet(call)
 
     def _check_together(self, call: str, is_over: bool = False) -> None:
-        """Raises ValueError unless all ranks are between the same two steps, so that they can make
-        `call`."""
+        """Raises ValueError unless all ranks have made the same steps, so that they can make `call`
+        together."""
         together = self.arrangement.steps_together  # raises NoModelError after a failed restore
         if is_over:
             raise ValueError(

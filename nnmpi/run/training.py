@@ -1,5 +1,5 @@
-"""Training: the attributes of a Trainer that its loop and its Supervisor use; functions that open
-sessions.
+"""Training: the attributes of a Trainer that the training loop and the Supervisor (which continues
+runs after the loss of ranks) use; and functions that open sessions.
 
 Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session
                                                                           ▲
@@ -81,7 +81,8 @@ class Untraced:
 
 
 class Supervisor(Protocol):
-    """Sets up a Trainer and runs its `fit`; may do both again after a loss of ranks.
+    """The interface of an object that sets up a Trainer and runs its `fit`, and that may do both
+    again after the loss of a rank.
 
     is_spare  True on a rank that waits, because the layout has no place for it
     fitted    if the layout is not the requested one: a text that says which it is, and why; else
@@ -98,31 +99,36 @@ class Supervisor(Protocol):
         """Prepares the run and opens its first session; every rank calls it."""
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Calls the body of `fit`, and returns its result. After a loss it may call the body again,
-        to continue the run. The body gets events about losses, which it reports and clears."""
+        """Calls `body`, the training of `fit`, and returns its result. After the loss of a rank it
+        may call `body` again, to continue the run. `body` gets events about losses of ranks, which
+        it reports and clears."""
 
     def is_start_reported(self, trainer: "Training") -> bool:
-        """True if the start of this run was reported before a loss."""
+        """True if the start of this run was reported before a rank was lost, so that it is not
+        reported again."""
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Is called when reports are open; `is_new` is True if this rank has begun to write
-        them."""
+        """Is called when the run's reports (log, output) are open; `is_new` is True if this rank
+        has only now begun to write them."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
-        """Is called after callbacks were called for an occasion such as "on_step"; they may have
+        """Is called after all callbacks were called on an occasion such as "on_step"; they may have
         changed settings."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context in which a session ends and another one is made from a snapshot."""
+        """Returns a context in which the Trainer ends its session and makes another one from a
+        snapshot."""
 
     def opened(self, session: Session) -> None:
-        """Is called with a new session before the Trainer has it, on every rank."""
+        """Is called on every rank with a new session, before the session becomes an attribute of
+        the Trainer."""
 
     def begin_steps(self, session: Session) -> None:
-        """Is called before the next steps of an epoch, on every rank."""
+        """Is called on every rank before the next steps of an epoch are made."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
-        """Returns the hooks that follow each step: the given ones and the Supervisor's."""
+        """Returns the functions to be called after each step: `hooks`, and others that the
+        Supervisor adds."""
 
 
 class Unsupervised:
@@ -168,13 +174,15 @@ class Unsupervised:
 
 
 class Training(Protocol):
-    """A Trainer on one rank, as its loop and its Supervisor see it.
+    """The interface of a Trainer on one rank, as the training loop and the Supervisor use it.
 
     given       the user's arguments, besides a config and a Comm
     began       the time at which it was made, by the clock of its Comm
-    requested   the config that the user requested; ranks may be arranged otherwise after a loss
+    requested   the config that the user requested; after the loss of a rank, ranks may be arranged
+                otherwise
     config      the config by which ranks are arranged
-    comm        the Comm of the ranks that work; on a spare rank, of all remaining ranks
+    comm        the Comm of the ranks that work; on a spare rank (one that waits, because the layout
+                has no place for it), of all remaining ranks
     setup       data, model and loss, which do not depend on the arrangement
     run         the counters of the run
     session     the session of these ranks; a NoSession after a failed restore, and on a spare rank
@@ -206,8 +214,8 @@ class NoModelError(AttributeError, ValueError):
 
 
 class NoSession:
-    """Takes the place of the session after a failed restore, and on a spare rank. Its attributes
-    raise NoModelError."""
+    """The `session` of a Trainer that has no model: after a failed restore, and on a spare rank,
+    for which the layout has no place. Its attributes raise NoModelError."""
 
     is_closed = True
 
@@ -251,7 +259,8 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
 
 
 def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator[int]:
-    """Yields intervals, in steps, at which the model or the result of the last step is read."""
+    """Yields intervals, in steps, at which the host needs the model or the result of the last
+    step."""
     if hears_steps:
         yield 1
     of_add_ons = (every(config) for every in addons.given("read_every", config))
@@ -259,7 +268,7 @@ def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator
 
 
 def tracer_of(config: Config, comm: Comm) -> Tracer:
-    """Returns the Tracer of a run."""
+    """Returns the object that records the steps of a run with --trace, or one that does nothing."""
     traced = addons.chosen("tracers", config)
     return traced(config, comm) if traced else Untraced()
 
@@ -277,8 +286,8 @@ def supervisor_of(config: Config, comm: Comm) -> Supervisor:
 
 
 def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session of these ranks: on a snapshot or, without one, the first session of the run,
-    on a checkpoint if the run continues from one. Every rank of the Comm calls it."""
+    """Opens a session of these ranks: from a snapshot or, if that is None, the first session of the
+    run, from a checkpoint if the run continues from one. Every rank of the Comm calls it."""
     if snapshot is None:
         given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)
@@ -301,14 +310,15 @@ def load_callbacks(trainer: Training, comm: Comm) -> None:
 def open_on(
     trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
 ) -> ResumePoint:
-    """Opens a session on a checkpoint, and returns the checkpoint's content."""
+    """Opens a session from a checkpoint, and returns the checkpoint's content."""
     resumed = all_or_none(comm, lambda: resume_point(checkpoint, trainer.setup))
     _open(trainer, config, comm, resumed.snapshot)
     return resumed
 
 
 def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session with ranks arranged as the config says; every rank calls it."""
+    """Opens a session with ranks arranged as the config says, from a snapshot if there is one;
+    every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     for planned in addons.given("plans", config):
         trainer.run.plan = plan = planned(trainer.setup, config, comm)
@@ -324,7 +334,7 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
 
 
 def replace_session(trainer: Training, instead: Session = NO_SESSION) -> None:
-    """Replaces the session of a Trainer, and frees the memory of the old one."""
+    """Replaces the session of a Trainer by `instead`, and frees the memory of the old one."""
     trainer.session = instead
     with GC_LOCK:
         gc.collect()  # a parameter and its store refer to each other

@@ -1,5 +1,6 @@
-"""Fits a step into --memory: measures units and the disk, and chooses which activations are kept in
-memory, recomputed, or swapped to disk."""
+"""Makes a training step fit into the limit --memory: measures the model's units (its parts, usually
+layers) and the disk, and chooses which activations are kept in memory, recomputed, or swapped to
+disk."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -41,12 +42,13 @@ step."""
 
 
 class StepBytes(NamedTuple):
-    """The bytes that a rank needs in a step.
+    """The bytes of memory that a rank needs in a step.
 
     held     between steps
     input    for the samples of a micro-batch
     state    for optimizer state, the part of `held` that may be on disk
-    units    for each unit: (bytes that it keeps, bytes of its input among them)
+    units    for each unit (part of the model): (bytes of activations that it keeps, bytes of its
+             input among them)
     """
 
     held: float
@@ -58,8 +60,8 @@ class StepBytes(NamedTuple):
 def within_memory(
     a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
-    """Returns the arrangement, with activations placed so that a step fits into --memory. Every
-    rank calls it.
+    """Returns the arrangement (which rank has which part of the model), changed so that a step fits
+    into --memory: with activations kept, recomputed or swapped to disk. Every rank calls it.
 
     `gather(n)` returns n samples. If all ranks have enough memory, the arrangement is unchanged.
     """
@@ -115,8 +117,8 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 def _choices(
     units: Sequence[Unit], loads: tuple[UnitDemand, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Placements]:
-    """Yields the best placement of activations with the optimizer state in memory, and the best one
-    with that state on disk between updates."""
+    """Yields the best placement of activations (kept, recomputed or swapped) with the optimizer
+    state in memory, and the best one with that state on disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -148,8 +150,8 @@ def _measured(
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitDemand, ...], Disk]:
-    """Measures the seconds of units and the speed of the disk, on all ranks at the same time; the
-    slowest rank counts."""
+    """Measures the seconds of the model's units (its parts, usually layers) and the speed of the
+    disk, on all ranks at the same time; the slowest rank counts."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
 
@@ -169,8 +171,8 @@ def _measured(
 
 
 def _longest_file(a: Arrangement) -> float:
-    """Returns the free bytes of the disk per rank of a node; infinite for ranks that do not run,
-    since their disk is unknown."""
+    """Returns the free bytes of the disk, divided by the number of ranks on a node; infinite for
+    ranks that do not run, since their disk is unknown."""
     return math.inf if a.config.ranks is not None else arena.free_disk() / _ranks_of_node(a)
 
 

@@ -9,7 +9,7 @@ LAYER, OP, LINE = "#e6eefb", "#eef0f3", "#c2447f"
 
 
 def graph(g: Graph) -> str:
-    """Returns the picture of a graph as SVG; a long graph is cut after its first nodes."""
+    """Returns a picture of a model's graph as SVG; a long graph is cut after its first nodes."""
     nodes, skips = g.nodes[:MOST], _skips(g)
     lanes, ends = list[int](), list[int]()  # the row at which each lane is free again
     for start, end in skips:

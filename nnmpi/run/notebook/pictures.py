@@ -1,7 +1,8 @@
-"""Pictures of objects in notebooks, the same as those of the commands.
+"""Pictures of objects (algorithms, schedules, layouts, ...) in notebooks, the same as those of the
+commands.
 
 The classes are in packages that may not import drawing. So when nnmpi is imported in IPython, each
-class in the table PICTURES gets its `_repr_svg_` from here.
+class in the table PICTURES gets its method `_repr_svg_` from here.
 """
 
 from collections.abc import Callable
@@ -35,8 +36,8 @@ CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """Returns the rounds of an algorithm as SVG; if it is no collective, text that says why it is
-    no all-reduce."""
+    """Returns a picture of the rounds of a collective algorithm, as SVG; if it is no correct
+    collective, a text that says why it is no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -57,7 +58,8 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """Returns the passes of each rank as SVG, with the bubble in the title."""
+    """Returns a picture of the passes of each rank in a simulated pipeline, as SVG, with the bubble
+    in the title."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 

@@ -161,9 +161,9 @@ def run(given: argparse.Namespace) -> Any:
 def _arranged(
     uncut: UncutModel, cluster: Cluster, machine: Machine | None
 ) -> tuple[Arrangement, Event]:
-    """Returns the arrangement of a layout and fields of its event. With a machine it has the cut
-    and the all-reduce that a plan would choose, and the event has the predicted seconds of a
-    step."""
+    """Returns the arrangement of a layout (which rank has which part of the model), and fields for
+    its event. With a machine, the model is divided into stages and the all-reduce is chosen as a
+    plan would do it, and the event has the predicted seconds of a step."""
     if machine is None:
         return on_paper(uncut, cluster), {}
     arranger, costs = cost_models(uncut, cluster, machine)
@@ -176,7 +176,7 @@ def _arranged(
 
 
 def _drawn(a: Arrangement, uncut: UncutModel, cluster: Cluster, machine: Machine | None) -> str:
-    """Returns the timeline of a layout's step as SVG."""
+    """Returns the predicted timeline of a step with this layout, as SVG."""
     machine = machine or TYPICAL
     _, costs = cost_models(uncut, cluster, machine)
     title = f"{a.config.model} on {plural(a.ranks, 'rank')}: a step, as predicted ({machine.cpu})"
@@ -213,6 +213,6 @@ def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | No
 
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
-    """Returns the cluster, marked as one whose job survives the loss of ranks if backups are asked
-    for."""
+    """Returns the cluster; if the config asks for backups, marked as one whose job survives the
+    loss of ranks."""
     return cluster._replace(survives=cluster.survives or bool(addons.chosen("backups", config)))

@@ -1,6 +1,7 @@
-"""--explain: the predicted time of one layout in parts, and beside it the times of a traced step.
+"""The option --explain of nnmpi.plan: the predicted time of one layout, divided into parts, and
+next to it the times of a traced step.
 
-The parts of a term add up to the term. A predicted step is a list of spans, as a traced one is.
+The parts of each term add up to the term. A predicted step is a list of spans, as a traced one is.
 """
 
 import argparse
@@ -64,7 +65,8 @@ def arranged(models: PlanModels, layout: str) -> Arrangement:
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
-    """Raises ValueError if a stage begins within a unit, whose time is only known as a whole."""
+    """Raises ValueError if a stage begins within a unit (layers that run as one), since only the
+    time of the whole unit is known."""
     begins = {unit.nodes.start: unit.first for unit in costs.model.units}
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
@@ -127,8 +129,8 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
 
 
 def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
-    """Yields the parts of a term from rows (text, times, seconds); rows with the same text are
-    added up."""
+    """Yields the parts of a term of the step's time, given rows (text, times, seconds); rows with
+    the same text become one part."""
     totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for text, times, seconds in rows:
         count, so_far = totals[text]
@@ -138,8 +140,8 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """Yields the parts of the term `compute`: the units of the rank that computes longest, those of
-    one kind added up."""
+    """Yields the parts of the term `compute`: the units (parts of the model, usually layers) of the
+    rank that computes longest, where units of one kind are one part."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.program if op.micro >= 0)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
@@ -155,7 +157,8 @@ def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[S
 def _exchange_parts(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
-    """Yields the parts of a term that are exchanges; exchanges with the same text are added up."""
+    """Yields the parts of a term that are exchanges (collectives and messages); those with the same
+    description become one part."""
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:
@@ -207,7 +210,8 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
 
 
 def by_part(spans: Iterable[Span]) -> dict[str, float]:
-    """Returns the time of each part of a step: the sum of its spans, predicted or traced."""
+    """Returns the seconds of each part of a step, by name: the sum over its spans, which are
+    predicted or traced."""
     parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:

@@ -1,5 +1,5 @@
-"""Measurements of a machine: messages and sums of its ranks, the update, and the overheads of a
-step.
+"""Measures a machine: messages and collectives of its ranks, the optimizer's update, and the
+overheads of a step.
 
 All ranks measure at the same time, because they share caches, memory and clock rates. Of the times
 of units and steps the least one counts, or a low quantile: the time on a machine without other
@@ -73,20 +73,21 @@ def processor() -> str:
 
 
 class Node(NamedTuple):
-    """The ranks of one node, which measure together until a deadline. Of the times of a sum or
-    update, the `quantile` counts."""
+    """The ranks of one node, which measure its speed together until a deadline. Of several measured
+    times of a collective or update, the one at `quantile` counts."""
 
     comm: Comm
     deadline: Deadline
     quantile: float
 
     def check(self) -> None:
-        """Synchronizes the ranks; raises OutOfTimeError on all of them after the deadline."""
+        """Synchronizes the ranks of the node; raises OutOfTimeError on all of them after the
+        deadline."""
         self.deadline.check(self.comm)
 
     def cold_seconds(self, call: Callable[[], object]) -> float:
-        """Returns the seconds of a call with cold caches, as after other work in a step: the node's
-        quantile of several calls, and the mean over ranks."""
+        """Returns the seconds of a call when caches do not have its data, as after other work in a
+        step: on each rank the node's quantile of several calls, then the mean over ranks."""
         flushed, times = np.zeros(FLUSHED, np.float32), list[float]()
         for _ in range(CALLS):
             flushed += 1.0
@@ -239,8 +240,8 @@ def _numbers(session: Session) -> int:
 
 
 def _step(node: Node, session: Session) -> float:
-    """Returns the seconds of a step over a whole batch, made by each rank alone; the slowest rank
-    counts, since in a layout ranks wait for each other in every step."""
+    """Returns the seconds of a training step over a whole batch, which each rank makes alone. The
+    slowest rank counts, since ranks of a layout wait for each other in every step."""
     times, batch = list[float](), samples(session.setup)
     session.model.train()
     while len(times) < STEPS:

@@ -40,8 +40,9 @@ measurement."""
 
 
 def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Returns the Machine that the ranks of a Comm run on, with the units of the run's model, as
-    far as there is time for measuring until the deadline. Every rank calls it.
+    """Measures the machine on which the ranks of a Comm run, with the units of the run's model (its
+    parts, usually layers), as far as there is time until the deadline; returns it as a Machine.
+    Every rank calls it.
 
     Nodes are assumed to be equal. If there is only one, links between nodes are those of a typical
     machine.
@@ -68,8 +69,8 @@ def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
 
 
 def _links(comm: Comm, leader: int, deadline: Deadline) -> Link | None:
-    """Returns the link between nodes, as measured by the first rank of each node; None after the
-    deadline."""
+    """Returns the measured speed of the link between nodes, on all ranks; None if the deadline came
+    first. The first rank of each node measures."""
     first, link = comm.split(0 if comm.rank == leader else None), None
     if first is not None:
         with suppress(OutOfTimeError):  # of these ranks: the others do not know yet
@@ -86,7 +87,8 @@ def _wait(comm: Comm) -> None:
 
 
 def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Returns two measurements of a node, averaged where there was time for both."""
+    """Measures a node twice, and returns the average; figures for which there was time only once
+    are those of one measurement."""
     (first, missing), (second, later) = (
         _measure_node(setup, m.Node(comm, deadline, quantile)) for quantile in QUARTILES
     )
@@ -101,8 +103,8 @@ def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
 
 
 def _measure_node(setup: Setup, node: m.Node) -> tuple[m.Fields, dict[str, str]]:
-    """Returns the measured fields of a Machine, and by name a description of those for which there
-    was no time."""
+    """Measures a node. Returns the fields of a Machine that were measured and, by name, a
+    description of those for which there was no time."""
     fields, missing = m.Fields(), dict[str, str]()
     for name, words, measurement in _measurements(setup, node):
         try:

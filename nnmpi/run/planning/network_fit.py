@@ -89,7 +89,8 @@ def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
 
 
 def _of_pairs(comm: Comm, deadline: Deadline) -> Network:
-    """Returns the cost of messages and additions as an even number of ranks measures it."""
+    """Measures the cost of messages and additions on an even number of ranks, which exchange
+    messages in pairs."""
     pairs, network = comm.split(int(comm.rank == comm.size - 1)), None
     assert pairs is not None
     with suppress(OutOfTimeError):  # of these ranks; the last one does not know yet

@@ -1,4 +1,5 @@
-"""Makes the arrangement of a run without running it: for dry runs, pictures and decoders."""
+"""Computes how a run would arrange the model on ranks (which rank has which part), without running
+it: for dry runs, pictures and decoders."""
 
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
@@ -12,8 +13,8 @@ from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
 def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
-    """Returns the arrangement that a run on this cluster would have; estimates replace figures that
-    the run would measure."""
+    """Returns the arrangement (which rank has which part of the model) that a run on this cluster
+    would have; estimates replace figures that the run would measure."""
 
     def divide(config: Config, graph: Graph) -> Division:
         return division_on_paper(ModelTimes(graph, TYPICAL, config.dtype), config)

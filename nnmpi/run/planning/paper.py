@@ -1,4 +1,5 @@
-"""Clusters that need not exist, and models of the memory and time of layouts on them."""
+"""Describes clusters that need not exist, and makes the models that predict the memory and time of
+layouts on them."""
 
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ def add_vocabulary(group: Any) -> None:
 
 
 class MachineRequest(NamedTuple):
-    """The machine that a command assumes, the number of its nodes, and the device of its ranks."""
+    """The machine that a command assumes, the number of its nodes, and the device on which its
+    ranks compute."""
 
     machine: Machine
     nodes: int
@@ -64,8 +66,9 @@ def machine_on_paper(
 def cost_models(
     uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> tuple[Arranger, CostModel]:
-    """Returns the models of memory (Arranger) and of time (CostModel) for a model on a cluster. For
-    an optimizer that was not measured, the time of the slowest one is used."""
+    """Returns the objects that predict the memory (Arranger) and the time (CostModel) of layouts
+    for a model on a cluster. For an optimizer that was not measured, the time of the slowest one is
+    used."""
     config = uncut.config
     times = model_times(uncut.graph, machine, config.dtype)
     if config.optimizer not in machine.updates:

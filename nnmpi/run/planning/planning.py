@@ -64,7 +64,8 @@ class NoLayoutFitsError(ValueError):
 
 
 def asked(config: Config) -> list[Field[Any]]:
-    """Returns the options of SENDING_LESS that differ from their defaults."""
+    """Returns the options by which ranks send less than gradients in each step (SENDING_LESS) and
+    that differ from their defaults."""
     return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
 
 
@@ -115,7 +116,7 @@ class FoundLayouts(NamedTuple):
 
 
 class PlanModels(NamedTuple):
-    """The models by which layouts are predicted: of memory (`arranger`) and of time (`costs`).
+    """The objects that predict the memory of layouts (`arranger`) and their time (`costs`).
 
     notes  remarks on how far to trust the predictions, a line each
     """
@@ -126,7 +127,8 @@ class PlanModels(NamedTuple):
 
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
-    """Returns the models of memory and time for a config, on a cluster that need not exist."""
+    """Returns the objects that predict the memory and time of layouts for a config, on a cluster
+    that need not exist."""
     planned: Any = {"plan": AUTO}
     strategies.check(replace(config, **planned), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
@@ -137,7 +139,8 @@ def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> P
 def plan_models(
     request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> PlanModels:
-    """Returns the models of memory and time for a model on a cluster of such machines."""
+    """Returns the objects that predict the memory and time of layouts for a model, on a cluster of
+    such machines."""
     arranger, costs = cost_models(uncut, cluster, machine)
     return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
 
@@ -166,8 +169,9 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
 
 
 class NetworkNeed(NamedTuple):
-    """By share of the time, the bandwidth between nodes, in Gbit/s, at which a layout computes for
-    that share; with the layout's predicted seconds of a step."""
+    """The network that a layout needs: for several shares, the bandwidth between nodes in Gbit/s at
+    which ranks compute for that share of the time (None: no bandwidth suffices); and the predicted
+    seconds of a step."""
 
     layout: str
     seconds: float
@@ -175,9 +179,9 @@ class NetworkNeed(NamedTuple):
 
 
 def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[NetworkNeed]:
-    """Yields the network speed that layouts need: the fastest layout, the fastest one along dp
-    alone, and plain data parallelism if options make ranks send less than gradients in each
-    step."""
+    """Yields the network speed that some layouts need: the fastest layout, the fastest one along
+    dp alone and, if options make ranks send less than gradients in each step, plain data
+    parallelism."""
     arranger, plain = models.arranger, layouts.config
     along_dp = layouts.search.pure.get("dp")
     for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):
@@ -197,8 +201,9 @@ def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
 def _prefer_dp(
     result: SearchResult, memory: float, spread: float
 ) -> tuple[SearchResult, list[str]]:
-    """Puts plain data parallelism first if the fastest layout's lead is smaller than the spread
-    between measurements. Returns the result, and then also a note on it."""
+    """Puts plain data parallelism first among the layouts found if the fastest layout is faster by
+    less than two measurements differ (`spread`). Returns the result, and a note on the change if
+    there is one."""
     best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > memory:
         return result, []
@@ -308,7 +313,7 @@ def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
     """Returns the fastest layout for a run on these ranks. If none fits in the memory limit, the
-    plan has no layout, and ranks have to swap. Every rank calls it.
+    plan has no layout, and ranks have to swap activations to disk. Every rank calls it.
 
     Rank 0 searches while the others wait; all get the result.
     """

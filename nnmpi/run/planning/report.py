@@ -58,8 +58,9 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
 
 
 def why(planned: PricedLayout, best: PricedLayout, memory: float) -> str:
-    """Returns the reason why a layout is not the best: it needs too much memory, or the term in
-    which it is slowest. A layout may even be faster, by less than measurements differ."""
+    """Returns a text that says why a layout is not the best: it needs too much memory, or the term
+    of the step's time in which it is slowest. A layout may even be faster, by less than
+    measurements differ."""
     if planned.nbytes > memory:
         return f"memory: {amount(planned.nbytes - memory)} too much"
     if planned.time.seconds < best.time.seconds:

@@ -1,4 +1,5 @@
-"""Measures the units of a model: computed whole on each rank, and divided among ranks along tp."""
+"""Measures the seconds of a model's units (its parts, usually layers): computed whole on each rank,
+and divided among ranks along tp."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -20,7 +21,8 @@ from nnmpi.run.setup.setup import Setup
 
 
 class ComputeClock(Recorder):
-    """A clock that stops while a rank exchanges activations with others."""
+    """A clock that stops while a rank exchanges activations with other ranks, so that it measures
+    computing alone."""
 
     waited = 0.0
 
@@ -28,12 +30,13 @@ class ComputeClock(Recorder):
         self.waited += self.now() - began
 
     def __call__(self) -> float:
-        """Returns the seconds of computing so far."""
+        """Returns the seconds so far in which the rank was computing."""
         return self.now() - self.waited
 
 
 def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model, undivided, on each rank; and the multiply-adds per second."""
+    """Measures the seconds of each unit of a model (a part, usually a layer) that each rank
+    computes alone, and the multiply-adds per second; adds them to `fields`."""
     try:
         _units(node, session, sizes, fields)
     finally:
@@ -42,7 +45,8 @@ def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fiel
 
 
 def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model divided among `tp` ranks, if it can be divided so."""
+    """Measures the seconds of each unit of a model (a part, usually a layer) that `tp` ranks
+    divide, and adds them to `fields`; does nothing if the model cannot be divided so."""
     try:
         session = session_of(setup, node.comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks
@@ -52,7 +56,8 @@ def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fi
 
 
 def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model, or a rank's part of them, and takes the mean over ranks.
+    """Measures the seconds of each unit of a model, or of a rank's part of it, as the mean over
+    ranks, for micro-batches of the sizes `sizes`; adds them to `fields`.
 
     Raises OutOfTimeError if there was no time for some sizes. The measured sizes count
     nevertheless, if there are two from which others can be interpolated.

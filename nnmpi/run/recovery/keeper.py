@@ -1,4 +1,5 @@
-"""Keeper: keeps a rank's copies of the training state, from which ranks continue after a loss."""
+"""Keeper: keeps a rank's copies of the training state, from which the remaining ranks continue
+after a rank is lost."""
 
 from collections.abc import Iterator
 
@@ -14,8 +15,8 @@ from nnmpi.run.session import Session
 
 
 class Keeper:
-    """Keeps the versions (copies at certain steps) of the state that a rank has in a session; the
-    session has it as `kept`.
+    """Keeps the copies of the training state that a rank has in a session, called versions: the
+    state after certain steps. The session has the Keeper as its attribute `kept`.
 
     Every rank makes one. Its methods get the session as an argument.
 
@@ -39,8 +40,8 @@ class Keeper:
         self.keep_epoch_start(session)
 
     def back_up(self, session: Session) -> None:
-        """Makes a backup if one is due; every rank calls it before the first step and after each
-        step."""
+        """Makes a backup of the training state on another rank if one is due; every rank calls it
+        before the first step and after each step."""
         if self._backups is not None:
             self._backups.after_step(session.run.state.step, facts_of(session), session.state())
 
@@ -54,14 +55,16 @@ class Keeper:
             self._epoch_start = Version(step, copies, facts, session=self.number)
 
     def backups(self) -> list[Version]:
-        """Returns the versions that backups contain."""
+        """Returns the versions (states after certain steps) that this rank has as backups, of its
+        own state and that of other ranks."""
         held = self._backups.held() if self._backups is not None else []
         return [version._replace(session=self.number) for version in held]
 
     def versions(self, session: Session, copies: bool = False) -> Iterator[Version]:
-        """Yields the versions of the state of which this rank has arrays: the current one, backups,
-        and the one at the start of the epoch. With `copies=False` the current one consists of the
-        arrays in use, which the next step changes."""
+        """Yields the versions of the training state (states after certain steps) of which this
+        rank has arrays: the current one, backups, and the one at the start of the epoch. With
+        `copies=False` the current one consists of the arrays in use, which the next step
+        changes."""
         start, last = self._epoch_start, session.strategy.last
         # otherwise an epoch with servers is under way, and some values are of later steps
         if start is None or start.version < session.run.state.step:
@@ -75,7 +78,8 @@ class Keeper:
 
 
 def facts_of(session: Session) -> VersionFacts:
-    """Returns the facts about the current version of the state, without its arrays."""
+    """Returns the facts about the current training state that do not depend on the rank: a snapshot
+    without arrays, and the counters of the run."""
     return VersionFacts(session.head(), counters_now(session.run))
 
 

@@ -1,4 +1,5 @@
-"""KeptVersions: the versions of the state that a rank keeps from one session to the next."""
+"""KeptVersions: the copies of the training state (versions: states after certain steps) that a rank
+keeps while it has no session, from one session to the next."""
 
 from collections.abc import Iterable
 
@@ -15,14 +16,15 @@ from nnmpi.run.session import Session
 
 
 class KeptVersions:
-    """Versions of the state from earlier sessions, and snapshots from which the next session is
-    made."""
+    """Copies of the training state from earlier sessions (versions: states after certain steps),
+    and snapshots from which the next session is made."""
 
     def __init__(self) -> None:
         self._by_key = dict[tuple[int, int, int], Version]()
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Adds versions. Arrays of a version that is kept already are added to it."""
+        """Adds versions of the training state. If one is kept already, its arrays are added to that
+        one."""
         for version in versions:
             known = self._by_key.setdefault(version.key, version)
             if known is not version:  # a backup of the same version also has parts of other ranks
@@ -30,7 +32,7 @@ class KeptVersions:
                 self._by_key[version.key] = known._replace(arrays=[*more.values()])
 
     def keep_snapshot(self, run: RunState, snapshot: Snapshot, number: int) -> None:
-        """Adds a snapshot, from which the session with this number is made."""
+        """Adds a snapshot, from which the session with this `number` is made."""
         step, counters = snapshot.state.step, counters_of(run, snapshot)
         counters = counters._replace(first_step=step, restored=(*counters.restored, step))
         facts = VersionFacts(snapshot._replace(arrays=()), counters)
@@ -38,11 +40,11 @@ class KeptVersions:
         self._by_key[kept.key] = kept
 
     def all(self) -> Iterable[Version]:
-        """Returns all kept versions."""
+        """Returns all versions of the training state that are kept."""
         return self._by_key.values()
 
     def arrays_of(self, version: Version) -> tuple[StateArray, ...]:
-        """Returns the kept arrays of a version."""
+        """Returns the kept arrays of a version of the training state."""
         kept = self._by_key.get(version.key)
         return tuple(kept.arrays) if kept else ()
 
@@ -51,8 +53,8 @@ class KeptVersions:
         self._by_key.clear()
 
     def check_initial(self, session: Session) -> None:
-        """Raises ValueError if a run that begins again has other initial values than the first
-        time. Every rank calls it."""
+        """Raises ValueError if a run that has to begin again after the loss of a rank has other
+        initial parameter values than the first time. Every rank calls it."""
         initial = {x.range: x for x in session.state()}
 
         def check() -> None:

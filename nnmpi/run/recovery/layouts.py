@@ -1,5 +1,5 @@
-"""Layouts that are fitted to the number of ranks (--elastic, and after a loss), and a note on
-them."""
+"""Fits the layout (numbers of ranks along the axes) to the number of ranks that there are: for
+--elastic, and after the loss of a rank."""
 
 from collections.abc import Callable
 
@@ -18,16 +18,17 @@ from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
 def layout_of_job(config: Config, comm: Comm) -> FittedLayout:
-    """Returns the layout for the ranks of the job that is nearest to the options; every rank calls
-    it."""
+    """Returns the layout nearest to the options that the ranks of the job can have; every rank
+    calls it."""
     return all_or_none(comm, lambda: fit_layout(config, comm.size, strategies.check))
 
 
 def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
-    """Returns the layout nearest to a config's that `ranks` ranks can have and whose division the
-    model allows.
+    """Returns the layout nearest to that of a config that `ranks` ranks can have, and in which the
+    model can be divided.
 
-    It calls `uncut`, to make the model, only if the ranks are fewer than one replica needs.
+    The function `uncut`, which makes the model, is called only if the ranks are fewer than one
+    replica needs.
     """
 
     def divide(fewer: Config, working: int) -> None:
@@ -37,13 +38,13 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
 
 
 def even_division(config: Config, graph: Graph) -> Division:
-    """Divides a model into stages as if all units cost the same, where only the arrangement of
-    ranks matters."""
+    """Divides a model into stages as if all its units (parts, usually layers) cost the same; used
+    where only the arrangement of ranks matters."""
     units, _ = given_units(None, graph, 1)
     return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 
 
 def no_checkpoint(log: str) -> str:
-    """Returns a note for a run of --elastic whose log contains an earlier run that left no
-    checkpoint."""
+    """Returns a note for the user of --elastic: the log contains an earlier run that has left no
+    checkpoint, so this run begins anew."""
     return f"no checkpoint of the run in {shown(log)}: another run follows it there"

@@ -1,4 +1,5 @@
-"""RankStatus: how far each remaining rank is; RecoveryPlan: how all of them continue.
+"""After the loss of a rank: RankStatus says how far each remaining rank is, RecoveryPlan how all of
+them continue.
 
     rank 0   step 7 made, reported         version 7   w 0..5 b 0..1   ─┐
     rank 2   step 7 made, partly reported  version 7   w 5..9          ─┴─► step 7, and the work
@@ -25,7 +26,8 @@ Decision: TypeAlias = tuple[int, tuple[float, ...]]
 
 
 class RunStage(IntEnum):
-    """How far a rank is with its Trainer: setting it up, ready, or running `fit`."""
+    """How far a rank has come with its Trainer when another rank is lost: it is still setting it
+    up, the Trainer is ready, or `fit` is running."""
 
     SETTING_UP = 0
     READY = 1
@@ -33,7 +35,9 @@ class RunStage(IntEnum):
 
 
 class RankStatus(NamedTuple):
-    """The status of a remaining rank.
+    """How far a rank is when another rank was lost, and what it still has; all remaining ranks
+    exchange it. A version is the training state after a certain step; a spare rank waits, because
+    the layout has no place for it.
 
     stage            how far it is with its Trainer
     session          the number of its session
@@ -64,20 +68,21 @@ class RankStatus(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that this rank has made, without steps that it has undone by going
-        back."""
+        """The number of steps that this rank has made, not counting steps that going back has
+        undone."""
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[Version, ...]:
-        """Returns the versions of which this rank has a part, or will have one after the update
-        that `decision` allows."""
+        """Returns the versions (training states after certain steps) of which this rank has a part,
+        or would have one after an update with `decision`, the sums of the interrupted step."""
         if decision is None or self.pending_version != decision[0]:
             return self.holds
         return (*self.holds, self.holds[0]._replace(version=decision[0], renewal=0))
 
 
 class RecoveryPlan(NamedTuple):
-    """How all remaining ranks continue.
+    """How all remaining ranks continue after the loss of a rank. A version is the training state
+    after a certain step; a spare rank waits, because the layout has no place for it.
 
     stage           the RunStage from which all ranks continue
     source          the version from which the next session is made; None: the initial values, or a
@@ -108,8 +113,9 @@ class RecoveryPlan(NamedTuple):
 
 
 def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
-    """Returns the plan of all ranks: they continue from the newest version of which they have a
-    complete copy, or can make one by completing a step."""
+    """Returns the plan by which all ranks continue: from the newest version (training state after
+    some step) of which together they have a complete copy, or can make one by completing the
+    interrupted step."""
     stages = [status.stage for status in statuses]
     workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:
@@ -152,7 +158,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
 
 
 def _progress(status: RankStatus) -> tuple[int, EventPosition, EventPosition]:
-    """A sort key: ranks in the newest run come first, and among them the rank that has reported
-    least."""
+    """Returns a sort key by which ranks of the newest run come first, and among them the rank that
+    has reported the fewest events."""
     assert status.counters is not None
     return -status.counters.fit_calls, status.reported.events, status.reported.calls

@@ -1,8 +1,10 @@
-"""Recovery: after a loss, arranges the remaining ranks in a new layout and continues the run.
+"""Recovery: after the loss of a rank, arranges the remaining ranks in a new layout and continues
+the run.
 
 All remaining ranks meet in a new Comm and compute the same plan (`rank_status.py`): to continue
 from the newest version of the model of which they have a complete copy. Each keeps its part of that
-version and drops its session; then the ranks that have a place in the new layout open a new one.
+version and drops its session (model and communicators); then the ranks that have a place in the new
+layout open a new one, and the others wait as spare ranks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +52,8 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """The Supervisor, on one rank, of a run that continues after a loss. It does not store the
-    Trainer; its methods get that as an argument."""
+    """Sets up a Trainer and runs its `fit` on one rank, as the Supervisor of a run that continues
+    after the loss of ranks. It does not store the Trainer, which its methods get as an argument."""
 
     def __init__(self, comm: Comm) -> None:
         self.survivors, self.fitted = Survivors(comm), ""
@@ -69,8 +71,8 @@ class Recovery:
         return self.survivors.work is None
 
     def set_up(self, trainer: Training) -> None:
-        """Sets up a Trainer on every rank. If a rank is lost meanwhile, the remaining ranks do it
-        again."""
+        """Sets up a Trainer; every rank calls it. If a rank is lost meanwhile, the remaining ranks
+        begin again."""
         comm = self.survivors.all
         layout = FittedLayout(trainer.requested, comm.size, 0, "")
         with suppress(RankLost):
@@ -86,8 +88,8 @@ class Recovery:
         self._recover(trainer)
 
     def run(self, trainer: Training, body: Callable[[list[Event]], Event]) -> Event:
-        """Calls `body` on the ranks that are not spare, and returns its result on all ranks. After
-        a loss `body` is called again, and continues the run."""
+        """Calls `body`, the training, on the ranks that are not spare, and returns its result on
+        all ranks. After the loss of a rank `body` is called again, and continues the run."""
         if trainer.comm.fault_tolerant and not self.is_spare:
             self._runs_before = len(runs_in(trainer.config.log))
         while True:
@@ -98,8 +100,8 @@ class Recovery:
             self._recover(trainer)  # outside the block: the traceback keeps the old session alive
 
     def is_start_reported(self, trainer: Training) -> bool:
-        """True if the start of the run was reported before a loss: by this rank, or by the former
-        rank 0."""
+        """True if the start of the run was reported before a rank was lost: by this rank, or by the
+        former rank 0."""
         run, log = trainer.run, trainer.config.log
         start, runs = event_position(run.first_step, "start"), self._runs_before
         if self._recoveries and run.reported.events < start and len(runs_in(log)) > runs:
@@ -107,8 +109,8 @@ class Recovery:
         return run.reported.events >= start
 
     def opened_reports(self, trainer: Training, is_new: bool) -> None:
-        """Counts the runs in the log. After a loss, reads from the log which events the former rank
-        0 had reported."""
+        """Called when the log is open: counts the runs in it. After the loss of a rank, reads from
+        the log which events the former rank 0 had reported."""
         run, log = trainer.run, trainer.config.log
         is_reported = run.reported.events >= event_position(run.first_step, "start")
         if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
@@ -117,22 +119,22 @@ class Recovery:
             read_log(run.reported, log, self._runs_before)
 
     def called(self, trainer: Training, occasion: str) -> None:
-        """Records settings that a callback has changed, so that repeated steps have the same
-        changes."""
+        """Called after callbacks: records the settings that they have changed, so that a repeated
+        step makes the same changes."""
         if trainer.comm.fault_tolerant and not trainer.session.is_closed:
             keep_changes(trainer.run, trainer.session.settings, occasion)
 
     @contextmanager
     def restoring(self, trainer: Training, snapshot: Snapshot) -> Iterator[None]:
-        """Keeps a snapshot while the session ends and the next one is made from it, until all ranks
-        have that session and its first backup. If a rank is lost meanwhile, the others continue
-        from the snapshot."""
+        """Returns a context in which a session is replaced by one made from a snapshot. The
+        snapshot is kept until all ranks have the new session and its first backup; if a rank is
+        lost meanwhile, the others continue from the snapshot."""
         self._keep_snapshot(trainer, snapshot)
         yield
         self._restored(trainer.session)
 
     def _keep_snapshot(self, trainer: Training, snapshot: Snapshot) -> None:
-        """Keeps a snapshot, and the backups of other ranks that this rank has."""
+        """Keeps a snapshot, and the backups of other ranks' state that this rank has."""
         if not trainer.session.is_closed:
             self._tensors = whole_state(trainer.session.model)
             self._kept.keep(trainer.session.kept.backups())
@@ -148,7 +150,8 @@ class Recovery:
         self._kept.clear()
 
     def opened(self, session: Session) -> None:
-        """Gives a session its Keeper; every rank calls it."""
+        """Gives a new session its Keeper, which keeps copies of the training state; every rank
+        calls it."""
         session.kept = Keeper(session, self._number)
 
     def begin_steps(self, session: Session) -> None:
@@ -156,15 +159,16 @@ class Recovery:
         session.kept.begin_steps(session)
 
     def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:
-        """Returns the hooks that follow each step, between two more: they record that this work has
-        begun, and that it is done."""
+        """Returns the functions `hooks`, which are called after each step, between two more: one
+        records that they have begun, the other that all are done."""
         return [partial(_begun, trainer), *hooks, partial(_done, trainer)]
 
     # ---- after a loss
 
     def _recover(self, trainer: Training) -> None:
-        """Makes the remaining ranks agree and arrange themselves; returns when each has a new
-        session or is spare. If another rank is lost meanwhile, starts again."""
+        """Called after the loss of a rank: makes the remaining ranks agree and arrange themselves;
+        returns when each has a new session or is spare. If another rank is lost meanwhile, starts
+        again."""
         began = trainer.comm.system.clock()
         while True:
             self.survivors.shrink()
@@ -178,7 +182,7 @@ class Recovery:
                 raise NothingLeftError(error, trainer.requested.checkpoint_dir) from error
 
     def _go_on(self, trainer: Training, began: float) -> None:
-        """Agrees with all remaining ranks on a plan, and carries it out."""
+        """Agrees with all remaining ranks on a plan to continue, and carries it out."""
         if self._is_set_up:
             trainer.checkpoints.abandon()
         statuses = gather_objects(self.survivors.all, self._status(trainer))
@@ -209,8 +213,8 @@ class Recovery:
             self._recoveries.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
-        """Keeps this rank's versions of the model and drops the session. If the plan says so, the
-        update of the interrupted step is made first."""
+        """Keeps this rank's copies of the training state, and abandons the session. If the plan
+        says so, the update of the interrupted step is made first."""
         source, last = plan.source, session.strategy.last
         if last is not None:
             if (
@@ -282,7 +286,8 @@ class Recovery:
             session.kept.keep_epoch_start(session)
 
     def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
-        """Sets this rank's counters of the run to those from which the plan continues."""
+        """Sets this rank's counters of the run (step, epoch and others) to those from which the
+        plan continues."""
         run, source, decision = trainer.run, plan.source, plan.decision
         if plan.counters is None:
             return
@@ -301,8 +306,9 @@ class Recovery:
     def _snapshot(
         self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
     ) -> Snapshot | None:
-        """Returns the snapshot from which the next session is made: this rank's part of the plan's
-        source, and parts that only spare ranks have. None if the plan has no source."""
+        """Returns the snapshot from which this rank's next session is made: its part of the state
+        from which the plan continues, and parts that only spare ranks have, which are sent now.
+        None if the plan continues from initial values or a checkpoint."""
         if (source := plan.source) is None:
             return None
         owned = self._kept.arrays_of(source)
@@ -341,20 +347,22 @@ class Recovery:
 
 
 def _begun(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that the work after a step has begun. If a rank is lost before it is done, all of it
-    is repeated, except for events that were already reported."""
+    """Records that the functions that follow a step (reports, evaluation, checkpoints) have begun.
+    If a rank is lost before they are done, all are repeated, except for events that were already
+    reported."""
     trainer.run.unfollowed = result
 
 
 def _done(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that the work after a step is done."""
+    """Records that the functions that follow a step (reports, evaluation, checkpoints) are done,
+    and makes a backup if one is due."""
     trainer.run.unfollowed = None
     trainer.session.kept.back_up(trainer.session)
 
 
 def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
-    """Returns the result of the step, or the round of steps, that follows `state`, computed from
-    the decision of all ranks."""
+    """Returns the result of the step, or the round of local steps, that follows `state`, computed
+    from `decision`, the sums over all ranks."""
     end, sums = decision
     samples, divisor = 0, 0.0
     for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):

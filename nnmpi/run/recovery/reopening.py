@@ -1,5 +1,5 @@
-"""Operations on a Trainer after a loss: make its rank spare, choose a layout, go back to a
-checkpoint."""
+"""What a Trainer does after the loss of a rank: makes its rank spare, chooses a layout, goes back
+to a checkpoint."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -29,13 +29,14 @@ SPARE = cast(
 
 
 def wait(trainer: Training, comm: Comm) -> None:
-    """Makes this rank spare, until a session is opened on it."""
+    """Makes this rank a spare rank, which has no session and waits, until a session is opened on
+    it."""
     trainer.comm = comm
     replace_session(trainer, SPARE)
 
 
 def nearest_layout(trainer: Training, comm: Comm) -> FittedLayout:
-    """Returns the layout nearest to the requested one that is possible for these ranks. The first
+    """Returns the layout nearest to the user's that is possible for the remaining ranks. The first
     rank that knows the model chooses it; every rank calls it."""
     nearest = all_or_none(comm, lambda: _nearest(trainer, comm.size))
     known = filter(None, gather_objects(comm, nearest))
@@ -43,8 +44,8 @@ def nearest_layout(trainer: Training, comm: Comm) -> FittedLayout:
 
 
 def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
-    """Returns the nearest possible layout for a number of ranks; None if this rank does not know
-    the model."""
+    """Returns the layout nearest to the user's that is possible for this number of ranks; None if
+    this rank does not know the model."""
     if trainer.graph is None:
         return None
     setup, requested = trainer.setup, trainer.requested
@@ -53,11 +54,11 @@ def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
 
 
 def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
-    """Opens a session on the run's newest checkpoint, except for checkpoints of steps that
+    """Opens a session from the run's newest checkpoint, without regard to checkpoints of steps that
     `restore` has undone. If all ranks were spare, their callbacks load the states in the
     checkpoint.
 
-    Raises ValueError if there is none; the message says what is `missing` in memory.
+    Raises ValueError if there is no checkpoint; the message says what is `missing` in memory.
     """
 
     def use(checkpoint: StoredCheckpoint) -> None:

@@ -1,4 +1,5 @@
-"""Finds out which events were reported before a loss: from the remaining ranks, or from the log."""
+"""Finds out which events were reported before a rank was lost: from the remaining ranks, or from
+the log."""
 
 import json
 import os
@@ -54,8 +55,8 @@ def _positions_of(lines: Iterable[str]) -> Iterator[EventPosition]:
 
 
 def interrupted(reported: ReportedEvents) -> frozenset[EventPosition]:
-    """Returns the calls of callbacks that a loss has interrupted on some rank and that were not
-    repeated yet."""
+    """Returns the calls of callbacks that were interrupted by the loss of a rank and have not been
+    repeated yet, as positions in the order of events."""
     calling = reported.calling
     return reported.to_repeat if calling is None else reported.to_repeat | {calling}
 
@@ -63,9 +64,9 @@ def interrupted(reported: ReportedEvents) -> frozenset[EventPosition]:
 def adopt_reported(
     reported: ReportedEvents, others: ReportedEvents | None, again: frozenset[EventPosition]
 ) -> None:
-    """Sets `reported` to the newer of its own and another rank's positions; `others` is given
-    only on formerly spare ranks. Calls that were interrupted on some rank (`again`) are repeated
-    on all."""
+    """Updates `reported`, the events that this rank treats as reported. On a rank that was spare,
+    `others` are the events that another rank has reported, which count as reported here too. The
+    calls `again`, which were interrupted on some rank, are repeated on all."""
     if others is not None:
         reported.events = max(reported.events, others.events)
         reported.calls = max(reported.calls, others.calls)

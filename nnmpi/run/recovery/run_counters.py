@@ -1,4 +1,5 @@
-"""Counters: how far a run is, in a form that ranks send to each other after a loss."""
+"""Counters: how far a run is (step, epoch and others), in a form that ranks send to each other
+after the loss of a rank."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from nnmpi.run.run_state import RunState, StepPhase
 
 
 class Counters(NamedTuple):
-    """How far a run is after a step; the fields of RunState with these names. Equal on all
+    """How far a run is after a step: the fields of RunState with these names. They are equal on all
     remaining ranks.
 
     pace  the time of the run so far
@@ -53,7 +54,7 @@ def counters_now(run: RunState) -> Counters:
 
 
 def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
-    """Returns the counters that belong to a snapshot of this run."""
+    """Returns the counters of a run (step, epoch and others) at the time of a snapshot."""
     counters, is_now = counters_now(run), snapshot.state == run.state
     return counters._replace(
         step_range=snapshot.run,
@@ -67,7 +68,8 @@ def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
 
 
 def adopt(run: RunState, counters: Counters) -> None:
-    """Sets the counters of this rank's run to those from which all remaining ranks continue."""
+    """Sets the counters of this rank's run (step, epoch and others) to those from which all
+    remaining ranks continue."""
     if counters.fit_calls != run.fit_calls:  # this rank has not begun the run of the others
         run.reported, run.reached = ReportedEvents(), 0
     elif len(counters.restored) > len(run.restored):  # this rank has not completed one
@@ -83,8 +85,8 @@ def adopt(run: RunState, counters: Counters) -> None:
 
 
 def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
-    """Sets the counters of this rank's run to those of a checkpoint; steps after it are
-    repeated."""
+    """Sets the counters of this rank's run (step, epoch and others) to those of a checkpoint; later
+    steps will be repeated."""
     run.restored = resumed.restored
     counters = counters_of(run, resumed.snapshot)
     adopt(run, counters._replace(pace=resumed.pace, unfollowed=None))
@@ -92,8 +94,8 @@ def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
 
 
 def keep_changes(run: RunState, settings: Settings, occasion: str) -> None:
-    """Records which settings callbacks have changed; in a repeated step, restores the recorded
-    changes."""
+    """Called after callbacks on an occasion such as "on_step": records which settings they have
+    changed. If the step is a repetition, restores the changes recorded the first time."""
     key, changes = (run.state.step, occasion), settings.changes
     if key in run.changed:
         settings.change(run.changed[key])

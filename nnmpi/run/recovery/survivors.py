@@ -1,5 +1,5 @@
-"""Survivors: the remaining ranks of a job. Some work; spare ranks, for which the layout has no
-place, wait."""
+"""Survivors: the remaining ranks of a job after ranks were lost. Some of them train; spare ranks,
+for which the layout has no place, wait."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,9 +18,9 @@ POLL_SECONDS = 0.02  # seconds between two looks of a spare rank
 
 
 class Survivors:
-    """The remaining ranks of a job.
+    """The remaining ranks of a job, divided into those that train (work) and spare ranks that wait.
 
-    all      the Comm of all of them, until the next loss
+    all      the Comm of all of them, until the next rank is lost
     work     the Comm of the ranks that work; None on a spare rank
     spare    the number of spare ranks, which are the last ones
     """
@@ -31,7 +31,7 @@ class Survivors:
         self.spare = 0
 
     def shrink(self) -> None:
-        """Replaces the Comm `all` by one without the lost ranks."""
+        """Replaces the Comm `all` by one without the ranks that were lost."""
         while True:
             with suppress(RankLost):  # another rank was lost meanwhile: shrink again
                 self.all = self.all.shrink()
@@ -45,8 +45,8 @@ class Survivors:
             self.work = self.all.split(0 if self.all.rank < ranks else None)
 
     def arrange(self, f: Callable[[Comm], object]) -> None:
-        """Calls f on the ranks that work; if it fails on one rank, it fails on all, also on spare
-        ones."""
+        """Calls f on the ranks that work; if it raises an error on one rank, all ranks raise one,
+        also spare ones."""
         work = self.work
         if self.spare or self.all.fault_tolerant:
             all_or_none(self.all, lambda: None if work is None else f(work))
@@ -56,8 +56,8 @@ class Survivors:
     def exchange(
         self, transfers: Iterable[RangeTransfer], owned: Sequence[StateArray]
     ) -> list[StateArray]:
-        """Sends the ranges of arrays that this rank has to send, and returns those that it
-        receives. Every rank calls it."""
+        """Carries out transfers between spare and working ranks: sends the ranges of arrays that
+        this rank has to send, and returns those that it receives. Every rank calls it."""
         received = list[StateArray]()
         for transfer in transfers:
             if transfer.source == self.all.rank:

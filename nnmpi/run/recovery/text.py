@@ -1,4 +1,4 @@
-"""Text about recovery: about a loss, and about the cost of backups in a layout."""
+"""Text for the user about the loss of ranks, and about the cost of backups in a layout."""
 
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import in_column, plural

@@ -15,31 +15,34 @@ from nnmpi.run.recovery.run_counters import Counters
 
 
 class VersionFacts(NamedTuple):
-    """The facts about a version of the state, without its arrays; equal on all ranks."""
+    """The facts about a version of the training state (the state after some step) that are equal on
+    all ranks: a snapshot without arrays, and the counters of the run."""
 
     head: Snapshot
     counters: Counters
 
 
 def progress(version: Version) -> tuple[int, bool, bool]:
-    """A sort key: versions of the newest run come first, and among them the one with the least
-    progress. The end of an epoch, which clears the epoch's sums, counts as progress."""
+    """Returns a sort key by which versions of the newest run come first, and among them the one
+    with the least progress. The end of an epoch, which clears the epoch's sums, counts as
+    progress."""
     counters = version.about.counters
     is_complete = counters.unfollowed is None and counters.state.step == version.version
     return -counters.fit_calls, is_complete, counters.sums.samples == 0
 
 
 def whole_state(model: Module) -> tuple[StateArray, ...]:
-    """Returns the tensors of a model and the state of its modules, whole and without data."""
+    """Returns descriptions, without data, of all parameters and buffers of a model and of the other
+    state of its modules."""
     return (*model_tensors(model), *(x.as_whole() for _, x in module_state(model)))
 
 
 def newest(
     versions: Iterable[Version], tensors: Sequence[StateArray]
 ) -> tuple[Version | None, str]:
-    """Returns the newest version that is complete when the arrays of all ranks are put together (if
-    there are several, the one with the least progress). If none is, returns None and the parts that
-    the newest one lacks.
+    """Returns the newest version (training state after some step) that is complete when the arrays
+    of all ranks are put together; if there are several, the one with the least progress. Also
+    returns "", or for None a text on what the newest version lacks.
 
     tensors   the parameters and buffers of the model, whole
     """
@@ -56,15 +59,15 @@ def newest(
 
 
 def _check(arrays: Sequence[StateArray], tensors: Sequence[StateArray]) -> None:
-    """Raises ValueError unless the arrays contain each element of the tensors at least once, and of
-    all other state of which they have a part. State of a single replica may be lost."""
+    """Raises ValueError unless the arrays together have every element of `tensors` and of all other
+    state of which they have a part. (State of which only one replica has a copy may be lost.)"""
     needed = {x.name: x for x in tensors}
     needed |= {x.name: x.as_whole() for x in arrays if unnumbered(x.name)[1] is None}
     Mover([(0, x) for x in arrays], [(0, x) for x in needed.values()], [0])
 
 
 class RangeTransfer(NamedTuple):
-    """Ranges of arrays that a spare rank sends to a working rank."""
+    """Ranges of arrays that a spare rank (`source`) sends to a working rank (`to`)."""
 
     source: int
     to: int
@@ -74,8 +77,9 @@ class RangeTransfer(NamedTuple):
 def spare_transfers(
     versions: Sequence[Sequence[Version]], source: Version, working: int
 ) -> list[RangeTransfer]:
-    """Returns the transfers that spare ranks, the last ones, have to make: ranges of the version
-    `source` that no working rank has. `versions` has the versions of each rank."""
+    """Returns the transfers by which working ranks get those ranges of the version `source` that
+    only spare ranks have; spare ranks are the last ones. `versions` has the versions of each
+    rank."""
     owned = [
         frozenset(
             x.range for version in of_rank if version.key == source.key for x in version.arrays

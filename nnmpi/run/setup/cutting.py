@@ -41,7 +41,7 @@ Divide: TypeAlias = Callable[[Config, Graph], Division]
 
 
 class UncutModel(NamedTuple):
-    """Everything about a run that determines how its model is cut.
+    """A run's model before it is divided among ranks, with all that determines how it is divided.
 
     price  returns the seconds of a way to cut a layer along tp; given if the fastest ways are
            wanted
@@ -73,8 +73,8 @@ EVERY_AXIS = frozenset({"batch", "channels", *addons.table("layout_axes")})
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
-    """Returns the constraints that --layout puts on tp; with a price, all ways to cut a layer are
-    allowed."""
+    """Returns what --layout allows and asks for when layers are divided along tp; with `price`,
+    everything is allowed, since the fastest ways are searched."""
     if price is not None:
         return Constraints(EVERY_AXIS, price=price)
     if config.layout is None:
@@ -88,8 +88,8 @@ _shard_once = cached(shard)
 
 
 def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Adds to a sharding how tp divides layers. Logits stay whole unless the loss can be computed
-    from parts of them."""
+    """Returns the sharding with the division of layers along tp added. Logits stay whole unless the
+    loss can be computed from parts of them."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     options = uncut.graph, config.tp, not takes_parts, config.cuts_positions
     constraints = _constraints(config, uncut.price)
@@ -106,9 +106,9 @@ def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) ->
 
 
 class AxisSetUp(NamedTuple):
-    """Functions that cut a model for the ranks along an axis.
+    """The two functions by which a model is divided among the ranks along an axis such as tp.
 
-    plans      adds the cut to a sharding, or raises ValueError
+    plans      adds the division to a sharding, or raises ValueError
     rewrites   replaces layers by this rank's parts of them; every rank calls it
     """
 
@@ -122,7 +122,8 @@ sequences."""
 
 
 def set_ups(config: Config) -> dict[str, AxisSetUp]:
-    """Returns how a model is cut along each axis with several ranks; axes of add-ons come first."""
+    """Returns, for each axis with several ranks that divides a model, the functions that do it;
+    axes of add-ons come first."""
     axes = (axis for axis in reversed(CUTS) if getattr(config, axis) > 1)
     return {axis: SET_UPS.get(axis) or addons.row("axis_set_ups", axis) for axis in axes}
 
@@ -140,8 +141,8 @@ def sharding_of(uncut: UncutModel) -> Sharding:
 def cut_model(
     config: Config, model: Module, graph: Graph, setup: Setup, layout: Layout
 ) -> Sharding:
-    """Replaces the layers of a model by this rank's parts of them, and returns the sharding. Every
-    rank calls it."""
+    """Replaces the layers of a model by this rank's parts of them, and returns the sharding, which
+    says how the model is divided. Every rank calls it."""
     filled = replace(config, dp=layout.mesh.axes["dp"])
     uncut = UncutModel(filled, graph, setup.loss, setup.dataset, setup.metrics)
     sharding = all_or_none(layout.all, lambda: sharding_of(uncut))
@@ -193,8 +194,8 @@ def uncut(
 
 
 def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangement:
-    """Returns the arrangement that a run on this cluster would have; `divide` divides the model
-    into stages."""
+    """Returns the arrangement (which rank has which part of the model) that a run on this cluster
+    would have; the function `divide` divides the model into stages."""
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))

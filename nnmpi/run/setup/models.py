@@ -16,7 +16,8 @@ from nnmpi.options.quoting import quoted
 
 
 class SizedModel(NamedTuple):
-    """A kind of model that is built from the sizes in its name, or from those of the data.
+    """A kind of model that --model can name with its sizes, such as mlp:784-1024-10; it is built
+    from these sizes, or from those of the data.
 
     form   an example of its name on the command line; the text before the colon selects the kind
     build  makes the model that `config.model` names, for a data set
@@ -27,7 +28,8 @@ class SizedModel(NamedTuple):
 
 
 class ModelFacts:
-    """Facts about a model that its tensors do not contain; this base class has none.
+    """Facts about a model that its tensors do not contain, such as the sizes from which it can be
+    made again; this base class has none.
 
     Rows of the add-on table `model_facts` have subclasses for classes of models.
     """
@@ -49,7 +51,8 @@ class ModelFacts:
 
 
 def facts_of(model: Module) -> ModelFacts:
-    """Returns the facts about a model, from the row for its class or for a base class."""
+    """Returns the ModelFacts of a model (facts that its tensors do not contain), from the table's
+    row for its class or for a base class."""
     classes = (f"{c.__module__}:{c.__qualname__}" for c in type(model).__mro__)
     known = filter(None, (addons.row("model_facts", name) for name in classes))
     facts: ModelFacts = next(known, ModelFacts)(model)

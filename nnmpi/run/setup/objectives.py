@@ -33,7 +33,8 @@ class MisfitError(ValueError):
 
 
 def criterion(loss: Any) -> Criterion:
-    """Returns the loss as a sum over samples; None stands for the cross-entropy."""
+    """Converts a user's loss to one that sums over samples instead of taking the mean; None stands
+    for the cross-entropy."""
     if loss is None:
         return CrossEntropyLoss(reduction="sum")
     if isinstance(loss, Loss):
@@ -54,8 +55,8 @@ def criterion(loss: Any) -> Criterion:
 
 
 def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
-    """Returns the criterion of a loss; raises ValueError if it is not a loss, or if the metrics are
-    not functions with names."""
+    """Returns the loss as one that sums over samples; raises ValueError if it is not a loss, or if
+    the metrics are not functions with names."""
     known = criterion(loss)
     if not isinstance(metrics, Mapping):
         raise ValueError(
@@ -97,8 +98,8 @@ def check_labels(loss: Criterion, data: Dataset) -> None:
 def objective(
     loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, axis: Mapping[str, Comm]
 ) -> Objective:
-    """Returns the loss and the metrics as functions of this rank's scores, which may be a part of
-    the classes or positions."""
+    """Returns the loss and the metrics as functions of the scores that this rank computes, which
+    may be only some of the classes or positions."""
     counts_samples = not any(axis[name].rank for name in sharding.positions)
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)

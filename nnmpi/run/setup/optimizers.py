@@ -27,7 +27,8 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
 def schedule_of(
     config: Config, function: schedule.LRSchedule | None, steps: int
 ) -> schedule.LRSchedule:
-    """Returns a function from a step to the factor of the learning rates."""
+    """Returns the learning rate schedule: a function from a step to a factor by which the learning
+    rates are multiplied."""
     if function is None:
         return schedule.parse(config.lr_schedule, steps)
     return partial(_factor, _checked("schedule", function))

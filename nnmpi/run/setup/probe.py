@@ -38,7 +38,8 @@ SAMPLES = 16
 
 
 class BufferChangeError(ValueError):
-    """`forward` changes a buffer, and no rule says how changes by parts of a batch combine."""
+    """Refuses a model because `forward` changes a buffer, and the model does not say how changes by
+    parts of a batch are combined."""
 
 
 class ModuleOutput(NamedTuple):
@@ -51,7 +52,8 @@ class ModuleOutput(NamedTuple):
 def warning(
     part: ModelPart, task: Task, arrangement: Arrangement, train: Loader, layout: Layout
 ) -> str:
-    """Returns the warning of the first rank that has one, or ""; every rank calls it.
+    """Checks that the model may be trained with batches cut as in this arrangement; returns the
+    warning of the first rank that has one, or "". Every rank calls it.
 
     Raises ValueError, on all ranks, if the model cannot be trained with this arrangement.
     """
@@ -68,26 +70,27 @@ def warning(
 
 
 def _cuts(a: Arrangement) -> bool:
-    """True if batches are cut, among ranks or into micro-batches."""
+    """True if a batch is cut in this arrangement, among ranks or into micro-batches."""
     return _runs_on_parts(a) or a.config.micro_batches > 1
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
-    """True if micro-batches are divided among ranks, or if the strategy cuts batches in another
-    way."""
+    """True if each rank runs only some of the samples of a micro-batch, or if the strategy cuts
+    batches in another way."""
     return a.mesh.count(*BATCH) > 1 or a.strategy.micro_batches is not None
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """Yields the modules of users, and modules with hooks, with their paths."""
+    """Yields (path, module) for modules whose class is not nnmpi's, and for modules with hooks."""
     for path, m in model.named_modules():
         if m._hooks or type(m).__module__.partition(".")[0] != "nnmpi":
             yield path, m
 
 
 def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -> str:
-    """Returns a warning, or ""; raises ValueError if the model cannot be trained with this
-    arrangement.
+    """Runs the stages of this rank on a few samples, as one batch and as two parts, and compares
+    the outputs. Returns a warning if they differ, or ""; raises ValueError if the model cannot be
+    trained with this arrangement.
 
     Ranks along tp call it together. Afterwards the model is as before.
     """
@@ -118,8 +121,8 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[ModuleOutput]]]:
-    """Returns the outputs in evaluation mode and in training mode; in each for all samples, for the
-    first quarter and for the rest."""
+    """Runs a stage on n samples; returns the outputs in evaluation mode, then in training mode.
+    Each has three entries: outputs for all samples, for the first quarter, and for the rest."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
@@ -189,8 +192,8 @@ def _arrays(result: Any) -> list[np.ndarray]:
 
 
 def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
-    """Returns the buffers of users' modules that have no rule to combine the changes of parts of a
-    batch, with their names."""
+    """Returns (name, values) of those buffers of users' modules that have no rule for combining the
+    changes that parts of a batch make."""
     return [
         (f"{path}.{name}" if path else name, backend.to_host(getattr(m, name)))
         for path, m in own_modules(model)
@@ -200,8 +203,8 @@ def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
 
 
 def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
-    """Raises BufferChangeError if `forward` has changed a buffer that has no rule to combine
-    changes."""
+    """Raises BufferChangeError if `forward` has changed a buffer of a user's module that has no
+    rule for combining the changes that parts of a batch make."""
     for (name, value), old in zip(_uncombined_buffers(model), old_values, strict=True):
         if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(

@@ -257,8 +257,9 @@ def arranged(
     sharding: Sharding,
     known: Mapping[str, Any],
 ) -> tuple[Arrangement, Mapping[str, Any]]:
-    """Returns the arrangement, and facts about its pipeline cut. It measures figures that it needs,
-    unless they are in `known`.
+    """Returns the arrangement (which rank has which part of the model), and facts about the
+    pipeline's stages for events. It measures what it needs for that, unless the figures are in
+    `known`.
 
     Every rank calls it.
     """

@@ -1,4 +1,4 @@
-"""Decoder: computes the scores of the next token with a model that is divided among ranks.
+"""Decoder: generates text with a model that is divided among ranks, one token at a time.
 
 stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole ──► a token ──► all ranks
 """
@@ -34,8 +34,8 @@ NO_LIMIT = sys.maxsize
 
 
 class Decoder:
-    """Chooses one token after the other by a model in evaluation mode. Every rank makes the
-    decoder, and makes the same calls.
+    """Generates text with a model that is divided among ranks, one token at a time. Every rank
+    makes the decoder, and makes the same calls.
 
     For a gpt it keeps keys and values, so that only the new token goes through the model; other
     models get their whole window again. When all positions are full, it starts again with the last
@@ -60,8 +60,8 @@ class Decoder:
         self.start()
 
     def start(self, begin: int = 0) -> None:
-        """Clears the cache; the next call of `next` computes the tokens from position `begin`
-        on."""
+        """Clears the cache of keys and values; the next call of `next` passes the tokens from
+        position `begin` on through the model."""
         self._begin = begin
         self._past = KVCache(self._positions) if self._keeps else None
 
@@ -93,8 +93,8 @@ class Decoder:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
-        """Returns the scores after the last token, on the ranks of the last stage; None on
-        others."""
+        """Passes the tokens `new` through the stages; returns the scores of the token after the
+        last one on ranks of the last stage, and None on others."""
         place, scores, pp = self._part.place, None, self._layout.axis["pp"]
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             given = [new]

@@ -31,8 +31,8 @@ OPTIONS: dict[str, tuple[Allowed, str]] = {
 
 
 class Sampling(NamedTuple):
-    """How the next token is drawn: p ~ exp(scores / temperature) for the best tokens, and 0 for
-    others.
+    """How the next token is drawn: from the best tokens, with probabilities proportional to
+    exp(scores / temperature).
 
     temperature   0: always the best token
     top_k         the number of best tokens, and all with the same score as the last of them; 0: all
@@ -161,8 +161,8 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
 
 
 def special(model: Module, key: str) -> list[int]:
-    """Returns the special tokens of a GPT from its folder's files: those that begin a text for the
-    key BEGIN, those that end it for END. Empty for other models."""
+    """Returns the special tokens of a GPT that was loaded from a folder with JSON files: those that
+    begin a text for the key BEGIN, those that end a text for END. Empty for other models."""
     if not isinstance(model, LanguageModel):
         return []
     return special_tokens(model.published, key, model.sizes.vocabulary)
@@ -176,8 +176,8 @@ def generated(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Yields `count` tokens after the prompt, or fewer if one of `ends` is drawn. Tokens are drawn
-    from the first `size` of the vocabulary. Every rank iterates."""
+    """Yields `count` tokens after the prompt, or fewer if one of the tokens `ends` is drawn. Only
+    the first `size` tokens of the vocabulary are drawn. Every rank must iterate to the end."""
     tokens = list(prompt)
     for position in range(len(tokens), len(tokens) + count):
         choose = partial(sampling.choose, position=position)

@@ -126,5 +126,6 @@ def _tokens(
 
 
 def read_every(config: Config) -> int:
-    """Returns the interval, in steps, at which a sample of text reads the model."""
+    """Returns the interval, in steps, at which --sample-every generates text, which needs the model
+    on the host."""
     return int(config.sample_every)

@@ -43,8 +43,8 @@ def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]
 
 
 def _published(path: str) -> dict[str, Any]:
-    """Returns the JSON files of the model's original folder, which the metadata of a file of --save
-    contain."""
+    """Returns the JSON files of the folder from which the model was loaded originally, which the
+    metadata of a file of --save contain."""
     text = loading.read_metadata(path).get(PUBLISHED, "{}")
     with refusing_others(f"cannot load {shown(path)}: {PUBLISHED}", "take an intact copy"):
         return dict(parsed(json.loads, text))
