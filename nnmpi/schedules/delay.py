@@ -9,7 +9,8 @@ from nnmpi.options.quoting import quoted
 
 
 class Delay(NamedTuple):
-    """The slowness of a rank: a constant factor, and a factor at a random share of its steps."""
+    """How slow a rank is made for an experiment: a constant factor, and a factor at a random share
+    of its steps."""
 
     always: float
     share: float
@@ -20,13 +21,15 @@ class Delay(NamedTuple):
     def of(
         cls, slow_rank: str | None, jitter: str | None, seed: int, rank: int, ranks: int
     ) -> "Delay":
-        """Parses --slow-rank and --jitter; returns the delay of one of the ranks that compute."""
+        """Parses the options --slow-rank and --jitter, and returns the delay of rank `rank`, one of
+        the `ranks` ranks that compute."""
         factors = _slow(slow_rank, ranks) if slow_rank else {}
         share, factor = _jitter(jitter) if jitter else (0.0, 1.0)
         return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))
 
     def factor(self, step: int) -> float:
-        """The time that the rank takes for this step, as a multiple of its computation."""
+        """Returns how many times as long as its computation takes the rank is to need for this
+        step."""
         if not self.share:
             return self.always
         drawn = keyed.uniform(self.key, np.array([step]), np.array([0]))[0]
@@ -34,7 +37,7 @@ class Delay(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean factor over many steps."""
+        """The mean, over many steps, of the factor by which the rank is slowed down."""
         return self.always * (1 + self.share * (self.jitter - 1))
 
 

@@ -1,4 +1,5 @@
-"""Local steps as values: after which steps replicas exchange which layers, and when they use them.
+"""The schedule of local steps: replicas train alone for some steps, then exchange their layers. It
+says after which steps which layers are sent, and when replicas use what they receive.
 
 every 6 steps, 2 fragments, applied 1 step later; layers 0 to 3
 
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 
 class LocalSteps(NamedTuple):
-    """A period of local steps, in which each layer is exchanged once.
+    """The schedule of a period of local steps, in which replicas exchange each layer once.
 
     every         steps of a period: 1 is data parallelism
     fragments     parts of the model that are exchanged in turn; part i has layers i, i +
@@ -25,7 +26,8 @@ class LocalSteps(NamedTuple):
     apply_after: int = 0
 
     def check(self, layers: int) -> None:
-        """Raises ValueError unless the numbers describe a schedule of this many layers."""
+        """Raises ValueError unless this is a possible schedule for a model with this many
+        layers."""
         if self.every < 1:
             raise ValueError(f"--every {self.every} must be at least 1")
         if not 1 <= self.fragments <= layers:
@@ -37,8 +39,8 @@ class LocalSteps(NamedTuple):
             )
 
     def check_run(self, layers: int) -> None:
-        """Raises ValueError unless the numbers describe a run with this many layers, in which each
-        fragment is sent and applied in the same period."""
+        """Raises ValueError unless training can follow this schedule for a model with this many
+        layers: each fragment must be sent and applied in the same period."""
         self.check(layers)
         first = self.applied(0)
         if self.apply_after >= first:
@@ -49,12 +51,13 @@ class LocalSteps(NamedTuple):
             )
 
     def applied(self, fragment: int) -> int:
-        """The number of steps of a period after which a fragment is applied."""
+        """Returns the step of a period, counted from 1, after which replicas use the exchanged
+        layers of a fragment."""
         return -(-(fragment + 1) * self.every // self.fragments)
 
     def sent(self, layers: int) -> list[list[int]]:
-        """The layers that are sent after each step of a period, in order of their gradients: the
-        last layer first."""
+        """Returns, for each step of a period, the layers that are sent after it. They are in the
+        order in which gradients are computed: the last layer first."""
         steps: list[list[int]] = [[] for _ in range(self.every)]
         for i in range(self.fragments):
             last = self.applied(i) - 1 - self.apply_after

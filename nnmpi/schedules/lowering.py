@@ -1,4 +1,5 @@
-"""Lowers the computation of a schedule to programs: adds messages, NOTE, APPLY and RECOMPUTE.
+"""Converts the passes of a schedule to programs that ranks can execute: adds messages, NOTE (losses
+are known), APPLY (the update) and RECOMPUTE.
 
     the last of two ranks, 1f1b    F0 B0 F1 B1
     its program                    RECV_F0 F0  RECV_F1 B0 SEND_B0  F1  NOTE B1 SEND_B1  APPLY
@@ -6,8 +7,8 @@
 Receives are posted one op ahead: the receive of F1 before B0. The stage of a message is the stage
 of its op: RECV_F receives the input of that stage, SEND_F sends its output, RECV_B receives the
 gradient of its output, SEND_B sends the gradient of its input. There is one tag for each boundary
-and direction, so sends and receives must be in the same order there, which `proof.py` proves.
-Between two stages of one rank there is no message.
+between stages and each direction, so sends and receives must be in the same order there, which
+`proof.py` proves. Between two stages of one rank there is no message.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +25,16 @@ COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 def boundary(message: Op) -> int:
-    """The number of the stage before the boundary that a message crosses."""
+    """Returns which boundary between stages a message crosses, as the number of the stage in front
+    of it."""
     return message.stage - (message.kind in (Kind.RECV_F, Kind.SEND_B))
 
 
 def programs(
     schedule: Schedule, p: int, m: int, v: int = 1, recompute: bool = False
 ) -> list[list[Op]]:
-    """The program of each of p ranks for m micro-batches and v stages per rank.
+    """Returns the program (passes, messages and updates in order) of each of p ranks, for m
+    micro-batches and v stages per rank.
 
     Raises ValueError if the schedule does not allow these numbers.
 
@@ -46,14 +49,16 @@ def programs(
 
 
 def forward_programs(place: Place, m: int) -> list[list[Op]]:
-    """The programs of an evaluation: forward passes alone."""
+    """Returns the program of each rank for an evaluation with m micro-batches: forward passes and
+    their messages. `place` is the rank of each stage."""
     p = max(place) + 1
     passes = (forward_passes(stages_of(place, r), m, p) for r in range(p))
     return [list(_with_messages(ops, place)) for ops in passes]
 
 
 def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
-    """The forward passes of m micro-batches on one of p ranks, which has these stages.
+    """Returns the forward passes of m micro-batches on one of p ranks, which has the stages
+    `stages`.
 
     A group of p micro-batches runs through the first stage of the rank, then through its next one.
     """
@@ -62,12 +67,14 @@ def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
 
 
 def lower(compute: Sequence[Sequence[Op]], place: Place) -> list[list[Op]]:
-    """Adds messages, NOTE and APPLY to the passes of each rank; returns the programs."""
+    """Converts the passes of each rank to its program: adds messages between stages, NOTE (losses
+    are known) and APPLY (the update)."""
     return [list(_with_update([*_with_messages(ops, place)])) for ops in compute]
 
 
 def _with_messages(ops: Sequence[Op], place: Place) -> Iterator[Op]:
-    """Yields each op after the receive of the next op and before its own send."""
+    """Yields the operations of a rank with messages added: before each pass the receive for the
+    next one, after it the send of its result."""
     receives, sends = ([message(op, table, place) for op in ops] for table in (RECEIVES, SENDS))
     # no op comes before the first one, so that posts its own receive as well
     in_turn = chain(receives[:1], *zip([*receives[1:], None], ops, sends, strict=True))
@@ -75,24 +82,23 @@ def _with_messages(ops: Sequence[Op], place: Place) -> Iterator[Op]:
 
 
 def message(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> Op | None:
-    """The message of a pass according to the table RECEIVES or SENDS; None if the pass has none
-    there, if the peer stage does not exist, or if it is on the same rank.
-    """
+    """Returns the message that a pass receives (if `table` is RECEIVES) or sends (SENDS); None if
+    there is none, because no other stage is concerned or because it is on the same rank."""
     if (other := peer(op, table, place)) is None or place[other] == place[op.stage]:
         return None
     return Op(table[op.kind][0], op.micro, op.stage, place[other])
 
 
 def peer(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> int | None:
-    """The stage from which a pass gets what it needs (RECEIVES), or to which its result goes
-    (SENDS); None if there is none.
-    """
+    """Returns the stage from which a pass gets its input or gradient (if `table` is RECEIVES), or
+    to which its result goes (SENDS); None if there is none."""
     stages, other = range(len(place)), op.stage + table[op.kind][1] if op.kind in table else -1
     return other if op.stage in stages and other in stages else None
 
 
 def _with_update(ops: list[Op]) -> Iterator[Op]:
-    """Inserts NOTE before the first stage's gradients become final, and APPLY at the end.
+    """Yields the operations of a rank with NOTE inserted before the first stage's gradients become
+    final, and APPLY (the update) at the end.
 
     Backward passes end in the rank's last stage first, so all its losses are known at NOTE.
     """
@@ -105,7 +111,8 @@ def _with_update(ops: list[Op]) -> Iterator[Op]:
 
 
 def _with_recompute(ops: list[Op]) -> Iterator[Op]:
-    """Inserts RECOMPUTE before each backward pass that does not directly follow its forward."""
+    """Yields the operations of a rank with RECOMPUTE (the forward pass again) inserted before each
+    backward pass that does not directly follow its forward pass."""
     last = None
     for op in ops:
         if op.kind in (Kind.B, Kind.I) and last != (Kind.F, *op[1:]):
@@ -119,16 +126,17 @@ def _with_recompute(ops: list[Op]) -> Iterator[Op]:
 
 
 def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
-    """Yields a PipeDream stage's ops up to micro-batch `last()`, which may decrease meanwhile.
+    """Yields the operations of a stage in PipeDream, up to micro-batch `last()`, which may decrease
+    meanwhile.
 
     p = 3, stage 1    RECV_F0 RECV_F1 F0 SEND_F0  RECV_B0 F1 SEND_F1  RECV_F2 B0 SEND_B0 APPLY0 ...
 
     An epoch may have any number of micro-batches, and its end may move closer while it runs. So the
-    next op is computed from the numbers of passes so far, and no list is kept.
+    next operation is computed from the numbers of passes so far, and no list is kept.
 
     With a fixed end it is 1F1B with an APPLY for each micro-batch, once the gradient of the input
     is on its way. During the backward pass of micro-batch i the end may move to i + p - 1 or later:
-    nothing behind that has been started by then.
+    no later pass has been started by then.
     """
     posted = {Kind.RECV_F: 0, Kind.RECV_B: 0}  # number of receives so far
     forward = backward = 0
@@ -147,10 +155,8 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
 
 
 def _next(forward: int, backward: int, ahead: int, stage: int, last: int) -> Op | None:
-    """The next pass of a stage: forward until `ahead` of the backward passes, then in turn.
-
-    None after the backward pass of micro-batch `last`.
-    """
+    """Returns the next pass of a stage in PipeDream: forward passes until they are `ahead` of the
+    backward passes, then both in turn. None after the backward pass of micro-batch `last`."""
     if forward <= min(last, backward + ahead):
         return Op(Kind.F, forward, stage)
     return Op(Kind.B, backward, stage) if backward <= last else None

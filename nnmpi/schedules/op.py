@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kinds of operations: F to APPLY are those of programs (see above).
+    """The kinds of operations in a training step: F to APPLY are those of programs (see the
+    module's docstring).
 
     GATHER to AGREE work on buckets of parameters or on files. Only step lists have them: see
     `parallel/step_list/op.py`.
@@ -59,7 +60,8 @@ MESSAGES = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
 
 
 class Op(NamedTuple):
-    """One operation in the program of a rank."""
+    """One operation in the program of a rank: its kind, and the micro-batch and stage on which it
+    works."""
 
     kind: Kind
     micro: int = -1  # micro-batch

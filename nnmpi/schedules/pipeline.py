@@ -23,9 +23,8 @@ Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
 
 
 def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """The schedule in which a micro-batch goes through all stages and back before the
-    next starts.
-    """
+    """The schedule without overlap: a micro-batch goes through all stages and back before the next
+    one starts."""
     return [[Op(k, i, r) for i in range(m) for k in (Kind.F, Kind.B)] for r in range(p)]
 
 
@@ -84,7 +83,8 @@ def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
-    """The passes (micro, stage) of a rank: `ahead` forward, then backward and forward in turn."""
+    """Returns the passes of a rank, each given as (micro-batch, stage): first `ahead` forward
+    passes, then one backward and one forward pass in turn."""
     forward = [Op(Kind.F, *at) for at in passes]
     ops = forward[:ahead]
     for k, at in enumerate(back):
@@ -94,10 +94,8 @@ def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: 
 
 
 def _split(ops: list[Op], delay: int) -> list[Op]:
-    """Divides each backward pass (B) into input gradient (I) and weight gradient (W).
-
-    W comes `delay` backward passes after its I.
-    """
+    """Divides each backward pass (B) into input gradient (I) and weight gradient (W), where W comes
+    `delay` backward passes after its I."""
     out: list[Op] = []
     owed: list[Op] = []
     for op in ops:
@@ -112,7 +110,8 @@ def _split(ops: list[Op], delay: int) -> list[Op]:
 
 
 class Schedule(NamedTuple):
-    """A pipeline schedule, and its bubble according to the literature.
+    """A pipeline schedule: the passes of each rank in order (`compute(p, m, v)`), and its bubble
+    according to the literature.
 
     bubble(p, m, v)   idle time over the time of computation, if F, I and W cost the same, B costs
                       as much as I and W, and messages are free; None: no formula for these numbers
@@ -136,9 +135,8 @@ class Schedule(NamedTuple):
         return virtual if self.virtual else self.stages
 
     def check(self, p: int, m: int, v: int) -> None:
-        """Raises ValueError unless p stages, m micro-batches and v stages a rank make a
-        pipeline.
-        """
+        """Raises ValueError unless the schedule is possible with p ranks, m micro-batches and v
+        stages per rank."""
         for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
             if value < 1:
                 raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")

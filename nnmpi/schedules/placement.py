@@ -1,9 +1,10 @@
-"""Placements: the rank of each stage of a pipeline, as a tuple.
+"""Placements: which rank has which stage of a pipeline, as a tuple with the rank of each stage.
 
     6 stages on 3 ranks    round_robin   0 1 2 0 1 2        in_v   0 1 2 2 1 0
 
-In a V, a stage that waits long for its gradients is on the same rank as one that gets them soon. So
-all ranks keep about equally many activations. The first and the last stage are on the same rank.
+With `in_v`, a stage that waits long for its gradients is on the same rank as one that gets them
+soon. So all ranks keep about equally many activations. The first and the last stage are on the same
+rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +18,17 @@ Placement: TypeAlias = Callable[[int, int], tuple[int, ...]]
 
 
 def round_robin(p: int, v: int) -> tuple[int, ...]:
-    """Stage s is on rank s % p."""
+    """Returns the rank of each of p*v stages if they go around the ranks: stage s is on rank s %
+    p."""
     return tuple(range(p)) * v
 
 
 def in_v(p: int, v: int) -> tuple[int, ...]:
-    """Two stages per rank (v = 2): the first p in the order of ranks, the others in reverse."""
+    """Returns the rank of each stage if each rank has two (v = 2): the first p stages are in the
+    order of ranks, the others in reverse."""
     return (*range(p), *reversed(range(p)))
 
 
 def stages_of(place: Place, rank: int) -> list[int]:
-    """The stages of a rank, in order."""
+    """Returns the stages that a rank has, in order; `place` is the rank of each stage."""
     return [s for s, of in enumerate(place) if of == rank]

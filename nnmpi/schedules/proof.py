@@ -1,10 +1,12 @@
-"""Proves that the programs of a pipeline can be carried out, by running them symbolically.
+"""Proves that the programs of a pipeline's ranks are complete and cannot deadlock, by running them
+symbolically.
 
-First each rank by itself: every pass of its stages must be there once, after the ops it needs. Then
-all ranks together: sends and receives do not wait; a forward or backward pass waits for the message
-of its receive. On one boundary and direction (one tag) the n-th receive gets the n-th send. An op
-that can run can still run later, so if all ops have run in one order, dependencies have no cycle
-and no timing leads to a deadlock. Otherwise the error names an op and its rank.
+First each rank by itself: every pass of its stages must be there once, after the operations it
+needs. Then all ranks together: sends and receives do not wait; a forward or backward pass waits for
+its message. On one boundary between stages and in one direction the n-th receive gets the n-th
+send. An operation that can run can still run later, so if all have run in one order, dependencies
+have no cycle and no timing leads to a deadlock. Otherwise the error names an operation and its
+rank.
 """
 
 from collections import defaultdict, deque
@@ -46,7 +48,7 @@ class ScheduleError(ValueError):
 def prove(
     programs: Sequence[Sequence[Op]], place: Place, micro_batches: int, backward: bool = True
 ) -> None:
-    """Raises ScheduleError unless the programs are complete and run to their end.
+    """Raises ScheduleError unless the programs of all ranks are complete and can run to their end.
 
     place      the rank of each stage
     backward   False: the programs are those of an evaluation
@@ -66,10 +68,11 @@ def _name(op: Op) -> str:
 
 
 def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind) -> None:
-    """Raises ScheduleError unless each op can run in its place and all passes are complete.
+    """Raises ScheduleError unless, in the program of one rank, each operation follows what it needs
+    on this rank, and all passes are complete.
 
-    Only this rank's order is checked. An APPLY needs backward passes, and those need forward
-    passes, so none of them is missing.
+    A program that has an APPLY is complete, since an APPLY needs backward passes, and those need
+    forward passes.
     """
     step: set[Kind] = set()  # NOTE and APPLY of all micro-batches together
     for op in ops:
@@ -88,7 +91,8 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind)
 
 
 def _fault(op: Op, have: Have, place: Place) -> str:
-    """The reason why an op of one micro-batch cannot run, or ""."""
+    """Returns a text that says why an operation of one micro-batch cannot run at its place in the
+    program, or ""."""
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
         return "it has no such stage, or there is no such micro-batch"
@@ -111,7 +115,7 @@ def _fault(op: Op, have: Have, place: Place) -> str:
 
 
 def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
-    """The reason why NOTE or APPLY cannot run, or ""."""
+    """Returns a text that says why NOTE or APPLY cannot run at its place in the program, or ""."""
     if op.kind in step:
         return "it has run before"
     left = [at for at, kinds in have.items() if kinds.isdisjoint((B, W))]
@@ -133,18 +137,21 @@ def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
 
 
 def channel(message: Op) -> Channel:
-    """The channel of a message: its boundary and direction; it delivers in the order of sends."""
+    """Returns the channel of a message: its direction and the boundary between stages that it
+    crosses. A channel delivers messages in the order in which they are sent."""
     return message.kind in (SEND_F, RECV_F), boundary(message)
 
 
 def in_order(programs: Sequence[Sequence[Op]], place: Place) -> Iterator[tuple[int, Op]]:
-    """Yields each op with its rank, in an order in which they can run; raises on a deadlock."""
+    """Yields all operations as (rank, operation), in an order in which they can run; raises
+    ScheduleError on a deadlock."""
     sent: dict[Channel, list[int]] = defaultdict(list)  # micro-batches, in order
     posted: dict[Channel, dict[int, int]] = defaultdict(dict)  # micro-batch: number of its receive
     left = [deque(ops) for ops in programs]
 
     def arrived(r: int, op: Op) -> bool:
-        """True if the message that the op needs has been sent, or if it needs none."""
+        """True if the message that an operation of rank r needs has been sent, or if it needs
+        none."""
         receive = message(op, RECEIVES, place)
         if receive is None:
             return True
@@ -178,7 +185,7 @@ def in_order(programs: Sequence[Sequence[Op]], place: Place) -> Iterator[tuple[i
 
 
 def find(name: str) -> Schedule:
-    """The schedule with this name in SCHEDULES, or the user's at `package.module:NAME`.
+    """Returns the schedule with this name in SCHEDULES, or the user's at `package.module:NAME`.
 
     A user's schedule is proved for the numbers of each pipeline that asks for its passes.
     """

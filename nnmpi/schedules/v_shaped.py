@@ -1,4 +1,5 @@
-"""Pipelines in a V: each rank has a stage on the way down, and one on the way up.
+"""Pipeline schedules in which each rank has two stages, in the form of a V: one as the data goes
+down through the ranks, and one as it comes back up.
 
     3 ranks     rank 0   0         5     inputs and losses
                 rank 1     1     4
@@ -85,7 +86,8 @@ def v_half(p: int, m: int, v: int = 2) -> list[list[Op]]:
 
 
 def _passes(words: str, p: int, m: int, rank: int) -> list[Op]:
-    """The passes of a rank from words such as F0, without those of absent micro-batches."""
+    """Returns the passes of a rank, given as words such as F0 (kind and stage) separated by spaces;
+    each is for the next micro-batch. Passes of micro-batches that do not exist are left out."""
     ops, stages, count = list[Op](), stages_of(in_v(p, 2), rank), Counter[tuple[str, int]]()
     for word in words.split():
         kind, stage = word[0], stages[int(word[1])]
