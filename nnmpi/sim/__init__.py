@@ -1,4 +1,5 @@
-"""The simulator: what plans cost and what they look like, without executing them.
+"""The simulator: predicts what collectives, pipelines and other plans cost, and draws them, without
+executing them.
 
 Here: collectives, pipelines and sharded matrix products on a described network, local steps and
 gossip, failures of jobs, the cost formulas of textbooks, the subcommands of `nnmpi.simulate`, and

@@ -1,7 +1,7 @@
-"""A clock for lists of operations: when each one begins and ends, on all ranks.
+"""Simulates ranks that carry out lists of operations: computes when each operation begins and ends.
 
-A rank does one operation after the other. At the same time, operations on a lane, such as a link,
-run first in, first out:
+A rank does one operation after the other. Meanwhile, operations on a lane, such as a link, run
+first in, first out:
 
     rank    B2    B1    B0    FINISH
     lane       SUM2 ──── SUM1 ──── SUM0
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 
 class OfMicro(Protocol):
-    """An operation of a micro-batch."""
+    """The interface of an operation that belongs to a micro-batch."""
 
     @property
     def micro(self) -> int:
@@ -30,7 +30,8 @@ FREE = "free"
 
 
 class Timing(NamedTuple):
-    """The time that an operation takes, and the arrivals that it waits for and makes.
+    """How an operation is timed: how long it takes, where it runs, what it waits for, and what
+    waits for it.
 
     seconds   how long the operation takes
     lane      the lane on which it runs while the rank does other operations; None: the rank does it
@@ -51,7 +52,8 @@ class Timing(NamedTuple):
 def timed(
     lists: Sequence[Sequence[T]], timing: Callable[[int, T], Timing]
 ) -> Iterator[tuple[int, T, float, float]]:
-    """Yields (rank, operation, begin, end); `lists` has each rank's operations in order.
+    """Simulates ranks that carry out the operations in `lists`, one list per rank; yields (rank,
+    operation, begin, end).
 
     `timing(rank, operation)` is the Timing of an operation. Each begins as early as possible.
     Operations whose arrivals never come are not yielded, nor are those after them on the rank.

@@ -1,4 +1,5 @@
-"""Simulates collectives: the algorithms of each operation, and their cost on a network."""
+"""Simulates collectives: the cost of each algorithm of an operation (such as all-reduce) on a
+network."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -27,7 +28,8 @@ PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """A collective, the algorithms that are priced, and the formulas of their cost."""
+    """A collective operation, the algorithms whose cost can be simulated, and the formulas of their
+    cost."""
 
     collective: Collective
     algorithms: Mapping[str, Algorithm]
@@ -45,8 +47,9 @@ ON_TORUS = {"bucket": algorithms.bucket, "swing": algorithms.swinging}
 
 
 def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
-    """The algorithm with this name, adapted to the network: `hierarchical` to the size of nodes,
-    those of ON_TORUS to the sides of a torus. Drawn, `hierarchical` has messages within nodes.
+    """Returns the algorithm with this name, adapted to the network: `hierarchical` to the number of
+    ranks per node, those of ON_TORUS to the sides of a torus. (In a drawing, `hierarchical` has
+    messages within nodes.)
 
     A user's algorithm is proved first.
     """
@@ -61,7 +64,8 @@ def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
 
 
 def names(operation: str, algorithm: str) -> list[str]:
-    """The selected algorithm names: a comma-separated list, or `all` of the operation."""
+    """Returns the names of algorithms that a comma-separated list selects; `all` selects all of the
+    operation."""
     known = list(OPERATIONS[operation].algorithms)
     if algorithm == "all":
         return known
@@ -80,10 +84,11 @@ def names(operation: str, algorithm: str) -> list[str]:
 
 
 def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Record:
-    """Prices one algorithm; raises ValueError for numbers out of range.
+    """Returns a record with the simulated cost of one algorithm; raises ValueError for numbers out
+    of range.
 
-    The record has the simulated cost and the values of the formulas. On two levels only
-    `hierarchical` has formulas; on a topology, no algorithm has.
+    The record also has the values of the cost formulas. On two levels only `hierarchical` has
+    formulas; on a topology, no algorithm has.
     """
     check_count("ranks", ranks)
     check_number("bytes", nbytes)
@@ -130,12 +135,14 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
 
 
 def _is_through_memory(algorithm: str, ranks: int, on: Network) -> bool:
-    """True if nodes sum in their memory, as training does, and then only their leaders send."""
+    """True if the ranks of a node first sum in shared memory, as in training, so that only one rank
+    per node sends messages."""
     return algorithm == "hierarchical" and on.inner is not None and min(ranks, on.per_node) > 1
 
 
 def _price(name: str, chosen: Algorithm, ranks: int, nbytes: float, on: Network) -> Price:
-    """The cost of an algorithm with this name."""
+    """Returns the simulated cost of an algorithm (`chosen`, called `name`) for `nbytes` bytes on a
+    network."""
     if not _is_through_memory(name, ranks, on):
         return price(chosen, ranks, nbytes, on)
     leaders = price(algorithms.leader_ring(on.per_node), ranks, nbytes, on)

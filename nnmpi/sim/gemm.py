@@ -52,10 +52,12 @@ ALL_REDUCE = ALGORITHMS["ring"]
 
 
 class GridCollective(NamedTuple):
-    """A collective that all rows (or columns) of a grid of ranks carry out at once, `times` times.
+    """A collective that all rows (or columns) of a grid of ranks carry out at the same time,
+    `times` times.
 
-    ranks    number of ranks in a line, that is a row or column
-    stride   distance between their rank numbers: 1 in a row
+    elements  number of elements of a rank's buffer
+    ranks     number of ranks in a line, that is a row or column
+    stride    distance between their rank numbers: 1 in a row
     """
 
     algorithm: Algorithm
@@ -66,7 +68,7 @@ class GridCollective(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """The number of messages that a rank receives: one a round."""
+        """The number of messages that a rank receives: one in each round."""
         return self.times * self.algorithm.rounds(self.ranks)
 
     @property
@@ -77,7 +79,8 @@ class GridCollective(NamedTuple):
 
 
 class ProductPlan(NamedTuple):
-    """The work and memory of a rank, in elements; ranks are numbered by rows of their grid.
+    """A way to divide a matrix product among ranks: the work, communication and memory of a rank,
+    in elements; ranks are numbered by rows of their grid.
 
     collectives   the communication of all products
     operations    floating-point operations
@@ -100,28 +103,32 @@ class ProductPlan(NamedTuple):
 
 
 def column(g: Gemm, p: int) -> ProductPlan:
-    """The plan that shards the rows of w: each rank computes columns of y, which are gathered."""
+    """Returns the plan of one layer on p ranks that shards the rows of w: each rank computes
+    columns of y, which are gathered."""
     N, K, O = g
     collectives = (GridCollective(ALL_GATHER, N * O, p), GridCollective(ALL_REDUCE, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def row(g: Gemm, p: int) -> ProductPlan:
-    """The plan that shards x (N, K) and w (O, K) along K: the partial y of all ranks are summed."""
+    """Returns the plan of one layer on p ranks that shards x (N, K) and w (O, K) along K: the
+    partial y of all ranks are summed."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * O, p), GridCollective(ALL_GATHER, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def column_row(g: Gemm, p: int) -> ProductPlan:
-    """The plan of two layers, K -> O -> K, whose activations in between stay sharded."""
+    """Returns the plan of two layers, K -> O -> K, on p ranks, whose activations in between stay
+    sharded."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * K, p, times=2),)
     return ProductPlan(p, collectives, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
 
 
 def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """The plan of one layer on a q x r grid, by SUMMA in panels of K.
+    """Returns the plan of one layer on a q x r grid of ranks, by SUMMA in panels of `panel` columns
+    of K.
 
     For each of x and w, two messages and a gathered panel are in memory at once, and for each
     message the rank's own part that is to be added to it.
@@ -140,7 +147,7 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """The plan of two layers, K -> O -> K, on a q x r grid."""
+    """Returns the plan of two layers, K -> O -> K, on a q x r grid of ranks."""
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(
@@ -153,9 +160,9 @@ def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 class PlanFamily(NamedTuple):
-    """The plans of one piece of a model.
+    """The ways to divide one part of a model, a layer or two, among ranks.
 
-    about   a description of the piece
+    about   a description of the part
     lines   the plans on a line of p ranks, by name: functions of the product and p
     grid    the plan on a q x r grid: a function of the product, q, r and the columns of a panel
     """
@@ -175,19 +182,21 @@ FAMILIES = {
 def plans(
     family: PlanFamily, g: Gemm, grids: list[tuple[int, int]], panel: int
 ) -> dict[str, ProductPlan]:
-    """The plans of a family by name, for several grids of the same number of ranks."""
+    """Returns, by name, all ways to divide a product among ranks: the family's plans on a line, and
+    its plan on each of several grids with the same number of ranks."""
     p = grids[0][0] * grids[0][1]
     lines = {name: make(g, p) for name, make in family.lines.items()}
     return lines | {f"2-D {q}x{r}": family.grid(g, q, r, panel) for q, r in grids}
 
 
 def grids_of(p: int) -> list[tuple[int, int]]:
-    """All grids (q, r) with q r = p."""
+    """Returns all grids (rows, columns) of p ranks."""
     return [(q, p // q) for q in range(1, p + 1) if p % q == 0]
 
 
 def cost(plan: ProductPlan, on: Network, flops: float, size: int) -> Record:
-    """The cost of a plan for one rank, averaged over ranks: seconds, messages and bytes.
+    """Returns a record with the cost of a plan for one rank, averaged over ranks: seconds, messages
+    and bytes.
 
     flops   floating-point operations that a rank does in a second
     size    bytes of an element
@@ -216,11 +225,9 @@ MOST_RANKS = 1 << 20
 
 
 def turning_point(family: PlanFamily, g: Gemm) -> int | None:
-    """The smallest power of two of ranks at which some 2-D grid receives less than all others.
-
-    The others are 1-D and the grids 1 x p and p x 1. None if there is no such number up to
-    MOST_RANKS.
-    """
+    """Returns the smallest number of ranks, a power of two, at which some 2-D grid receives less
+    data than all 1-D plans and the grids 1 x p and p x 1. None if there is no such number up to
+    MOST_RANKS."""
     for k in range(2, MOST_RANKS.bit_length()):
         p = 1 << k
         grids = [family.grid(g, 1 << i, p >> i, g.inner) for i in range(k + 1)]

@@ -105,8 +105,8 @@ def expected(job: Job) -> float:
 
 
 def _missing(job: Job) -> float:
-    """The mean number of nodes that are lost and not replaced: E max(X - spares, 0), where X, the
-    nodes in repair, is a Poisson variable."""
+    """Returns the mean number of nodes that are lost and not replaced: E max(X - spares, 0), where
+    X, the nodes in repair, is a Poisson variable."""
     if job.spares is None or not (mean := job.spares.repair / job.mttf):
         return 0.0
     count = job.spares.nodes
@@ -141,17 +141,18 @@ def daly_interval(write: float, mttf: float) -> float:
 
 
 class Mark(NamedTuple):
-    """A saved state: its position in the sequence of cycles, and the work done by then."""
+    """A saved state of a simulated job: its position in the sequence of cycles (computing and
+    checkpoint), and the work done by then, in seconds."""
 
     position: float
     done: float
 
 
 class Run:
-    """A simulated run of a job.
+    """A simulated run of a job that fails at times.
 
-    clock: seconds since its start
-    done: the work that is not lost so far, in seconds of computing on all nodes
+    clock: seconds since its start done: the work that is not lost so far, in seconds of computing
+    on all nodes
     """
 
     def __init__(self, job: Job) -> None:
@@ -163,7 +164,8 @@ class Run:
         self._returns = deque[float]()  # when lost nodes are back
 
     def advance(self, seconds: float) -> None:
-        """Lets the job run for `seconds`; nodes whose repair ends in this time work again."""
+        """Lets the job run for `seconds` without a failure; nodes whose repair ends in this time
+        work again."""
         end = self.clock + seconds
         while self._returns and self._returns[0] <= end:
             self._work(self._returns[0] - self.clock)
@@ -189,7 +191,8 @@ class Run:
         self._is_copied = False
 
     def _work(self, seconds: float) -> None:
-        """Runs for `seconds` with the nodes that are available."""
+        """Lets the job compute for `seconds` with the nodes that work now, and updates the saved
+        states."""
         job, pause = self.job, min(self._pause, seconds)
         spares = 0 if job.spares is None else job.spares.nodes
         share = 1 - min(max(len(self._returns) - spares, 0) / job.nodes, 1)
@@ -204,13 +207,15 @@ class Run:
         self.done, self._position = base + share * self._computed(end), end
 
     def _computed(self, position: float) -> float:
-        """The seconds of computing, without checkpoints, up to a position in the cycles."""
+        """Returns the seconds of computing, without checkpoints, from the start to a position in
+        the sequence of cycles."""
         cycles, rest = divmod(position, self.job.every + self.job.write)
         return cycles * self.job.every + min(rest, self.job.every)
 
 
 def simulate(job: Job, failures: int, seed: int = 0) -> tuple[float, float]:
-    """The goodput over a number of random failures, and its standard error."""
+    """Returns the goodput in a simulation with a number of random failures, and its standard
+    error."""
     run, draws, marks = Run(job), random.Random(seed), [(0.0, 0.0)]
     for _ in range(BATCHES):
         for _ in range(failures // BATCHES):

@@ -70,7 +70,8 @@ def add_options(p: argparse.ArgumentParser, with_topologies: bool = False) -> No
 
 
 def network(options: argparse.Namespace) -> Network:
-    """The network of the options: one level, two with --per-node, or that of --network."""
+    """Returns the network that the options describe: one level, two with --per-node, or that of
+    --network."""
     alpha, beta, gamma = options.alpha, options.beta, options.gamma
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
         check_number(name, value)
@@ -137,7 +138,7 @@ def as_text(r: Record) -> str:
 
 
 def record(n: Network) -> Record:
-    """The parameters of a network as entries of a record."""
+    """Returns the parameters of a network as entries of a record (a dict for JSON)."""
     return {
         "alpha": n.link.alpha,
         "beta": n.link.beta,

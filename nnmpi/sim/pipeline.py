@@ -1,4 +1,5 @@
-"""Simulates pipelines: runs the programs of all ranks, with a clock for each rank.
+"""Simulates pipelines: executes the programs of all ranks (passes, messages and updates) with a
+clock for each rank.
 
 Drawings of schedules and prices of layouts use the same clocks. A message takes `send` and occupies
 neither rank; between two stages of one rank there is none. The unit of time is the caller's.
@@ -17,13 +18,15 @@ from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
-    """The time of each pass of a stage for one micro-batch: B takes as long as I and W together."""
+    """Returns the time of each kind of pass of a stage for one micro-batch: B takes as long as I
+    and W together."""
     i, w = input_gradient, weight_gradient
     return {Kind.F: forward, Kind.RECOMPUTE: forward, Kind.B: i + w, Kind.I: i, Kind.W: w}
 
 
 class Costs(NamedTuple):
-    """The times of all ops: for each stage of the whole pipeline, the time of each kind of pass.
+    """The times of all operations of a pipeline: `stages` has, for each stage, the time of each
+    kind of pass.
 
     send    the time of a message between ranks, however many are in flight
     links   times of a stage's messages, by SEND_F or SEND_B and stage; messages on a link queue up
@@ -38,13 +41,14 @@ class Costs(NamedTuple):
     def uniform(
         cls, p: int, v: int = 1, forward: float = 1, backward: float = 2, send: float = 0
     ) -> "Costs":
-        """The costs of equal stages; `forward` and `backward` are for a rank with v stages."""
+        """Returns the costs of equal stages; `forward` and `backward` are the times of a whole
+        rank, which has v stages."""
         half = backward / 2 / v
         return cls([stage_times(forward / v, half, half)] * (p * v), send)
 
 
 class Simulation(NamedTuple):
-    """The timeline of all ranks, and figures computed from it."""
+    """The result of a simulation: the timeline of all ranks, and figures computed from it."""
 
     timeline: Timeline
     makespan: float
@@ -65,7 +69,7 @@ def simulate(
     activation: Sequence[float] | None = None,
     inputs: Sequence[float] | None = None,
 ) -> Simulation:
-    """Runs the programs of all ranks; raises ScheduleError if they deadlock.
+    """Simulates the programs of all ranks; raises ScheduleError if they deadlock.
 
     activation   the size of the activations that each stage keeps of a micro-batch until its
                  backward pass; by default they add up to 1 on each rank
@@ -89,7 +93,8 @@ def simulate(
 
 
 def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
-    """Yields the computations of all ranks; each op starts as early as messages allow."""
+    """Simulates the programs of all ranks, in which each operation starts as early as messages
+    allow; yields the computations as spans."""
     of_stages, left = _ranks_of_stages(programs), sum(map(len, programs))
     arrivals = defaultdict[Channel, dict[int, float]](dict)  # of each micro-batch
 
@@ -114,13 +119,14 @@ def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
 
 
 def _ranks_of_stages(programs: Sequence[Sequence[Op]]) -> list[int]:
-    """The rank of each stage, from the forward passes of all ranks."""
+    """Returns the rank of each stage, found from the forward passes in the programs."""
     rank_of = {op.stage: r for r, ops in enumerate(programs) for op in ops if op.kind is Kind.F}
     return [rank_of[s] for s in range(len(rank_of))]
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
-    """The peak of activations held: from F to B or W; only inputs before a RECOMPUTE."""
+    """Returns the peak size of the activations that a rank keeps: those of a stage from F to B or
+    W; before a RECOMPUTE only its input."""
     again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
     held = most = 0.0
     for op in ops:

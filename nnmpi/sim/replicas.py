@@ -1,4 +1,4 @@
-"""The seconds of a step of replicas that exchange gradients or parameters over slow links.
+"""Simulates replicas that exchange gradients or parameters over slow links: the seconds of a step.
 
 A model has equal layers; forward passes take a third of a step, backward passes two thirds. The
 exchange of a layer starts when its backward pass ends; exchanges queue up on the one link of the
@@ -30,30 +30,34 @@ EXACT = 1e-7  # of a bandwidth, or of a time
 
 
 class Model(NamedTuple):
-    """A model on a replica: its equal layers, and the seconds that it computes in a step."""
+    """A model on a replica: the number of its layers, which are equal, and the seconds that it
+    computes in a step."""
 
     layers: int
     seconds: float
 
 
 class Sent(NamedTuple):
-    """Messages and bytes that a replica sends in an exchange."""
+    """The number of messages and bytes that a replica sends in an exchange with others."""
 
     messages: float
     nbytes: float
 
     def seconds(self, alpha: float, rate: float) -> float:
-        """The time on a link with `alpha` seconds for each message and `rate` bytes a second."""
+        """Returns the seconds that the messages take on a link with `alpha` seconds for each
+        message and `rate` bytes per second."""
         return self.messages * alpha + self.nbytes / rate
 
 
 def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
-    """The traffic of each of n replicas in one ring all-reduce per layer, of `nbytes` in all."""
+    """Returns what each of n replicas sends in ring all-reduces, one for each layer, of `nbytes`
+    bytes in all."""
     return Sent(2 * (n - 1) * layers, 2 * (n - 1) * nbytes / n)
 
 
 class LayersOp(NamedTuple):
-    """A pass F or B over consecutive layers, or an exchange of one layer.
+    """An operation of a replica: a pass F or B over consecutive layers, or an exchange of one
+    layer.
 
     micro    the step of a pass, or the step in which an exchange is applied
     layer    the layer at which the pass begins: its first in F, its last in B
@@ -69,7 +73,8 @@ class LayersOp(NamedTuple):
 def step_ops(
     layers: int, schedule: LocalSteps, sent: Sequence[Sequence[int]], step: int
 ) -> Iterator[LayersOp]:
-    """Yields the operations of a step; passes are cut where a layer waits for an exchange or sends.
+    """Yields the operations of a replica in a step. A pass is cut where a layer waits for an
+    exchange, or where one is sent.
 
     `sent` are the layers that are sent after each step of a period.
     """
@@ -89,7 +94,8 @@ def step_ops(
 def steps(
     model: Model, schedule: LocalSteps, piece: float, count: int
 ) -> list[tuple[float, list[Span]]]:
-    """Simulates `count` steps; returns the end of each, and the spans of the replica and its link.
+    """Simulates `count` steps of a replica; returns for each the time of its end, and the spans of
+    the replica and its link.
 
     `piece` is the seconds that an exchange of one layer takes.
     """
@@ -123,10 +129,11 @@ def steps(
 
 
 def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
-    """The mean seconds of a step in a long run: the mean over two periods, after three others.
+    """Returns the mean seconds of a step in a long run: the mean over two periods, after three
+    others. `piece` is the seconds that an exchange of one layer takes.
 
-    `piece` is as in `steps`. If the link needs more time for a period than the computation,
-    exchanges queue up without limit, so the time of the link is a lower bound.
+    If the link needs more time for a period than the computation, exchanges queue up without limit,
+    so the time of the link is a lower bound.
     """
     every = schedule.every
     ends = [end for end, _ in steps(model, schedule, piece, 5 * every)]
@@ -134,10 +141,11 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
 
 
 def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str, float | None]:
-    """For each of SHARES, the Gbit/s at which computing takes this share of a step, or None.
+    """Returns, for each of SHARES, the bandwidth in Gbit/s at which computing takes this share of a
+    step; None if no bandwidth suffices.
 
     A step computes for `computing` seconds, and takes `seconds(rate)` in all at a rate in bytes per
-    second. None means that no rate suffices.
+    second.
     """
     rates = {f"{share:.0%}": rate_needed(computing / share, seconds) for share in SHARES}
     return {share: rate and rate / GBIT for share, rate in rates.items()}

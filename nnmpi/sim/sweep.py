@@ -1,4 +1,5 @@
-"""Sweeps: the time of all algorithms over a range of sizes or ranks, as table, JSON or plot."""
+"""Sweeps: the time of all algorithms of a collective over a range of sizes or numbers of ranks, as
+table, JSON or plot."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -23,7 +24,8 @@ BY = ("bytes", "ranks")
 def sweep(
     by: str, operation: str, names: Sequence[str], most_ranks: int, nbytes: float, on: Network
 ) -> list[list[Record]]:
-    """The costs of all algorithms for each number of bytes or ranks, up to the given ones."""
+    """Returns a row of records for each number of bytes or of ranks up to the given one (`by` says
+    which varies); a row has the cost of each algorithm."""
     ranks = _ranks(most_ranks) if by == "ranks" else [most_ranks]
     sizes = _sizes(nbytes) if by == "bytes" else [nbytes]
     return [
@@ -34,24 +36,26 @@ def sweep(
 
 
 def _text(by: str, r: Record) -> str:
-    """A record's number of bytes or ranks as text, with its unit."""
+    """Returns the number of bytes or ranks of a record as text, with its unit."""
     return f"{r['ranks']:,} ranks" if by == "ranks" else amount(r["bytes"])
 
 
 def _heading(by: str, r: Record) -> str:
-    """The heading of a sweep: the operation, the number that is not varied, and the network."""
+    """Returns the heading of a sweep: the operation, the number that is not varied, and the
+    network."""
     fixed = _text("ranks" if by == "bytes" else "bytes", r)
     return f"{r['operation']}: {fixed}\n{as_text(r)}"
 
 
 def _sizes(nbytes: float) -> list[float]:
-    """Sizes 100, 300, 1,000, 3,000, ... up to `nbytes`."""
+    """Returns the sizes to try, in bytes: 100, 300, 1,000, 3,000, ... up to `nbytes`."""
     decades = [n * 10.0**k for k in range(2, 31) for n in (1, 3)]
     return [*(size for size in decades if size < nbytes), nbytes]
 
 
 def _ranks(most: int) -> list[int]:
-    """Numbers of ranks 2, 3, 4, 6, 8, 12, ... up to `most`; raises ValueError beyond MOST_RANKS."""
+    """Returns the numbers of ranks to try: 2, 3, 4, 6, 8, 12, ... up to `most`; raises ValueError
+    beyond MOST_RANKS."""
     if not 2 <= most <= MOST_RANKS:
         raise ValueError(f"--sweep ranks needs --ranks from 2 to {MOST_RANKS}, got {most}")
     powers = {n * 2**k for n in (2, 3) for k in range(12)}
@@ -59,13 +63,14 @@ def _ranks(most: int) -> list[int]:
 
 
 def _least(row: list[Record]) -> float:
-    """The time of the fastest algorithm."""
+    """Returns the time of the fastest algorithm in a row."""
     seconds: list[float] = [cost["seconds"] for cost in row]
     return min(seconds)
 
 
 def table(by: str, rows: list[list[Record]]) -> str:
-    """The sweep as a text table with one column per algorithm; * marks the fastest of a row."""
+    """Returns a text table of the sweep with one column per algorithm; * marks the fastest in each
+    row."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
         best = _least(row)
@@ -75,7 +80,7 @@ def table(by: str, rows: list[list[Record]]) -> str:
 
 
 def _fastest(by: str, rows: list[list[Record]]) -> str:
-    """A text that names the fastest algorithm for each range of sizes.
+    """Returns a text that names the fastest algorithm for each range of sizes.
 
     It is empty for one algorithm, and if the number of ranks varies: then the fastest alternates.
     """
@@ -87,13 +92,15 @@ def _fastest(by: str, rows: list[list[Record]]) -> str:
 
 
 def records(rows: list[list[Record]]) -> list[Record]:
-    """The sweep as a flat list of records, one for each time."""
+    """Returns the sweep as a list of records, one for each algorithm and each number of bytes or
+    ranks."""
     keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
     return [{key: c[key] for key in keys} for row in rows for c in row]
 
 
 def plot(by: str, rows: list[list[Record]], path: Path) -> None:
-    """Plots times over the varied number, on log scales, with a dot where a line is the fastest.
+    """Writes a plot of the times over the number that varies, on log scales, with a dot where a
+    line is the fastest.
 
     The legend has the order of the lines at their right ends. Letters are large enough for a phone.
     """

@@ -35,9 +35,12 @@ from nnmpi.collectives.step import levels
 
 
 class Formulas(NamedTuple):
-    """The cost of an algorithm: plan = textbook + differences, if a textbook has a formula.
+    """The cost of a collective algorithm as formulas: plan = textbook + differences, if a textbook
+    has a formula.
 
-    differences: terms that the algorithm costs beyond the textbook (or less, if negative), and why
+    textbook     the formula of textbooks, or None
+    plan         the cost of our implementation
+    differences  terms that it costs beyond the textbook (or less, if negative), and why
     """
 
     textbook: str | None
@@ -46,7 +49,7 @@ class Formulas(NamedTuple):
 
 
 def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
-    """The value of each letter of the formulas.
+    """Returns the value of each letter of the formulas (see the module's docstring).
 
     A network of one level counts as nodes of two ranks, with the same link inside a node.
     """
@@ -83,8 +86,8 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
 
 
 def _dual_root_messages(p: int) -> tuple[int, int]:
-    """The longest chain of messages in a dual-root all-reduce: those until the roots have
-    exchanged the last block, and those after.
+    """Returns the length of the longest chain of messages in a dual-root all-reduce: until the
+    roots have exchanged the last block, and after that.
 
     The first block comes from the first leaf on the lowest level, past its siblings, if it has one;
     the last block goes to the leaf with the most second children on its way.
@@ -100,12 +103,14 @@ def _dual_root_messages(p: int) -> tuple[int, int]:
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a formula; formulas are literals of this file."""
+    """Returns the value of a formula, given the value of each letter; formulas are literals of this
+    file."""
     return float(eval(formula, {}, values))
 
 
 def typeset(formula: str) -> str:
-    """A formula with its factors side by side: `2(p-1)a + (p-1)/p M(2b+g)`."""
+    """Returns a formula as it is printed, with factors side by side: `2(p-1)a + (p-1)/p
+    M(2b+g)`."""
     for code, paper in ((" * ", " "), ("*", ""), ("log_p", "log p"), ("_in", "'")):
         formula = formula.replace(code, paper)
     return formula

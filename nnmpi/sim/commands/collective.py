@@ -1,4 +1,5 @@
-"""The subcommand `collective` of `python -m nnmpi.simulate`: one algorithm, several, or a sweep."""
+"""The subcommand `collective` of `python -m nnmpi.simulate`: the cost of one algorithm, of several,
+or over a range of sizes or ranks."""
 
 import argparse
 from collections.abc import Callable
@@ -81,7 +82,8 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _swept(options: argparse.Namespace, names: list[str], network: Network) -> Any:
-    """The output of a sweep: a table or JSON records; also writes the plot."""
+    """Returns the output for a range of sizes or ranks (--sweep), as a table or JSON records; also
+    writes the plot."""
     if options.plot and (problem := cli.picture_problem(options.plot)):
         raise ValueError(f"{problem}, or leave out --plot")
     swept = sweep.sweep(
@@ -95,7 +97,8 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
 def _drawn(
     options: argparse.Namespace, names: list[str], network: Network, option: str
 ) -> dict[str, tuple[Algorithm, str]]:
-    """Algorithms and their drawings, by title; raises ValueError for one that cannot be drawn."""
+    """Returns, by title, each algorithm with its drawing as text; raises ValueError for one that
+    cannot be drawn."""
     drawn, claim = {}, OPERATIONS[options.operation].collective.claim
     for name in names:
         plan = collective.plan(options.operation, name, options.ranks, network)
@@ -113,7 +116,7 @@ def _drawn(
 
 
 def report(c: Record) -> str:
-    """The cost of one algorithm as text, with its formulas."""
+    """Returns the cost of one algorithm as text, with its formulas, from its record `c`."""
     lines = [
         _heading(f"{c['operation']} by {c['algorithm']}", c),
         f"time      {duration(c['seconds'])}",
@@ -135,7 +138,7 @@ def report(c: Record) -> str:
 
 
 def _heading(title: str, c: Record) -> str:
-    """The operation, the number of ranks, the size and the network."""
+    """Returns a heading with the title, the number of ranks, the size and the network."""
     return f"{title}: {plural(c['ranks'], 'rank')}, {amount(c['bytes'])}\n{net.as_text(c)}"
 
 
@@ -150,7 +153,7 @@ def _spread(s: Record, show: Callable[[float], str]) -> str:
 
 
 def table(records: list[Record]) -> str:
-    """The costs of several algorithms of one operation, side by side."""
+    """Returns a text table with the costs of several algorithms of one operation."""
     best = min(c["seconds"] for c in records)
 
     def to_fastest(seconds: float) -> str:

@@ -1,4 +1,5 @@
-"""The subcommand `gemm` of `python -m nnmpi.simulate`: its options and output."""
+"""The subcommand `gemm` of `python -m nnmpi.simulate`: the cost of a matrix product that is divided
+among ranks."""
 
 import argparse
 import re
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _grids(g: Gemm, options: argparse.Namespace) -> list[tuple[int, int]]:
-    """The grids of the options; raises ValueError for numbers out of range."""
+    """Checks the options, and returns the grids of ranks (rows, columns) to compare; raises
+    ValueError for numbers out of range."""
     for name, size in g._asdict().items():
         net.check_count(name, size, MAX_SIZE)
     net.check_count("ranks", options.ranks, MAX_RANKS)
@@ -100,7 +102,7 @@ def _heading(r: Record) -> str:
 
 
 def _table(family: PlanFamily, records: list[Record]) -> str:
-    """The layouts of a family side by side."""
+    """Returns a text table that compares the ways to divide the product among ranks."""
     fastest = min(r["seconds"] for r in records)
     cells = {
         family.about: lambda r: r["layout"],
@@ -117,7 +119,8 @@ def _table(family: PlanFamily, records: list[Record]) -> str:
 
 
 def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
-    """The best layouts, and the number of ranks from which a 2-D grid receives least."""
+    """Returns lines that name the best ways to divide the product, and the number of ranks from
+    which a 2-D grid receives the least data."""
     goals = {"fastest": "seconds", "least received": "received", "least memory": "memory"}
     best = [f"{goal}: {min(records, key=itemgetter(key))['layout']}" for goal, key in goals.items()]
     least_ranks = records[0]["two_dimensions_receive_least_from_ranks"]

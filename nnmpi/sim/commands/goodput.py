@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    """The job of the options; raises ValueError for numbers out of range."""
+    """Returns the job that the options describe; raises ValueError for numbers out of range."""
     net.check_count("ranks", options.ranks)
     if options.ranks_per_node is None:
         options.ranks_per_node = min(8, options.ranks)
@@ -116,7 +116,8 @@ def _job(options: argparse.Namespace) -> Job:
 
 
 def _at(job: Job, nodes: int, every: float | None) -> Job:
-    """The job on `nodes` nodes, with a checkpoint `every` seconds, or at the best interval."""
+    """Returns the job, changed to run on `nodes` nodes, with a checkpoint after every `every`
+    seconds of computing; for None, at the interval with the best goodput."""
     job = job._replace(nodes=nodes)
     return job._replace(every=every or goodput.best_interval(job.write, job.mttf_checkpoint))
 

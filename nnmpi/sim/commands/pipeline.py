@@ -1,4 +1,5 @@
-"""The subcommand `pipeline` of `python -m nnmpi.simulate`: its options and output."""
+"""The subcommand `pipeline` of `python -m nnmpi.simulate`: the timeline and bubble of pipeline
+schedules."""
 
 import argparse
 from pathlib import Path
@@ -21,7 +22,8 @@ CUT = 1.5  # a picture cuts off the longest schedule if it takes so many times t
 
 
 class SimulatedSchedule(NamedTuple):
-    """One schedule with its simulation, and the bubble of its formula if that applies."""
+    """A pipeline schedule with the result of its simulation, and the bubble by its formula if there
+    is one for these numbers."""
 
     name: str
     schedule: Schedule
@@ -31,7 +33,7 @@ class SimulatedSchedule(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name, with the number of stages a rank if there are several."""
+        """The name of the schedule, with the number of stages per rank if there are several."""
         return f"{self.name}, {self.stages} stages a rank" if self.stages > 1 else self.name
 
 
@@ -76,7 +78,8 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
-    """The number of stages a rank under a schedule; a comparison uses several where possible."""
+    """Returns the number of stages per rank with a schedule; if schedules are compared, several for
+    those that allow it."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
         return schedule.stages_a_rank(2)
     return int(o.virtual_stages)
@@ -100,7 +103,7 @@ def _check(o: argparse.Namespace, v: int) -> None:
 
 
 def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
-    """Simulates one schedule; raises ValueError for numbers out of range."""
+    """Simulates the schedule with this name; raises ValueError for numbers out of range."""
     schedule, p, m = find(name), o.stages, o.micro_batches
     v = _stages_of(schedule, o)
     schedule.check(p, m, v)
@@ -121,7 +124,7 @@ def _heading(title: str, o: argparse.Namespace) -> str:
 
 
 def _picture(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
-    """All timelines in one SVG document, on one scale."""
+    """Returns the timelines of all schedules as one SVG document, on one scale."""
     timelines = []
     for s in simulated:
         about = f"{s.schedule.about}; " * (len(simulated) == 1)  # a long title has small letters
@@ -133,7 +136,7 @@ def _picture(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
 
 
 def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
-    """One schedule as text: its figures, its ranks and its timeline."""
+    """Returns the result of one schedule as text: its figures, its ranks and its timeline."""
     schedule, result = s.schedule, s.result
     holds = f"holds {schedule.holds}" * bool(schedule.holds and schedule.formula)
     value = holds if s.formula is None else f"= {s.formula:.4g}"
@@ -156,7 +159,8 @@ def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
 
 
 def _table(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
-    """Several schedules side by side; memory is that of the rank with the most."""
+    """Returns a text table that compares several schedules; memory is that of the rank with the
+    most."""
     cells = {
         "schedule": lambda s: s.label,
         "time": lambda s: f"{s.result.makespan:.6g}",
@@ -170,7 +174,7 @@ def _table(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
 
 
 def _record(s: SimulatedSchedule, o: argparse.Namespace) -> dict[str, Any]:
-    """One schedule as a JSON object."""
+    """Returns the result of one schedule as a JSON object."""
     return {
         "schedule": s.name,
         "ranks": o.stages,

@@ -37,7 +37,7 @@ DRAWN = 4  # steps that a timeline shows after the first period, and what it del
 
 
 class Row(NamedTuple):
-    """A row of the table: a method by which replicas exchange parameters or gradients.
+    """A row of the table, for one method by which replicas exchange parameters or gradients.
 
     sent       the traffic of one exchange of all layers
     schedule   after which steps layers are exchanged
@@ -75,7 +75,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output: a table of all methods or of those of --sync; --svg also writes a picture."""
+    """Returns the output: a table of all methods, or of those that --sync names; with --svg, also
+    writes a picture."""
     _check(options)
     model = Model(options.layers, options.step_seconds)
     rows = [row for sync, row in _rows(options) if not sync or options.sync in (None, sync)]
@@ -135,7 +136,8 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
 
 
 def _coded(option: str, spec: str, options: argparse.Namespace) -> Sent:
-    """Returns the traffic of gradients compressed by a codec; a layer is a nearly square matrix."""
+    """Returns the traffic of an all-reduce of gradients that are compressed by the codec in
+    `option`; each layer is taken to be a nearly square matrix."""
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
     itemsize, n = -(-BITS[options.dtype] // 8), options.replicas
@@ -181,7 +183,8 @@ def _table(records: list[Record], options: argparse.Namespace) -> str:
 
 
 def _picture(options: argparse.Namespace, model: Model, rows: list[Row], heading: str) -> str:
-    """Graphs of neighbours with --sync gossip, otherwise timelines of a replica and its link."""
+    """Returns an SVG picture: graphs of neighbours with --sync gossip, otherwise timelines of a
+    replica and its link."""
     if options.sync == "gossip":
         names = [options.graph] if options.graph else GRAPHS
         return neighbours({name: GRAPHS[name](options.replicas) for name in names})

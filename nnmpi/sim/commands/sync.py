@@ -68,7 +68,7 @@ def simulate(
 
 
 def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
-    """The steps of p workers as a timeline; between its steps a worker waits."""
+    """Returns the steps of p workers as a timeline; between its steps a worker waits."""
     spans = tuple(Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in done)
     return Timeline(spans, p, title)
 
@@ -88,17 +88,19 @@ def bsp_time(delays: Sequence[Delay]) -> float:
 
 
 def _at_most(d: Delay, x: float) -> float:
-    """The probability that a step takes at most x."""
+    """Returns the probability that a step of a worker with this delay takes at most x."""
     return (1 - d.share) * (d.always <= x) + d.share * (d.always * d.jitter <= x)
 
 
 def ssp_time(delays: Sequence[Delay]) -> float:
-    """The least time of a step under SSP: the mean of the worker that is slowest on average."""
+    """Returns the least mean time of a step under SSP: that of the worker which is slowest on
+    average."""
     return max(d.mean for d in delays)
 
 
 def asp_time(delays: Sequence[Delay]) -> float:
-    """The time for as many gradients as workers, if each worker keeps its own pace."""
+    """Returns the mean time in which as many gradients arrive as there are workers, if each worker
+    keeps its own pace."""
     return len(delays) / sum(1 / d.mean for d in delays)
 
 
@@ -106,7 +108,7 @@ def asp_time(delays: Sequence[Delay]) -> float:
 
 
 class Mode(NamedTuple):
-    """A mode of synchronization.
+    """A mode of synchronization between workers: BSP, SSP or ASP.
 
     bound   the number of steps that a worker may be ahead, given --staleness
     time    the time of a step in theory, given the delays of all workers

@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> str:
 
 
 class TraceFile(NamedTuple):
-    """The events of a trace file by step, as spans in microseconds; categories become kinds."""
+    """The content of a trace file: for each step the events of all ranks as spans, in microseconds.
+    The category of an event is the kind of its span."""
 
     path: Path
     steps: dict[int, list[Span]]
@@ -82,7 +83,7 @@ class TraceFile(NamedTuple):
         return cls(path, dict(steps), dict(background), 1 + max(numbers), simulated)
 
     def median_step(self) -> int:
-        """The step whose time is the median."""
+        """The number of the step that takes the median time."""
         times = {
             step: max(e.end for e in events) - min(e.start for e in events)
             for step, events in self.steps.items()
@@ -90,7 +91,8 @@ class TraceFile(NamedTuple):
         return sorted(times, key=times.__getitem__)[len(times) // 2]
 
     def timeline(self, first: int, count: int = 1) -> Timeline:
-        """The spans of each rank in `count` steps, in milliseconds from their beginning.
+        """Returns the spans of each rank in `count` steps from step `first` on, in milliseconds
+        from their beginning.
 
         Raises ValueError for steps that were not recorded.
         """
@@ -123,7 +125,8 @@ def _span(event: dict[str, Any]) -> Span:
 
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
-    """Yields a rank's spans one after the other; an operation is cut at each of its waits."""
+    """Yields the spans of a rank without overlap, one after the other: an operation is cut where it
+    contains a wait."""
     operations = sorted((e for e in events if e.kind not in GAPS), key=lambda e: e.start)
     waits = deque(sorted((e for e in events if e.kind in GAPS), key=lambda e: e.start))
     for operation in operations:
@@ -137,7 +140,8 @@ def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
 
 
 def _cut(event: Span, begin: float, end: float, start: float) -> Iterator[Span]:
-    """Yields a part of an event, in milliseconds, unless it is empty."""
+    """Yields the part of an event from `begin` to `end`, in milliseconds after `start`, unless it
+    is empty."""
     if begin < end:
         kind = DRAWN_AS.get(event.kind, event.kind)
         yield event._replace(kind=kind, start=(begin - start) / 1e3, end=(end - start) / 1e3)

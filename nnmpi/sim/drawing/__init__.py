@@ -1,1 +1,2 @@
-"""Text tables and SVG pictures of plans and of real runs; computes nothing of its own."""
+"""Draws algorithms, simulations and real runs as text tables and SVG pictures; computes nothing of
+its own."""

@@ -11,7 +11,8 @@ WIDTH, HEIGHT, LEGEND = 420, 280, 26  # in pixels: letters fit a phone
 
 
 class Point(NamedTuple):
-    """A point of a curve: the line passes through y; a dot with an error bar is drawn at (x, dot).
+    """A point of a curve: the line passes through (x, y); a dot with an error bar is drawn at (x,
+    dot).
 
     `error` is the standard error of `dot`.
     """

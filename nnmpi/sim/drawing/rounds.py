@@ -67,7 +67,8 @@ def check_ranks(p: int) -> None:
 
 
 def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
-    """Yields the number of each step's round, followed by that of its port if there are several."""
+    """Yields, for each step of an algorithm, the number of its round as text, followed by the
+    number of its port if ranks send on several ports at once."""
     number = 0
     for (step, *_), _ in plan:
         yield f"{number}.{step.port}" if step.ports > 1 else f"{number}"
@@ -75,9 +76,8 @@ def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
 
 
 def _numbers_held(claim: Claim, sums: Expressions) -> list[int]:
-    """Returns the number of contributions in each expression; in an all-to-all, the rank it comes
-    from.
-    """
+    """Returns, for each expression (what a chunk may contain), how many ranks' contributions it is
+    the sum of; for an all-to-all, the rank it comes from."""
     is_moved = claim is ALL_TO_ALL
     return [x if is_moved else bits.bit_count() for x, bits in enumerate(sums.contributors)]
 
@@ -89,7 +89,8 @@ def _cell(s: Step, chunks: int) -> str:
 
 
 def span(messages: Iterable[Pieces], chunks: int) -> str:
-    """Returns the chunks of messages as text: `3`, `0-1`, `024` (or `0,2,14`), or `all`."""
+    """Returns the numbers of the chunks that messages carry, as text: `3`, `0-1`, `024` (or
+    `0,2,14`), or `all`."""
     pieces = [piece for message in messages for piece in message]
     if pieces == [(0, chunks)]:
         return "all"
@@ -146,9 +147,8 @@ def _centre(rank: int, p: int) -> float:
 
 
 def _legend(p: int, y: float, claim: Claim, width: float) -> tuple[list[str], float]:
-    """Returns the legend of the colours, in lines as wide as the picture, and the y of the last
-    line.
-    """
+    """Returns the SVG of a legend of the colours, in lines at most as wide as the picture, and the
+    y of its last line."""
     x, parts, is_moved = 16.0, list[str](), claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),
@@ -170,7 +170,8 @@ def _shade(ranks: int, p: int) -> str:
 
 
 def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[str]:
-    """Yields a row with the chunks of all ranks, labelled by `numbers` if there is room."""
+    """Yields the SVG of a row that shows which chunks each rank has; `numbers` label them if there
+    is room."""
     p = len(have)
     cells = _column(p) - SPACE
     yield text(MARGIN - 8, y + HEIGHT / 2, name, 13, QUIET, "end")
@@ -188,7 +189,8 @@ def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[s
 
 
 def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
-    """Yields an arrow for each message, from the sender's box to the receiver's, with its chunks.
+    """Yields the SVG of an arrow for each message, from the sender's box to the receiver's, with
+    its chunks.
 
     It begins at the right half of the sender's box and ends at the left half of the receiver's.
     """

@@ -33,9 +33,8 @@ DARK = "@media (prefers-color-scheme: dark) { .nnmpi { filter: invert(.88) hue-r
 
 
 class Band(NamedTuple):
-    """A section of time, from start to end, that is drawn as one row of timelines, `width` pixels
-    wide.
-    """
+    """A section of the time axis, from start to end, of a long timeline that is drawn in several
+    sections below each other; `width` is in pixels."""
 
     start: float
     end: float
@@ -77,9 +76,8 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
 
 
 def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
-    """Returns bands in which the shortest computation is wide enough for its number; one if too
-    many.
-    """
+    """Divides the time until `end` into sections, in which the shortest computation is wide enough
+    for its number; returns one section if there would be too many."""
     least = shortest(timelines)
     count = ceil(end / least / floor(PLOT / NARROWEST) - 1e-9)
     if not 1 < count <= MOST_BANDS:
@@ -133,7 +131,8 @@ def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[
 
 
 def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
-    """Yields the areas of a row of levels; the highest level fills the row."""
+    """Yields the SVG of a row of levels (a quantity over time), drawn as areas; the highest level
+    fills the row."""
     most = max((level.value for level in levels), default=0)
     for level in levels:
         if band.start < level.end and level.start < band.end and level.value:
@@ -143,7 +142,7 @@ def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
 
 
 def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
-    """Yields a box with the span's micro-batch, if that fits, or a line for a span without
+    """Yields the SVG of a span: a box with its micro-batch, if that fits, or a line if it has no
     duration.
 
     `chunk` is the number of earlier stages of the rank, which sets the shade.
@@ -191,7 +190,8 @@ def _round_step(least: float) -> float:
 
 
 def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list[str], float]:
-    """Returns a box and a name for each kind that occurs, and the y coordinate of the last line."""
+    """Returns the SVG of a legend, with a box and a name for each kind of span that occurs, and the
+    y coordinate of its last line."""
     x, parts = float(MARGIN), list[str]()
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
     entries.append(("idle", IDLE))

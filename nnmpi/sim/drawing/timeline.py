@@ -20,7 +20,7 @@ GAPS = ("wait", "communicate")
 
 
 class Span(NamedTuple):
-    """One activity of a rank, from start to end."""
+    """One activity of a rank, such as a pass, from start to end."""
 
     rank: int
     kind: str
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A value of a quantity from start to end, drawn as an area."""
+    """The value of a quantity, such as the memory in use, from start to end; drawn as an area."""
 
     start: float
     end: float
@@ -95,17 +95,15 @@ def style(kind: str) -> Style:
 
 
 def kinds(timelines: Iterable[Timeline]) -> list[str]:
-    """Returns the kinds of spans that occur in timelines, in the order of STYLES, then others by
-    name.
-    """
+    """Returns the kinds of spans (F, B, wait, ...) that occur in timelines, in the order of STYLES,
+    then others by name."""
     seen = {span.kind for timeline in timelines for span in timeline.spans}
     return [k for k in STYLES if k in seen] + sorted(seen.difference(STYLES))
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:
-    """Returns the median duration of the shortest kind of computation, for which drawings leave
-    room.
-    """
+    """Returns the median duration of that kind of computation which is shortest; drawings are
+    scaled so that it is visible."""
     durations = defaultdict(list)
     for t in timelines:
         for span in t.spans:
@@ -138,9 +136,8 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
 
 
 def _scale(timelines: Sequence[Timeline], columns: int) -> float:
-    """Returns the columns per unit of time: 1 to 4 for the shortest computation, or less without
-    room.
-    """
+    """Returns how many columns of text a unit of time takes: such that the shortest computation has
+    1 to 4, or fewer if there is no room."""
     least, end = shortest(timelines), max(timeline.end for timeline in timelines)
     room = columns * least / end if end else 1
     return min(int(room), 4) / least if room >= 1 else columns / end
