@@ -32,8 +32,8 @@ CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary", "within")
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line: options of nnmpi.train that determine what is trained, the
-    cluster, and where the output goes."""
+    """The parser of the command line. It has the options of nnmpi.train that determine what is
+    trained, and options for the cluster and for the output."""
     about = "Find the layout of ranks that trains a model fastest, without MPI."
     p = cli.Parser("nnmpi.plan", description=about, argument_default=argparse.SUPPRESS)
     cluster = p.add_argument_group("cluster")

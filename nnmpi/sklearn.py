@@ -27,7 +27,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.build, self.options = build, options
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """`build` and the options that were given, by name."""
+        """Returns `build` and the options that were given, by name."""
         return {"build": self.build, **self.options}
 
     def set_params(self, **params: Any) -> Self:
@@ -37,8 +37,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _fit(self, x: Any, y: np.ndarray, loss: Loss) -> Self:
-        """Trains a new model. A Trainer evaluates after each epoch: here on one sample, to save
-        time."""
+        """Trains a new model with this loss. To save time, the evaluation after each epoch uses one
+        sample only."""
         data = (x, y, x[:1], y[:1])
         self.trainer_ = Trainer(Config(**self.options), self.build, data, loss=loss)
         self.trainer_.fit(NullReport())
@@ -46,7 +46,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
-    """A classifier; its model returns one score per class, in the order of the sorted labels."""
+    """A scikit-learn classifier; its model returns one score per class, in the order of the sorted
+    labels."""
 
     def fit(self, x: Any, y: Any) -> Self:
         """Trains a new model; labels y may be numbers or strings."""
@@ -54,12 +55,12 @@ class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return self._fit(np.asarray(x), numbers, CrossEntropyLoss())
 
     def predict(self, x: Any) -> np.ndarray:
-        """The label with the largest score, for each sample."""
+        """Returns, for each sample, the label with the largest score."""
         labels: np.ndarray = self.classes_[self.trainer_.predict(np.asarray(x)).argmax(1)]
         return labels
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """The probabilities (samples, classes), with columns in the order of `classes_`."""
+        """Returns the probabilities (samples, classes), with columns in the order of `classes_`."""
         scores = self.trainer_.predict(np.asarray(x))
         e = np.exp(scores - scores.max(1, keepdims=True))
         p: np.ndarray = e / e.sum(1, keepdims=True)
@@ -67,7 +68,8 @@ class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
 
 class Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """A regressor with the mean squared error; for targets (N,) the model returns (N, 1)."""
+    """A scikit-learn regressor with the mean squared error; for targets (N,) the model returns (N,
+    1)."""
 
     def fit(self, x: Any, y: Any) -> Self:
         """Trains a new model; y is (N,) or (N, outputs)."""
@@ -75,6 +77,6 @@ class Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return self._fit(np.asarray(x), np.asarray(y, "float64").reshape(len(y), -1), MSELoss())
 
     def predict(self, x: Any) -> np.ndarray:
-        """The outputs of the model, in the shape of the targets y."""
+        """Returns the outputs of the model, in the shape of the targets y."""
         outputs: np.ndarray = self.trainer_.predict(np.asarray(x))
         return outputs.reshape(len(outputs), *self.shape_)

@@ -63,8 +63,8 @@ def use(algorithm: str, group: Any = None) -> None:
 
 
 def comm(group: Any = None) -> Comm:
-    """The Comm of a group of torch.distributed, by default of all ranks: its `ledger` has the
-    messages and bytes that this rank has sent and received."""
+    """Returns the nnmpi Comm that a group of torch.distributed uses, by default that of all ranks:
+    its `ledger` counts the messages and bytes that this rank has sent and received."""
     return _group_of(group).rows.comm
 
 
@@ -79,7 +79,8 @@ def _group_of(group: Any) -> "Group":
 
 
 def _coalesced(name: str) -> Callable[..., "Started"]:
-    """Makes a method that calls the method `name` for each pair of an output and an input."""
+    """Returns a method of Group that calls the method `name` for each pair of an output and an
+    input tensor, as PyTorch's coalesced collectives do."""
 
     def method(self: "Group", outputs: Tensors, inputs: Tensors, opts: Any = None) -> "Started":
         pairs = zip(outputs, inputs, strict=True)
@@ -89,7 +90,7 @@ def _coalesced(name: str) -> Callable[..., "Started"]:
 
 
 class Group(dist.ProcessGroup):  # type: ignore[misc]
-    """A process group of PyTorch whose collectives are those of a Comm.
+    """A process group of PyTorch whose collectives are carried out by an nnmpi Comm.
 
     Its methods have the names and arguments with which PyTorch calls them; each returns a Work.
     """
@@ -118,7 +119,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         self._name = name
 
     def _set_group_desc(self, description: str) -> None:
-        """Does nothing: `group_desc` names the Comm."""
+        """Called by PyTorch; does nothing, since `group_desc` is the name of the Comm."""
 
     # ---- reductions
 
@@ -215,7 +216,9 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         call: Callable[..., Handle],
         *arguments: Any,
     ) -> "Started":
-        """Calls `call(row, *arguments)`; when its messages have arrived, calls each of `backs`."""
+        """Starts a collective by `call(row, *arguments)`, where `row` is the memory of a tensor,
+        and returns its Work. When its messages have arrived, each function in `backs` is called, to
+        copy data to tensors."""
         label = f"{NAME}.{name} of {row.nbytes:,} bytes"
         with _in_profile(label):
             handle = call(row, *arguments)
@@ -225,7 +228,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class Started(dist._Work):  # type: ignore[misc]
-    """A Work of PyTorch: a collective that has begun, and the tensors of its result."""
+    """A Work of PyTorch: a collective that is in progress, and the tensors of its result."""
 
     def __init__(self, handle: Handle, result: Tensors, comm: Comm, label: str) -> None:
         super().__init__()
@@ -252,7 +255,7 @@ class Started(dist._Work):  # type: ignore[misc]
         return self._result
 
     def get_future(self) -> Any:
-        """A future of the result, for code of PyTorch that waits for futures.
+        """Returns a future of the result, for code of PyTorch that waits for futures.
 
         A thread completes it; if MPI allows only one thread, this method waits for the result.
         """
@@ -327,7 +330,7 @@ def _nothing() -> None:
 
 
 def _op(opts: Any) -> ReduceOp:
-    """The reduction that PyTorch's options name; SUM without options."""
+    """Returns the reduction, such as SUM, that PyTorch's options name; SUM without options."""
     if opts is None:
         return ReduceOp.SUM
     op = next((ours for theirs, ours in OPS if opts.reduceOp == theirs), None)
@@ -340,7 +343,7 @@ def _op(opts: Any) -> ReduceOp:
 
 
 def _in_profile(label: str) -> Any:
-    """A context that a trace of torch.profiler shows under this label."""
+    """Returns a context that a trace of torch.profiler shows under this label."""
     is_on = torch.autograd._profiler_enabled()
     return torch.profiler.record_function(label) if is_on else nullcontext()
 
@@ -349,7 +352,8 @@ def _in_profile(label: str) -> Any:
 
 
 def _make(opts: Any, _: Any) -> Group:
-    """Makes a group, which only its members call; for the default group, none are listed."""
+    """Makes a process group, as PyTorch's registration of the backend asks for. Only the members of
+    the group call it; for the default group, PyTorch lists no members."""
     members, job = list(opts.global_ranks_in_group), world()
     return Group(job.group(members) if members else job)
 

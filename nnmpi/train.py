@@ -69,7 +69,8 @@ def parser() -> cli.Parser:
 
 
 def config(arguments: Sequence[str]) -> Config:
-    """The Config of the command line: its flags override the options of the --config file."""
+    """Returns the Config that the command line describes: its flags override the options of the
+    --config file."""
     given = vars(parser().parse_args(arguments))
     path, is_trusted = given.pop("config", None), given.pop("allow_code")
     of_file = Config() if path is None else cli.from_toml(path)
@@ -136,7 +137,8 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
 def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     """Makes a Trainer from the config, runs it, and returns the exit status.
 
-    `early` has the signals that arrived before: if there are any, the run stops early.
+    `early` has the signals that arrived before the Trainer was made: if there are any, the run
+    stops early.
     """
     try:
         if instead := addons.chosen("instead", c):
@@ -176,7 +178,8 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
 
 
 def opened(trainer: Trainer, comm: Comm) -> Report | None:
-    """Opens the report of rank 0 before the run begins; every rank of the job calls it.
+    """Opens the report of rank 0 (log and output) before the run begins; every rank of the job
+    calls it.
 
     Returns None on other ranks, and if a rank is lost: then `fit` opens the report.
 
@@ -199,7 +202,8 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
 
 
 def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
-    """Returns the config of the arguments, and sets the threads of BLAS for it.
+    """Returns the config that the command line describes, and sets the number of BLAS threads for
+    it.
 
     Every rank calls it; an error on one rank is raised on all.
     """
@@ -243,14 +247,15 @@ def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Com
 
 
 def interrupt(*_: object) -> NoReturn:
-    """A handler of Ctrl-C: raises KeyboardInterrupt; another Ctrl-C then ends the process at
-    once."""
+    """A signal handler for Ctrl-C: raises KeyboardInterrupt; another Ctrl-C then ends the process
+    at once."""
     handle(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
 def interrupted(comm: Comm, how: str) -> int:
-    """Prints that the run was interrupted, ends the other ranks, and returns exit status 130."""
+    """Prints that the run was interrupted, and when (`how`), ends the other ranks, and returns exit
+    status 130."""
     if comm.size > 1:
         comm.abort(f"interrupted{how}", 130)
     return fail(f"interrupted{how}", 130)
@@ -299,7 +304,8 @@ def ignore_stops() -> None:
 
 @contextmanager
 def restored_handlers() -> Iterator[None]:
-    """A context that restores the handlers of the signals that stop a run when it ends."""
+    """A context at whose end the handlers of the signals that stop a run are as they were
+    before."""
     handlers = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
     try:
         yield

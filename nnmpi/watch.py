@@ -34,7 +34,8 @@ def parser() -> cli.Parser:
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of the page of runs; `values` has a version, which counts changes of the files.
+    """An HTTP server of the page of runs. `values` has what the page shows; its version counts
+    changes of the log files.
 
     Each connection has a thread, because browsers open connections on which they send nothing.
     """
@@ -46,7 +47,8 @@ class PageServer(ThreadingHTTPServer):
         super().__init__((HOST, port), PageHandler)
 
     def newer_values(self, version: str) -> Mapping[str, Any]:
-        """The values of the page; {} if `version` is the newest; {"problem": ...} on an error."""
+        """Returns what the page shows; {} if the browser has the newest already (`version`);
+        {"problem": ...} on an error."""
         try:
             with self._lock:
                 self._refresh()
@@ -69,7 +71,8 @@ class PageServer(ThreadingHTTPServer):
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """Answers requests: / is the page; /data?VERSION gives the values if they are newer."""
+    """Answers the browser's requests: / is the page; /data?VERSION gives its values if they are
+    newer than VERSION."""
 
     server: PageServer
     timeout = 60.0  # seconds for which a connection may be idle

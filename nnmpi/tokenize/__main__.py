@@ -66,12 +66,12 @@ def parser() -> cli.Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status; collective."""
+    """Runs the command and returns its exit status; every rank calls it."""
     return run_on_ranks(parser(), command, arguments, "give a smaller text")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Checks the options, writes the file, and prints a summary of it; collective."""
+    """Checks the options, writes the file, and prints a summary of it; every rank calls it."""
 
     def check() -> None:
         for name in ("text", "out", "tokenizer"):
@@ -90,7 +90,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def as_text(e: Event) -> str:
-    """Returns the event, which `tokenized` returned, as a line of text."""
+    """Returns the event that `tokenized` returns, a description of the file, as a line of text."""
     return (
         f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
@@ -102,10 +102,11 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text to a file, atomically, and returns an event that describes it.
+    """Writes the tokens of a text to a file, atomically, and returns an event that describes the
+    file.
 
-    Collective. A rank holds one piece of the text in memory, and its tokens in an unnamed temporary
-    file (a spool) beside `out`.
+    Every rank calls it. A rank holds one piece of the text in memory, and its tokens in an unnamed
+    temporary file (a spool) in the folder of `out`.
     """
     # every step that can fail on one rank alone is followed by an agreement, so that none hangs
     all_or_none(comm, lambda: check_target(out, "write"))
@@ -144,7 +145,8 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """Returns the tokenizer at `path`, or one for the characters that occur in the text."""
+    """Returns the tokenizer in the file or folder `path`; for None, one whose tokens are the
+    characters that occur in the text."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     points_here = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
@@ -156,7 +158,8 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
-    """Yields this rank's part of the text in pieces."""
+    """Yields, piece by piece, the part of the text that this rank tokenizes. Cuts are where the
+    pattern `cuts` allows them."""
     try:
         check_regular(text)
         with text.open("rb") as file:
@@ -190,8 +193,8 @@ def _spool(
 
 
 def _units(spool: IO[bytes], lengths: np.ndarray, dtype: np.dtype[Any], first: int) -> int:
-    """Returns the number of characters, or bytes, of text in the spooled tokens from number `first`
-    on.
+    """Returns how much text, in characters or bytes, the tokens in the temporary file `spool` stand
+    for, from token number `first` on.
 
     `lengths` has the number for each token of the vocabulary.
     """
@@ -208,9 +211,8 @@ def _header(dtype: np.dtype[Any], n: int) -> bytes:
 
 
 def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, comm: Comm) -> None:
-    """Writes the file: rank 0 creates it, and each rank writes its part at byte `begin` of the
-    data.
-    """
+    """Writes the file of tokens: rank 0 creates it with its header, and each rank writes its tokens
+    at byte `begin` of the data."""
     with ExitStack() as stack:
 
         def made() -> IO[bytes]:
