@@ -1,4 +1,5 @@
-"""Builds the strategy of each rank from an arrangement; `run/` imports all strategies from here."""
+"""Builds the strategy of each rank (the object that makes its training steps) from an arrangement,
+which says which rank has which part of the model. `run/` imports all strategies from here."""
 
 from typing import cast
 

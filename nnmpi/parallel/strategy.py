@@ -84,8 +84,8 @@ class TrainSpec(NamedTuple):
     next_steps: Sequence[StepState] = ()  # of each worker, if each has its own pace
 
     def optimizer(self, updated: Sequence[Parameter]) -> Optimizer:
-        """Returns the optimizer of the parameters `updated`, which this rank updates; every rank
-        calls it."""
+        """Makes and returns the optimizer of the parameters `updated`, which this rank updates;
+        every rank calls it."""
         return self.make_optimizer([(p.place.path, p) for p in updated])
 
 
@@ -137,8 +137,8 @@ class Undo(Protocol):
 
 
 class Strategy(Protocol):
-    """The interface for training on several ranks. Every rank has one object, and all call its
-    methods in the same order."""
+    """The interface of an object that trains a model on several ranks: makes steps, evaluates, and
+    frees resources. Every rank has one, and all call its methods in the same order."""
 
     layout: Layout
     optimizer: Optimizer
@@ -160,7 +160,7 @@ class Strategy(Protocol):
         results, summed over all ranks; `step` is the number of the current training step."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the fields of the start event that describe this strategy."""
+        """Returns fields for the start event of a run that describe how the ranks train."""
 
     def finish(self) -> dict[str, Any]:
         """Makes all copies of the model equal after the last epoch, and returns fields for the last
@@ -321,7 +321,8 @@ def slowed(
 
 
 class StepRunner(NamedTuple):
-    """What one rank needs to make training steps, without other ranks and without files.
+    """The objects that one rank needs to make training steps, without other ranks and without
+    files.
 
     run   makes a step, given a batch, the state, and the number of batches in the epoch
     """

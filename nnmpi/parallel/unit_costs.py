@@ -131,8 +131,8 @@ def profile(
     timing: Timing = REPEATED,
     dtype: Any = None,
 ) -> list[UnitCost]:
-    """Returns the cost of each unit of a model for a micro-batch x; `dtype` is that of the
-    parameters, by default that of x.
+    """Measures the cost (seconds and bytes) of each unit of a model, a part that is usually a
+    layer, for a micro-batch x; `dtype` is that of the parameters, by default that of x.
 
     The sums agree with a pass through the whole model if the process keeps freed memory
     (`blas.tune`), as it does in a run.
@@ -206,8 +206,8 @@ def _fastest(
 def _passes(
     module: Module, enters: Tensors, on: Backend, clock: Timer
 ) -> tuple[Any, tuple[float, ...]]:
-    """Returns the output, and the seconds of the forward pass, of the input gradient and of the
-    weight gradients."""
+    """Runs one forward and backward pass through a unit; returns its output, and the seconds of the
+    forward pass, of the input gradient and of the weight gradients."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad_array = None
@@ -226,7 +226,8 @@ def _passes(
 
 
 def _now(on: Backend, clock: Timer) -> float:
-    """Returns the time in seconds, after waiting for the device."""
+    """Returns the clock's time in seconds, after waiting until the device has completed its
+    work."""
     backend.to_host(on.xp.zeros(1))
     return clock()
 

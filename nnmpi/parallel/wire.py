@@ -135,7 +135,8 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns this rank's slice of n elements in `reduce_scatter` and `all_gather`."""
+        """Returns the slice of an array of n elements that this rank has after `reduce_scatter` and
+        before `all_gather`."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
@@ -188,7 +189,8 @@ class StagedComm:
         return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
-        """Starts to send an array, which must not change until the send is complete."""
+        """Starts to send an array to rank `to`; the array must not change until the send is
+        complete."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
@@ -199,7 +201,7 @@ class StagedComm:
         return _one(pieces)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Transfer:
-        """Starts to receive into a contiguous array."""
+        """Starts to receive a message from rank `source` into a contiguous array."""
         pieces = self._started(
             one_row(array, "irecv"),
             lambda staging, span: self._comm.irecv(staging.host, source, tag, staging),

@@ -47,7 +47,8 @@ which it has a gradient; and, if the optimizer needs them, two sums of squares f
 
 
 class Outcome(NamedTuple):
-    """The outcome of a step; the same on all ranks."""
+    """The outcome of a training step: loss, requests to stop or save, whether the parameters were
+    updated, and the gradient norm. It is the same on all ranks."""
 
     loss: float
     request: float
@@ -131,7 +132,8 @@ class Update:
         self.decision = sums
 
     def apply(self, step: int) -> Outcome:
-        """Makes one optimizer step if all sums are finite, else skips it; returns the outcome."""
+        """Makes one optimizer step if all sums that the ranks agreed on are finite, otherwise skips
+        it; returns the outcome of the step."""
         assert self.decision is not None
         outcome = self.carry_out(self.decision)
         self._store.wait_for_updates()

@@ -9,7 +9,8 @@ ZeroStore            a copy on each rank,    this rank's, or the shards that it 
 
 `arrangement/store_kinds.py` lists the kinds of stores that options ask for.
 
-Masters are float32 values that the optimizer updates; the 16-bit parameters are their rounding.
+In mixed precision a store also keeps masters: float32 values that the optimizer updates, and of
+which the 16-bit parameters are the rounding.
 
     F, B          values and gradients in 16 bits; losses, and so gradients, times the loss scale
     sum           in 16 bits; partial sums in float32, or in 16 bits too

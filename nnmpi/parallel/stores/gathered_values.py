@@ -87,7 +87,8 @@ class GatheredValues:
             self.wait_for(b)
 
     def wait_for(self, b: int) -> None:
-        """Waits until the values of bucket b are complete."""
+        """Waits until the all-gather of bucket b is complete, so that this rank has the updated
+        parameters in it."""
         while b in self._due:  # those before b first: gathers of a Comm start in one order
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)

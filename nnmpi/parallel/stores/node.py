@@ -20,7 +20,8 @@ from nnmpi.parallel.wire import Transfer
 
 
 class NodeStore(LocalStore):
-    """Keeps parameters and summed gradients in shared memory, once for all ranks of a node."""
+    """Keeps the parameters and the summed gradients of a rank in memory that all ranks of a node
+    share."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._node = node = spec.dp.node()

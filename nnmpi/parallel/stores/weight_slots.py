@@ -101,11 +101,11 @@ class WeightSlots:
         self._there.clear()
 
     def poll(self) -> None:
-        """Progresses the gathers that are in progress."""
+        """Progresses the gathers of parameters that have been started, without blocking."""
         if self._arriving:
             next(reversed(self._arriving.values())).poll()  # one poll moves all messages
 
     def wait(self) -> None:
-        """Waits for all gathers that are in progress."""
+        """Waits until all gathers of parameters that have been started are complete."""
         for b in [*self._arriving]:
             self.wait_for(b)

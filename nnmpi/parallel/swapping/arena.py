@@ -34,9 +34,8 @@ IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def check() -> None:
-    """Raises ValueError if this machine, or its folder for temporary files, does not allow an
-    arena.
-    """
+    """Raises ValueError if activations cannot be swapped to disk here, because of the operating
+    system or of the folder for temporary files."""
     if native.kernel("arena") is None:
         why = native.missing() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
         raise ValueError(f"memory: activations cannot be swapped on this machine: {why}")
@@ -54,7 +53,8 @@ def check() -> None:
 
 
 def free_disk() -> int:
-    """Returns the free bytes of the file system for temporary files, which arenas use."""
+    """Returns the free bytes on the disk of the folder for temporary files, where swap files
+    are."""
     disk = os.statvfs(tempfile.gettempdir())
     return disk.f_bavail * disk.f_frsize
 
@@ -136,13 +136,13 @@ class Arena:
             _function("trim")(self._handler, max(round(nbytes), 0))
 
     def write_out(self, blocks: Blocks) -> None:
-        """Writes the changed pages of these blocks to disk, and drops all their pages from
-        memory.
-        """
+        """Writes the changed pages of these memory blocks to disk, and frees the memory of all
+        their pages."""
         self._each(("start_write", "end_write"), blocks)
 
     def read_in(self, blocks: Blocks) -> None:
-        """Reads the pages of these blocks, and returns when they are in memory."""
+        """Reads the pages of these memory blocks back from disk, and returns when they are in
+        memory."""
         self._each(("start_read", "end_read"), blocks)
 
     def _each(self, names: Iterable[str], blocks: Blocks) -> None:

@@ -40,7 +40,8 @@ class DiskThread:
 
     @property
     def limit(self) -> float:
-        """The bytes that may be in memory, with a margin for rounding."""
+        """The number of bytes of activations and optimizer state that may be in memory, with a
+        margin for rounding."""
         return self._plan.memory * (1 + 1e-9)
 
     @property

@@ -1,4 +1,5 @@
-"""Chooses the placement of each unit's activations between its forward and its backward pass.
+"""Chooses, for each unit of a model (a part, usually a layer), where its activations are between
+its forward and its backward pass:
 
     memory 4, of units a to d each 1       F a b c d  B d c b a
       keep        in memory
@@ -6,12 +7,12 @@
       recompute   dropped except for the input, from which the forward pass is repeated
 
 The time of a choice is simulated with two clocks, of computing and of the disk. Runs follow the
-same rules (`swapper.py`): a pass begins when there is room for its unit; the disk handles one
-operation at a time, in order, and reads as far ahead as there is room, except for the room that
-units need which are recomputed before the unit that is read. Each swapped byte also costs processor
-time, and touching a page that no pass has freed takes time. With up to 5 units all choices are
-compared; with more the search changes one or two units at a time, from many starts. Optimizer state
-is on disk between updates if that is faster or nothing else fits.
+same rules (`swapper.py`): a pass begins when there is memory for its unit. The disk handles one
+operation at a time, in order. It reads ahead as long as there is memory, but leaves free what is
+needed to recompute other units before. Each swapped byte also costs processor time, and touching a
+page that no pass has freed takes time. With up to 5 units all choices are compared; with more the
+search changes one or two units at a time, from many starts. Optimizer state is on disk between
+updates if that is faster or nothing else fits.
 
 All functions here are pure. The idea is from KARMA (2020), which chooses with a solver.
 """
@@ -27,7 +28,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
 class Placement(Enum):
-    """The treatment of a unit's activations between its forward and its backward pass."""
+    """Where a unit's activations are between its forward and its backward pass: kept in memory,
+    swapped to disk, or dropped and recomputed."""
 
     KEEP = "keep"
     SWAP = "swap"
@@ -35,7 +37,8 @@ class Placement(Enum):
 
 
 class UnitDemand(NamedTuple):
-    """The time and memory of a unit in one micro-batch.
+    """The time and memory that a unit of the model (a part, usually a layer) needs for one
+    micro-batch.
 
     forward, backward   seconds of the passes
     nbytes              bytes of the activations that the backward pass needs
@@ -77,9 +80,12 @@ longer."""
 
 
 class Placements(NamedTuple):
-    """The chosen placements of a run whose activations exceed its memory.
+    """Where the activations of each unit (part of the model, usually a layer) are between its
+    passes, for a run whose activations do not all fit into memory.
 
     names    the path of the first layer of each unit
+    choice   for each unit: kept in memory, swapped to disk, or recomputed
+    loads    the time and memory that each unit needs
     memory   bytes for activations, without the samples themselves
     state    bytes of optimizer state that is on disk between updates, while there are activations
     """

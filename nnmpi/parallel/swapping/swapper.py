@@ -3,8 +3,9 @@
     computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
     thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
 
-Passes allocate their arrays in the arena, from which they can be moved. A pass waits for memory and
-for the disk by the same rules as the simulation in `placement.py`.
+Passes allocate their arrays in an arena (memory mapped to a file), from which they can be moved to
+disk. A pass waits for memory and for the disk by the same rules as the simulation in
+`placement.py`.
 """
 
 import weakref
@@ -65,7 +66,7 @@ class Swapper:
         self._is_within = False  # a step: still True at the next one if it was aborted
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread that writes to disk and reads back."""
         self._end()
         self._disk.join()
 
@@ -90,9 +91,8 @@ class Swapper:
             self._disk.add(("write", op.at))
 
     def _read(self, op: Op) -> None:
-        """Queues the read of a stage's activations, or of the optimizer state; it starts when there
-        is room.
-        """
+        """Queues the read of a stage's activations, or of the optimizer state, back from disk; it
+        starts when there is enough memory."""
         self._disk.add(("read", STATE if op.at == NONE else op.at))
 
     # ---- wrappers of other operations: they allocate in the arena, and count bytes in memory

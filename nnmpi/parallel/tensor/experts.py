@@ -74,8 +74,8 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
-        """Returns the gradients of x and gates, summed over ranks, and intermediate results for the
-        gradients of the weights."""
+        """Computes what the vjps share, from the gradient g of the output: the gradients of x and
+        gates, summed over ranks, and intermediate results for the gradients of the weights."""
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
@@ -191,8 +191,8 @@ class TokenExchange(NamedTuple):
     slots: int | None = None
 
     def dispatch(self, parts: Sequence[Array], width: int) -> Array:
-        """Sends parts[r] to rank r; returns the received rows, of `width` elements each, for this
-        rank's experts."""
+        """Sends parts[r], tokens of this rank, to rank r; returns the tokens received for this
+        rank's experts, as rows of `width` elements."""
         arrived = self._all_to_all(parts, [(n, width) for n in self.receives])
         return xp_of(arrived[0]).concatenate(arrived)
 
@@ -261,8 +261,8 @@ def experts_by_exchange(
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
-        """Returns the gradients of x and gates, and intermediate results for the gradients of the
-        weights."""
+        """Computes what the vjps share, from the gradient g of the output: the gradients of x and
+        gates, and intermediate results for the gradients of the weights."""
         flat = g.reshape(-1, C)
         shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:

@@ -141,8 +141,8 @@ class _ShardedLinear(Product):
 
 
 class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
-    """A Linear whose outputs are divided among the ranks: weight (some of out_features,
-    in_features).
+    """A Linear whose outputs are divided among the ranks: each has some rows of the weight
+    (out_features, in_features).
 
     See `ColumnSharded` for input and output.
     """
@@ -167,8 +167,8 @@ class GatheringLinear(ColumnLinear):
 
 
 class RowLinear(_ShardedLinear, RowSharded, Linear):
-    """A Linear whose inputs are divided among the ranks: weight (out_features, some of
-    in_features).
+    """A Linear whose inputs are divided among the ranks: each has some columns of the weight
+    (out_features, in_features).
 
     See `RowSharded` for input and output.
     """
@@ -187,8 +187,8 @@ class ShardedEmbedding(Sharded, Embedding):
         self._take(comm, 0, "rows")
 
     def forward(self, index: Any) -> Tensor:
-        """Returns the rows of the whole table at `index`, integers of any shape (array or
-        tensor)."""
+        """Returns the rows of the whole table, which is divided among ranks, at `index`: integers
+        of any shape (array or tensor)."""
         return apply(
             sharded_lookup,
             self.weight,

@@ -25,8 +25,8 @@ from nnmpi.parallel.wire import wire_for
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
-    """-log(softmax(logits))[label], for logits (N, this rank's classes, ...) and integer labels (N,
-    ...).
+    """The cross-entropy loss, -log(softmax(logits))[label], of logits whose classes are divided
+    among ranks: (N, this rank's classes, ...); labels are integers (N, ...).
 
     Labels are the same on all ranks, and so are the loss and the number of correct predictions.
     `weight` has an entry for each class of all ranks, and `options` are those of CrossEntropyLoss.

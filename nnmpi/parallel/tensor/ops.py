@@ -110,7 +110,8 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 
 
 def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
-    """Returns the concatenation of all ranks' parts along an axis, in the default memory order."""
+    """Gathers the parts of an array from all ranks, and returns their concatenation along an axis,
+    in the default memory order. `bounds` says which indices each rank has."""
     xp = xp_of(part)
     mine = xp.moveaxis(part, axis, 0)
     stride = prod(mine.shape[1:])
@@ -125,8 +126,8 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
 
 
 def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
-    """Returns this rank's part, along an axis, of the sum over the ranks: the transpose of
-    `all_gather`.
+    """Sums an array over the ranks, and returns this rank's part of the sum along an axis. It is
+    the transpose of `all_gather`.
 
     The result is a new array in C order. The array may be overwritten.
     """
@@ -144,8 +145,8 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
 def all_to_all(
     parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], comm: Comm, skips: bool = True
 ) -> list[Array]:
-    """Sends parts[r] to rank r, and returns the arrays, with shapes[r], that each rank r has sent
-    to this one.
+    """Sends parts[r] to each rank r, and returns the arrays that this rank receives: that from rank
+    r has the shape shapes[r].
 
     With `skips`, no message is sent for an empty array; both ranks know that it is empty.
     """
@@ -169,7 +170,8 @@ def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
 
 
 def memory_order(ndim: int) -> tuple[int, ...]:
-    """Returns the default order of axes in memory: channels last for images."""
+    """Returns the default order of a tensor's axes in memory: channels last for images (four axes),
+    otherwise C order."""
     return CHANNELS_LAST if ndim == 4 else tuple(range(ndim))
 
 
@@ -187,18 +189,21 @@ def copy(x: Tensor, comm: Comm) -> Tensor:
 
 
 def reduce(x: Tensor, comm: Comm) -> Tensor:
-    """Returns the sum of x over the ranks; the gradient of x is that of the sum."""
+    """Returns the sum of x over the ranks. Differentiable: the gradient of x is that of the sum,
+    without a message."""
     return apply(_reduce, x, comm=comm)
 
 
 def gather(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Returns the concatenation of all ranks' parts along an axis."""
+    """Gathers the parts of a tensor from all ranks, and returns their concatenation along an axis.
+    Differentiable: the gradient of x is this rank's part."""
     _check(x, bounds[comm.rank + 1] - bounds[comm.rank], axis, "gather", bounds)
     return apply(_gather, x, comm=comm, bounds=bounds, axis=axis)
 
 
 def scatter(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Returns this rank's part of x along an axis; x is the same on all ranks."""
+    """Returns this rank's part along an axis of a tensor x that all ranks have. Differentiable: the
+    gradient of x is gathered from all ranks."""
     _check(x, bounds[-1], axis, "scatter", bounds)
     return apply(_scatter, x, comm=comm, bounds=bounds, axis=axis)
 

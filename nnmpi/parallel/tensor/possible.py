@@ -30,8 +30,8 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
 
 
 def is_plain(node: Node) -> bool:
-    """Returns True if all arguments of a layer are activations (tensors with an axis of samples),
-    and it returns one."""
+    """Returns True if a layer is called with activations only (tensors with an axis of samples),
+    and returns one activation."""
     args, named = node.arguments
     return not named and all(type(part) is TensorRef for part in (*args, node.result))
 

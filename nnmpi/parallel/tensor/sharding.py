@@ -75,7 +75,8 @@ class PositionCut(Protocol):
     the mesh."""
 
     def of(self, rank: int, /) -> np.ndarray:
-        """Returns the positions of a rank, in increasing order."""
+        """Returns the positions of sequences that a rank along the axis has, in increasing
+        order."""
 
     def localise(self, e: int, rank: int, shape: list[int], /) -> None:
         """Replaces, in `shape`, the shape of edge (activation) `e`, the number of positions of the
@@ -122,7 +123,8 @@ class OwnedParts(NamedTuple):
         return self.nodes.get(node, rank) == rank
 
     def has(self, variable: int, rank: int) -> bool:
-        """Returns True if a rank along tp has a parameter or buffer, or a part of it."""
+        """Returns True if a rank along tp has a parameter or buffer, or a part of it; False if only
+        another rank has it."""
         return self.variables.get(variable, rank) == rank
 
 

@@ -49,17 +49,18 @@ from nnmpi.schedules.op import Kind
 
 
 def of_input(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of the input, for one sample."""
+    """Returns the number of elements of a layer's input, for one sample."""
     return graph.edges[node.inputs[0]].elements
 
 
 def of_output(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of the output, for one sample."""
+    """Returns the number of elements of a layer's output, for one sample."""
     return graph.edges[node.outputs[0]].elements
 
 
 def of_gradients(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of the inputs that require a gradient, for one sample."""
+    """Returns the number of elements of those inputs of a layer that require a gradient, for one
+    sample."""
     edges = (graph.edges[e] for e in node.inputs)
     return sum(edge.elements for edge in edges if edge.requires_grad)
 

@@ -1,7 +1,8 @@
 """Images that are cut by rows among the ranks along tp (spatial parallelism), where a layout says
 so: `--layout rows:tp`, or `LAYER=spatial`.
 
-Each rank has the whole layer, and some rows of each image.
+Each rank has the whole weights of a layer, and some rows of each image. Depending on which of input
+and output are divided by rows:
 
     input      output                           then ranks
     rows       rows       spatial               exchange the rows that windows need of others, and

@@ -67,12 +67,12 @@ class Bands(NamedTuple):
 
     @property
     def are_samples(self) -> bool:
-        """True if the samples are not cut: each image of the kernel is a sample."""
+        """True if the samples are not cut into bands: the kernel gets each sample as one image."""
         return self.number == self.n and self.rows == self.outputs
 
     @property
     def band(self) -> int:
-        """The number of input rows of a band."""
+        """The number of input rows of a band, which the kernel gets as one image."""
         return (self.rows - 1) * self.conv.stride + self.conv.span
 
     @property
@@ -83,7 +83,8 @@ class Bands(NamedTuple):
 
     @property
     def sample(self) -> int:
-        """The number of input rows from the start of one sample to the start of the next."""
+        """The number of input rows from the start of one sample to the start of the next one in the
+        buffer that holds all samples."""
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:

@@ -66,7 +66,8 @@ HALO_GRADIENT = Message(
 
 
 def _cut(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the cut of an activation along image rows; None if it cannot be cut."""
+    """Returns which rows of an activation (image) each rank gets; None if it cannot be divided by
+    rows."""
     fits = len(edge.sample) == 3 and edge.of_samples and edge.sample[1] >= ranks
     return AxisCut(bounds(edge.sample[1], ranks), 1) if fits else None
 
@@ -130,8 +131,8 @@ def _refuse(graph: Graph, k: int, ranks: int) -> None:
 
 
 def _has_equal_windows(settings: Options) -> bool:
-    """Returns True if windows at the border of an image are computed like those inside, from the
-    image and zero padding."""
+    """Returns True if a layer computes windows at the border of an image like those inside, with
+    zeros as padding, so that it can be divided by rows."""
     excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
     unusual = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
     return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(unusual))

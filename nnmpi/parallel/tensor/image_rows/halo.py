@@ -60,8 +60,8 @@ class Halo(NamedTuple):
 
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
-        """Returns the halo of a rank, for images with `height` rows that are divided among `ranks`
-        ranks."""
+        """Returns the Halo of a rank (rows that it needs, and rows that ranks send), for images
+        with `height` rows that are divided among `ranks` ranks."""
         owned = [*pairwise(bounds(height, ranks))]
         needed = [window.inputs(*outs) for outs in pairwise(bounds(window.outputs(height), ranks))]
         sends = (_within(rows, owned[rank]) for rows in needed)
@@ -74,11 +74,11 @@ class Halo(NamedTuple):
         return self.needed[1] - self.needed[0]
 
     def sent(self) -> list[int]:
-        """Returns how many rows of a sample are sent to each other rank."""
+        """Returns, for each other rank, how many rows of a sample this rank sends to it."""
         return [b - a for r, (a, b) in enumerate(self.sends) if r != self.rank]
 
     def received(self) -> list[int]:
-        """Returns how many rows of a sample come from each other rank."""
+        """Returns, for each other rank, how many rows of a sample this rank receives from it."""
         return [b - a for r, (a, b) in enumerate(self.receives) if r != self.rank]
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:

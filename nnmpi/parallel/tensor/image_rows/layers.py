@@ -57,7 +57,7 @@ class SpatialLayer(nn.Module):
         return gather(y, self.comm, bounds(rows, self.comm.size), 2) if self.gather_output else y
 
     def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
-        """Returns this rank's rows of the output, given its rows of the input."""
+        """Returns this rank's rows of the layer's output, given this rank's rows of its input."""
         y: Tensor = super().forward(x, *args, **fused)
         return y
 
@@ -96,7 +96,8 @@ class SpatialMaxPool2d(SpatialLayer, nn.MaxPool2d):
 
 
 class SpatialAvgPool2d(SpatialLayer, nn.AvgPool2d):
-    """An AvgPool2d on some rows of images, which counts the zeros of the padding."""
+    """An AvgPool2d on some rows of images; ranks exchange the rows that its windows need. Zeros of
+    the padding count in the average."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         return _pooled(self, x, partial(avg_pool2d, count_include_pad=True), 0.0)
@@ -122,8 +123,8 @@ class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
 
 
 class SpatialDropout(SpatialLayer, nn.Dropout):
-    """A Dropout on some rows of images: each element is dropped exactly if the same Dropout on one
-    rank drops it."""
+    """A Dropout on some rows of images: ranks together drop the same elements that one rank with
+    whole images would drop."""
 
 
 class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
