@@ -96,7 +96,8 @@ class Arranger:
         return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
     def division_key(self, candidate: Candidate) -> tuple[Place, bool]:
-        """Returns a key that is equal for layouts that divide the model into the same stages."""
+        """Returns a key for caches, which is equal for layouts that divide the model into the same
+        pipeline stages."""
         key = candidate.shape, candidate.schedule
         if key not in self._division_keys:
             schedule = proof.find(candidate.schedule)

@@ -64,7 +64,8 @@ class _RankEnds(NamedTuple):
 
 
 class _RankElements(NamedTuple):
-    """How many trained elements a rank along pp has, counted over all ranks along tp together.
+    """How many elements of trained parameters the ranks at one place along pp have, counted over
+    all ranks along tp together.
 
     all      in total
     modules  in each module, the largest first
@@ -216,11 +217,11 @@ class LowerBounds:
         return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
 
     def _most_elements(self, candidate: Candidate) -> float:
-        """Returns the number of trained elements on the rank that has most."""
+        """Returns the number of elements of trained parameters on the rank that has the most."""
         return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
     def _is_near(self, candidate: Candidate) -> bool:
-        """True if the replicas of the last rank are on one node."""
+        """True if the last rank and the other ranks with the same parameters are on one node."""
         if candidate.shape not in self._on_one_node:
             mesh = self._arranger.mesh(candidate)
             group = mesh.group(mesh.size - 1, *REPLICAS)
@@ -307,8 +308,8 @@ class LowerBounds:
 
     def _of_samples(self, candidate: Candidate, samples: int) -> np.ndarray:
         """Returns the seconds of exchanges along tp and cp in the passes F, B and I of a
-        micro-batch with `samples` samples, summed over nodes: row k, of 3 columns, is the sum over
-        nodes 0 to k - 1."""
+        micro-batch with `samples` samples, as cumulative sums over the nodes of the graph: row k
+        has the sums over graph nodes 0 to k - 1."""
         key = candidate.tp, candidate.cp, *_ways(candidate), samples
         if key not in self._messages:
             graph = self._arranger.graph

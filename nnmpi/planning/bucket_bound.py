@@ -1,6 +1,6 @@
-"""Lower bounds on a step with ZeRO 2 or 3 between nodes, from the exchanges of its buckets:
-gradients that each backward pass scatters and parameters that passes gather, as far as they are not
-hidden behind computing."""
+"""Lower bounds on the time of a step with ZeRO 2 or 3 on several nodes, from the exchanges of its
+buckets: reduce-scatters of gradients in each backward pass, and gathers of parameters, as far as
+computing does not hide them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from nnmpi.schedules.op import Kind
 
 
 class BucketBounds:
-    """Computes the seconds of scatters and gathers that ZeRO 2 and 3 cannot hide behind passes, for
-    the layouts of a model on a cluster."""
+    """Computes lower bounds on the seconds of reduce-scatters and gathers that ZeRO 2 and 3 cannot
+    hide behind passes, for the layouts of a model on a cluster."""
 
     def __init__(self, arranger: Arranger, times: ExchangeTimes) -> None:
         self._arranger, self._times = arranger, times
@@ -53,8 +53,8 @@ class BucketBounds:
         return sum(least.values())
 
     def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
-        """Returns the scatters and gathers of each rank along pp in one micro-batch; empty lists
-        where no formula gives them."""
+        """Returns the reduce-scatters and gathers that each rank along pp makes in one micro-batch;
+        empty lists where no formula gives them."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
         kind = strategy_of(plain)
         if kind.averages or kind.program or asked_kind(plain).packs:
@@ -68,8 +68,9 @@ class BucketBounds:
 
 
 def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
-    """Yields the scatters of a rank in a micro-batch and, with ZeRO 3, its gathers. Exchanges of
-    equal length are one Exchange, with their number as `times`."""
+    """Yields the reduce-scatters of gradients that a rank makes in a micro-batch and, with ZeRO 3,
+    its gathers of parameters. Those of equal length are one Exchange, whose `times` is their
+    number."""
     buckets = a.model_on(rank).buckets  # from the last one down
     groups = {a.summed_over(rank, bucket) for bucket in buckets}
     if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:

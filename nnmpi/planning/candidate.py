@@ -46,12 +46,12 @@ class Candidate(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of ranks along dp, cp, pp and tp."""
+        """The numbers of ranks along dp, cp, pp and tp."""
         return self.dp, self.cp, self.pp, self.tp
 
     @property
     def flags(self) -> str:
-        """The options that differ from their defaults, as command-line flags."""
+        """The options of the layout that differ from their defaults, as command-line flags."""
         plain, words = Candidate(), list[str]()
         for name, value in self._asdict().items():
             if value != getattr(plain, name):
@@ -61,7 +61,7 @@ class Candidate(NamedTuple):
 
     @property
     def pure(self) -> str:
-        """The name of the one strategy that the layout uses, such as "dp" or "zero 3"; "" if it
+        """The name of the strategy if the layout uses only one, such as "dp" or "zero 3"; "" if it
         uses several."""
         names = (axis.name for axis in AXES)
         used = [name for name in names if getattr(self, name) > 1]
@@ -80,8 +80,8 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
-    """Yields the layouts of a shape (dp, cp, pp, tp) that may be fastest. None of them recomputes
-    activations, which only saves memory."""
+    """Yields those layouts with these numbers of ranks (dp, cp, pp, tp) that may be the fastest
+    one. None of them recomputes activations, which only saves memory."""
     dp, cp, pp, tp = shape
     for zero, in_parts, schedule, count in product(
         (0, 1, 2, 3) if dp * cp > 1 else (0,),

@@ -15,7 +15,7 @@ TICKS = 1, 2, 5
 
 
 class LogAxis:
-    """A logarithmic axis from pixel `start` to pixel `stop`."""
+    """A logarithmic axis of a plot, from pixel `start` to pixel `stop`."""
 
     def __init__(self, values: list[float], start: float, stop: float) -> None:
         room = 0.06 * (log10(max(values) / min(values)) or 1)
@@ -23,7 +23,7 @@ class LogAxis:
         self._start, self._stop = start, stop
 
     def at(self, value: float) -> float:
-        """Returns the pixel of a value."""
+        """Returns the pixel at which a value is drawn on the axis."""
         part = (log10(value) - self._low) / (self._high - self._low)
         return self._start + part * (self._stop - self._start)
 

@@ -29,7 +29,8 @@ gradients are in that memory already."""
 
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
-    """Returns the key in `Machine.sums` of a collective among `ranks` ranks of one node."""
+    """Returns the key under which `Machine.sums` has the measured times of a collective among
+    `ranks` ranks of one node."""
     return f"{operation.value} {algorithm} {ranks}"
 
 
@@ -62,7 +63,7 @@ class ExchangeTimes:
         return exchange.times * self._found[key] / exchange.every
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
-        """The seconds of exchanges that follow each other: the sum of `seconds`."""
+        """Returns the seconds of several exchanges that are made one after the other."""
         return sum(map(self.seconds, exchanges))
 
     def links(self, group: tuple[int, ...]) -> Network:
@@ -118,8 +119,8 @@ def _measured_as(exchange: Exchange) -> str:
 
 
 def _messages_seconds(links: Network, nbytes: float) -> float:
-    """The seconds of a message from the first rank to each of the others, sent one after the
-    other."""
+    """Returns the seconds in which the first rank sends a message of `nbytes` bytes to each of the
+    other ranks, one after the other."""
     first, each = np.zeros(1, int), np.array([nbytes])
     others = np.arange(1, len(links.nodes))
     return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
@@ -135,8 +136,8 @@ def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
 
 
 def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
-    """The seconds of a two-level all-reduce: each node sums in its memory, then one rank per node
-    takes part in a ring."""
+    """Returns the seconds of a two-level all-reduce: each node sums in its memory, then one rank
+    per node takes part in a ring, which moves `travelling` bytes."""
     inside = in_memory(links, int(np.bincount(links.nodes).max()), nbytes)
     leaders = links._replace(nodes=np.arange(links.node_count))
     return inside + (

@@ -1,4 +1,5 @@
-"""Chooses the fastest all-reduce for the gradients of an arrangement."""
+"""Chooses the all-reduce algorithm that is predicted to be the fastest for the gradients of an
+arrangement."""
 
 from dataclasses import replace
 from itertools import chain

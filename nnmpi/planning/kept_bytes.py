@@ -34,8 +34,8 @@ class SectionBytes(NamedTuple):
 
 
 class KeptBytes:
-    """Computes lower bounds on the bytes of activations that ranks keep, in the layouts of one
-    model."""
+    """Computes lower bounds on the bytes of activations that ranks keep for backward passes, for
+    the layouts of one model."""
 
     def __init__(self, arranger: Arranger) -> None:
         self._arranger = arranger
@@ -118,9 +118,9 @@ def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int,
 
 @cache
 def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, for each rank at its peak, how many micro-batches are between forward and backward
-    pass, and how many between the halves I and W of a backward pass; each of its stages counts
-    separately."""
+    """Returns two arrays with an entry per rank, at the time when it keeps most: how many
+    micro-batches are between their forward and backward pass, and how many between the halves I and
+    W of a backward pass. A micro-batch counts once for each stage of the rank."""
     most = list[tuple[int, int]]()
     for ops in proof.find(schedule).compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)

@@ -1,5 +1,5 @@
-"""The timeline of a pipeline's step: what each rank computes, its exchanges at the same time, and
-the memory of its activations."""
+"""Computes the predicted timeline of a pipeline's step, for drawings: what each rank computes, the
+exchanges that run at the same time, and the memory of its activations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise

@@ -47,20 +47,22 @@ def in_passes(
 
 
 def passes_of(message: LayerMessage) -> set[Kind]:
-    """The passes in which a message is sent: F, B or both."""
+    """Returns the passes in which a message of a layer is sent: F, B or both."""
     return {PASS_OF[kind] for kind in message.passes}
 
 
 def of_layer(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterable[Exchange]:
-    """Returns the exchanges that one message of a layer takes in a pass over `samples` samples."""
+    """Returns the exchanges (collectives or messages) by which ranks send one message of a divided
+    layer, in a pass over `samples` samples."""
     make = EXCHANGES.get(message.message.by)
     return () if make is None else make(a, rank, layer, message, samples)
 
 
 def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
-    """Returns the all-reduce of n activations among the ranks of `group`, which are along tp."""
+    """Returns an Exchange that describes the all-reduce of n elements of activations among the
+    ranks of `group`, which are along tp."""
     name = "doubling" if n * a.dtype.itemsize <= DOUBLING_BYTES else a.sums_by(group)
     how = "activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F
     return Exchange(*how, sums=a.sums_dtype)
@@ -95,7 +97,8 @@ def _by_ring(
 def _by_messages(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields the messages that a rank sends to others, such as the image rows that they need."""
+    """Yields the point-to-point messages that a rank sends to others for a layer, such as the image
+    rows that they need."""
     ends, elements = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
     assert message.message.each is not None
     at = a.mesh.coordinates(rank)["tp"]

@@ -165,7 +165,8 @@ def has_positions(graph: Graph) -> bool:
 
 
 def _largest_part(bounds: Bounds) -> float:
-    """Returns the largest share of a tensor that one rank has, from 0 to 1; 1 without bounds."""
+    """Returns the largest share of a tensor, from 0 to 1, that one rank has if it is divided at
+    `bounds`; 1 if it is not divided."""
     return max(b - a for a, b in pairwise(bounds)) / bounds[-1] if bounds else 1.0
 
 

@@ -55,8 +55,8 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """Returns (names of ranks, layers with parameters) for each stage. Layers that differ only in
-    the number of their block become one row, such as h.0-1.fc."""
+    """Returns, for each pipeline stage, (names of its ranks, layers with parameters). Layers that
+    differ only in the number of their block become one row, such as h.0-1.fc."""
     drawn = []
     for s, nodes in enumerate(a.stages):
         pp = a.division.place[s]
@@ -80,7 +80,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
 
 
 def as_lines(a: Arrangement) -> Iterator[str]:
-    """Yields the lines of the drawing."""
+    """Yields the lines of a drawing of the layout: which rank has which part of each layer."""
     tp = min(a.mesh.axes["tp"], MOST_RANKS)
     for stage, (ranks, rows) in enumerate(blocks(a)):
         yield f"stage {stage} on {ranks}"

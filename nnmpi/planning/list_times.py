@@ -206,8 +206,8 @@ def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
 
 
 def hides(machine: Machine, what: str) -> bool:
-    """True if the machine is described and its description says that exchanges of this kind ("tp",
-    "dp", "zero1", "zero3") run behind computing."""
+    """True if the machine is one that a data sheet describes, and its description says that
+    exchanges of this kind ("tp", "dp", "zero1", "zero3") run while ranks compute."""
     return machine.sheet is not None and what in machine.sheet.hides
 
 

@@ -22,7 +22,7 @@ ONCE = "adding", "step", "micro_batch", "spread", "load", "moving"
 
 
 class Curve(NamedTuple):
-    """Seconds as a function of a size: linear between the points, and extrapolated outside them.
+    """Seconds as a piecewise linear function of a size, extrapolated outside the given points.
 
     points  (size, seconds), sizes ascending
     """
@@ -48,7 +48,7 @@ class UnitTimes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of the unit: forward pass and both kinds of gradients together."""
+        """The seconds of the unit in all: forward pass and both kinds of gradients."""
         return sum(self)
 
 
@@ -67,7 +67,8 @@ class MeasuredModel(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """Figures of a described machine that a measured machine does not have.
+    """Figures of a machine that is described by its data sheet; a measured machine does not have
+    them.
 
     rate            floating-point operations a second that large products reach
     start           extra seconds that each product takes
@@ -145,7 +146,8 @@ class Machine(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """Returns a sentence on how far to trust the figures: `spread` and `load`."""
+        """Returns a sentence for the user on how far to trust the measured figures, by `spread` and
+        `load`."""
         twice = f"measured twice: times differ by {self.spread:.0%} on average"
         load = f"the load average was {self.load:.1f} before"
         return f"{twice if self.spread else 'measured once'}; {load}"
@@ -218,7 +220,8 @@ class Machine(NamedTuple):
                 raise ValueError(f"the sizes of {name} in sums are missing or not ascending")
 
     def _numbers(self) -> Iterator[tuple[str, int, Iterable[Any]]]:
-        """Yields the name of each field, its least allowed value, and its figures."""
+        """Yields, for checks, the name of each field, the least value that it may have, and its
+        values."""
         yield from (("near", 0, self.near), ("far", 0, self.far))
         yield from ((name, 0, [getattr(self, name)]) for name in ONCE)
         yield from ((name, 1, [getattr(self, name)]) for name in ("ranks", "speed"))
@@ -241,8 +244,8 @@ name."""
 
 
 def codec_of(config: Config) -> tuple[str, str]:
-    """Returns the option of a config that encodes gradients in fewer bytes, and its value; ("", "")
-    if none does."""
+    """Returns the option by which a config encodes gradients in fewer bytes, and the value of the
+    option; ("", "") if there is none."""
     values = ((option, getattr(config, option)) for option in addons.table("codecs"))
     return next(((option, value) for option, value in values if value), ("", ""))
 

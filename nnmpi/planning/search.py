@@ -1,5 +1,5 @@
-"""Finds the fastest layouts that fit in memory: prices candidates in the order of lower bounds,
-until no other candidate can be faster.
+"""Finds the fastest layouts that fit in memory: computes the time and memory of candidates (prices
+them) in the order of lower bounds, until no other candidate can be faster.
 
     candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
                     └───────── larger than the slowest of the best: pruned
@@ -86,7 +86,7 @@ class SearchCounts(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The result of a search.
+    """The result of a search for the fastest layout.
 
     best     layouts that fit, the fastest first
     pure     for each single strategy, such as "dp" or "zero 3", its fastest layout that fits; if
@@ -112,14 +112,14 @@ def _of_ends(a: Arrangement) -> set[int]:
 
 
 def largest(a: Arrangement) -> int:
-    """Returns the peak bytes of the rank that needs most memory, among the first and the last
-    replica."""
+    """Returns the peak bytes of the rank that needs most memory; only ranks of the first and the
+    last replica are compared."""
     return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
 
 
 def most_sent(a: Arrangement) -> tuple[Traffic, int]:
-    """Returns the bytes and messages of the rank that sends most, among the first and the last
-    replica, and the number of steps in which it sends them."""
+    """Returns the bytes and messages of the rank that sends most, and the number of steps in which
+    it sends them; only ranks of the first and the last replica are compared."""
     logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
     return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 
@@ -184,8 +184,8 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields all layouts to consider; those along dp and tp a second time with the fastest way
-        to shard each layer."""
+        """Yields all layouts to consider. Layouts along tp, or along dp and tp, come a second time,
+        with each layer divided in the fastest way."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate

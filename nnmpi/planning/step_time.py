@@ -78,13 +78,14 @@ class StepTime(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of the whole step."""
+        """The predicted seconds of the whole step, the sum of all terms."""
         return sum(self)
 
 
 class CostModel(NamedTuple):
-    """What the prediction of a step needs besides the layout: the figures of the machine, the
-    seconds of the model's units, and the seconds of exchanges."""
+    """The costs from which the time of a step with any layout is predicted: the figures of the
+    machine, the seconds of the model's units (its parts, usually layers), and the seconds of
+    exchanges."""
 
     machine: Machine
     model: ModelTimes
@@ -92,8 +93,8 @@ class CostModel(NamedTuple):
 
 
 class RankCosts(NamedTuple):
-    """What one rank does in a step: its program (passes and messages in order), the seconds of its
-    passes, and its exchanges.
+    """The work of one rank in a step: its program (passes and messages in order), the seconds of
+    its passes, and its exchanges.
 
     compute       by stage, the seconds of each pass of a micro-batch
     exchanges     by the part of the step that can hide them:
@@ -118,8 +119,8 @@ class RankCosts(NamedTuple):
     def within_passes(
         self, seconds: Callable[[Exchange], float]
     ) -> Mapping[tuple[int, Kind], float]:
-        """Returns the seconds of exchanges within a pass of a micro-batch, by (stage, kind of
-        pass); `seconds` is the price of an exchange."""
+        """Returns, by (stage, kind of pass), the seconds of the exchanges within one pass over a
+        micro-batch; `seconds` is a function that gives the seconds of an exchange."""
         counts = Counter(map(itemgetter(0, 2), self.program))  # by kind and stage
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
@@ -141,23 +142,23 @@ class RankCosts(NamedTuple):
         return self.bytes_copied * costs.machine.moving + self.elements * coding
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of the optimizer, of the exchanges before and after it, and of gathers that
-        follow the update and that the next step does not hide."""
+        """Returns the seconds of the optimizer and of the exchanges before and after the update,
+        including gathers of updated parameters as far as the next step does not hide them."""
         update = self.exchanges["update"]
         around = (e for e in update if e.during is not Kind.GATHER)
         return self.optimizer(a, costs) + costs.exchanges.total(around) + self.waits.update
 
 
 class StepModel(NamedTuple):
-    """The predicted time of a step, and the figures that it was computed from.
+    """The predicted time of a step, and the figures from which it was computed.
 
     ranks     a pipeline: the ranks along pp that are last along dp, cp and tp. They have the most
               work, so others wait for them
     micro     the samples of each micro-batch of these ranks
-    busiest   the one of these ranks that computes longest
-    last      the one whose gradients are summed last
-    updated   the one whose update takes longest
-    averaged  the one that takes longest to average its parameters with other replicas
+    busiest   of these ranks, the one that computes longest
+    last      of these ranks, the one whose gradients are summed last
+    updated   of these ranks, the one whose update takes longest
+    averaged  of these ranks, the one that takes longest to average its parameters with replicas
     lists     for each rank the seconds of the operations in its list; None where a step is no list
     messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
@@ -180,8 +181,8 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
 
 @gc_paused()
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
-    """Predicts the time of a step over one batch; also returns the figures that it was computed
-    from."""
+    """Predicts the time of a step over one batch; returns it with the figures from which it was
+    computed."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
     of_units = costs.model.of(a.sharding, a.config, max(micro))
@@ -240,8 +241,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
 def _message_seconds(
     ranks: Sequence[RankCosts], micro: int, times: ExchangeTimes
 ) -> Mapping[tuple[Kind, int], float]:
-    """Returns the seconds of a message of a micro-batch, by its kind and the stage that sends
-    it."""
+    """Returns the seconds of each message between stages for one micro-batch, by its kind and the
+    stage that sends it."""
     seconds = defaultdict[tuple[Kind, int], float](float)
     for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
         seconds[item.during, item.stage] += times.seconds(item) / micro
@@ -347,11 +348,11 @@ def _rank_step(
 
 
 def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:
-    """The seconds per step of exchanges between replicas that no step hides; `alone` is the seconds
-    of a step without them.
+    """Returns the seconds per step of exchanges between replicas that are averaged, as far as no
+    step hides them; `alone` is the seconds of a step without these exchanges.
 
-    Between nodes, a fragment (layers that are averaged together) has the steps until it is applied
-    to travel; the next one is sent after that.
+    Between nodes, a fragment (layers that are averaged together) may travel until the step in which
+    it is applied; the next one is sent after that.
     """
     exposed, times, averages = 0.0, costs.exchanges, a.strategy.averages
     delay = averages.delay(a.config) if averages else 0

@@ -24,7 +24,7 @@ from nnmpi.planning.machine import Curve, Machine, MeasuredModel
 
 
 def signature(graph: Graph) -> str:
-    """Returns a hash of a graph that is equal for graphs whose units take the same time."""
+    """Returns a hash of a model's graph that is equal for graphs whose parts take the same time."""
     rows = [
         (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
         for node in graph.nodes
@@ -78,8 +78,8 @@ class ModelTimes:
 
     @cached_property
     def crossing(self) -> list[int]:
-        """For each unit, the number of elements per sample that two stages would exchange if a
-        stage began at that unit."""
+        """For each unit (part of the model, usually a layer), the number of elements per sample
+        that would be sent between ranks if a pipeline stage began there."""
         crossings = self.graph.crossings()
         firsts = (crossings[unit.nodes.start] for unit in self.units)
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
@@ -99,7 +99,8 @@ class ModelTimes:
         return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of units without recomputation, shape (units, 3)."""
+        """Returns the seconds of each unit (part of the model) without recomputation, shape (units,
+        3), on the slowest rank along tp and cp."""
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
@@ -133,8 +134,9 @@ class ModelTimes:
 
     @cached_property
     def _works(self) -> np.ndarray:
-        """Multiplications per sample, shape (units, 3): the gradients of inputs take as many as the
-        forward pass, and so do the gradients of parameters."""
+        """The number of multiplications per sample, shape (units, 3) for forward pass, gradient of
+        the input, and gradients of parameters; each takes as many as the forward pass, or 0 if it
+        is not needed."""
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
@@ -143,13 +145,13 @@ class ModelTimes:
 
 
 def _needs_gradient(graph: Graph, unit: Unit) -> bool:
-    """True if the input of a unit requires a gradient."""
+    """True if the input of a unit (part of the model) requires a gradient."""
     return any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
 
 
 def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
-    """Returns the measured seconds of units, interpolated between the measured numbers of
-    samples."""
+    """Returns the measured seconds of each unit (part of the model) for `samples` samples,
+    interpolated between the numbers of samples that were measured."""
     sizes = sorted(model.units)
     rows = zip(*(model.units[n] for n in sizes), strict=True)
     return np.array(
@@ -191,15 +193,15 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
 
 
 def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
-    """Returns the share of each node, from 0 to 1, that the busiest rank along tp and cp
-    computes."""
+    """Returns, for each node of the graph, the share from 0 to 1 of its work that the busiest rank
+    along tp and cp does."""
     positions, ways = sequences_of(sharding), sharding.ways
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     return [_part(sharding, ways, node, of_positions) for node in nodes]
 
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
-    """Returns the share of a node that the busiest rank computes: its share of the weight, or of
+    """Returns the share of a node's work that the busiest rank does: its share of the weight, or of
     the output if there is no weight, times its share of the positions of a sequence."""
     cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
@@ -209,7 +211,8 @@ def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions:
 
 
 def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
-    """Returns the bounds of the parts of a node along tp; None if the node is not cut."""
+    """Returns the bounds at which ranks along tp divide a node's weight or output; None if it is
+    not divided."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
     if ways.get(node.name) in addons.table("layout_ways"):
@@ -220,7 +223,7 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
 
 
 def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if ranks along tp divide a node by samples."""
+    """True if each rank along tp computes a node for some of the samples."""
     if node.name in ways:
         return ways[node.name] == "samples"
     return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]

@@ -1,7 +1,8 @@
-"""The seconds that a rank waits for sums of gradients and gathers of parameters, computed by
-running its list of operations on a clock.
+"""Computes for how many seconds a rank waits for sums of gradients and gathers of parameters, by
+simulating its list of operations with a clock.
 
-Messages from other stages arrive at once here: `step_time` runs pipelines on a separate clock.
+Messages from other stages arrive at once here: `step_time` simulates pipelines with a separate
+clock.
 """
 
 from collections.abc import Sequence
@@ -66,8 +67,8 @@ def _walked(times: ListTimes, ops: Sequence[Op]) -> tuple[float, float]:
 
 @cached
 def _until_summed(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns a rank's operations from the gathers that the previous update has started to the last
-    sum over replicas."""
+    """Returns a rank's operations in a step up to the last sum over replicas, preceded by the
+    gathers of parameters that the previous step has started."""
     step = step_list(a, rank, micro)
     ops = whole_list(step)
     return ops[: ops.index(Op((*step.totals, Kind.AGREE)[0]))]

@@ -109,8 +109,8 @@ class Description(NamedTuple):
 
     @property
     def moved(self) -> float:
-        """The bytes a second that kernels read and write: the bandwidth times the share that they
-        reach."""
+        """The bytes per second that kernels read and write: the memory's bandwidth, times the share
+        of it that they reach."""
         return self.memory_bandwidth * self.memory_share
 
     @property
@@ -124,8 +124,8 @@ class Description(NamedTuple):
         return Link(self.far_alpha, 1 / (self.far_bandwidth * self.far_nics * self.far_share))
 
     def machine(self, dtype: str, momentum: float = 0.9) -> Machine:
-        """Returns the Machine for models of type `dtype`; SGD without momentum has faster
-        updates."""
+        """Returns the Machine, by which step times are predicted, for models of type `dtype`; SGD
+        without momentum has faster updates."""
         numbers = BYTES_UPDATED if momentum else BYTES_UPDATED | NO_MOMENTUM
         wide = 2 if dtype == "float64" else 1
         extra = 4 if dtype in HALVES else 0  # a 16-bit gradient is read, a copy written
@@ -202,8 +202,8 @@ def _path(name: str) -> str:
 
 
 def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each field as (path, value), such as ("near.alpha", 1e-6); the tables `peak` and
-    `sums` are values as a whole."""
+    """Yields each field of a TOML file as (path, value), such as ("near.alpha", 1e-6). The tables
+    `peak` and `sums` are single values, since their keys are not fields."""
     for name, value in fields.items():
         if isinstance(value, dict) and name not in ("peak", "sums"):
             yield from ((f"{name}.{inner}", item) for inner, item in value.items())

@@ -178,8 +178,9 @@ class RooflineTimes(ModelTimes):
 
 
 def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
-    """Returns an object that gives the seconds of a model's units: by roofline on a described
-    machine, otherwise as measured, or estimated from multiplications."""
+    """Returns an object that gives the seconds of a model's units (its parts, usually layers) on a
+    machine: by the roofline model if the machine is described by a data sheet, otherwise as
+    measured, or estimated from multiplications."""
     if machine.sheet is not None:
         return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)
@@ -247,8 +248,9 @@ def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernels of attention: scores, softmax, and the product with values. Each is over
-    all pairs of positions, since masks save no work."""
+    """Yields the kernels of an attention layer: scores, softmax, and the product with values,
+    forward and backward. Each is over all pairs of positions, since masks save no work. w is the
+    number of bytes of an element."""
     made, positions = _made(graph, node), graph.edges[node.outputs[0]].sample[0]
     heads = node.settings["num_heads"]
     scores = positions**2 * heads
@@ -267,8 +269,8 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the two kernels of flash attention: forward, and backward, which computes the
-    scores again. Their rate is FLASH times that of products, because exponentials come between
+    """Yields the two kernels of flash attention: forward, and backward, which computes the scores
+    again. They are as fast as FLASH times matrix products, because exponentials come between the
     products."""
     ends = _made(graph, node) + sum(graph.edges[e].elements for e in node.inputs)
     operations = 2.0 * work(graph, node) / FLASH
@@ -277,9 +279,9 @@ def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernels of a node that is bound by memory, with the bytes that the table MOVED
-    gives. A kind outside the table reads its inputs and writes its outputs, and moves 1.5 times
-    that in the backward pass; if it has a weight, it is a matrix product."""
+    """Yields the kernels of a layer or op whose time is that of memory traffic, with the bytes that
+    the table MOVED gives for its kind. Other kinds read their inputs and write their outputs, and
+    move 1.5 times that in the backward pass; if they have a weight, they are matrix products."""
     if any(len(graph.variables[v].shape) > 1 for v in node.variables) and node.kind not in MOVED:
         yield from products(graph, node, w)
         return

@@ -1,4 +1,5 @@
-"""The option --machine of `nnmpi.simulate`: a described machine in place of separate options."""
+"""The option --machine of `nnmpi.simulate`: takes the figures of a described machine in place of
+separate options such as --alpha."""
 
 import argparse
 from typing import Any

@@ -1,5 +1,5 @@
-"""The bytes of activations that a rank keeps in a step, and its peak memory: the recorded bytes of
-its passes, added up in the order in which the rank runs them."""
+"""Computes the bytes of activations that a rank keeps in a step, and its peak memory: the recorded
+bytes of its passes, added up in the order in which the rank runs them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -117,11 +117,11 @@ def _more(kind: Kind, of_pass: PassBytes) -> int:
 
 
 def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the bytes of a rank's receive buffers, for data that it adds to its own.
+    """Returns the bytes of the buffers into which a rank receives data to add to its own.
 
     All sums of gradients may be in flight at once; of the gradients that ZeRO scatters in a
-    backward pass, as many as it has slots. Other exchanges of a group follow each other and share a
-    buffer.
+    backward pass, as many as there is memory for. Other exchanges of a group follow each other and
+    share a buffer.
     """
     at_once, most = 0, Counter[tuple[int, ...]]()
     scattered, scatters = 0, 0
@@ -138,11 +138,12 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the bytes of messages between stages, besides the activations that passes keep.
+    """Returns the bytes of the messages between stages that a rank holds, besides the activations
+    that passes keep.
 
-    For each stage of the rank: the next activation to arrive, the gradient of its input on its way
-    out, and the next gradient to arrive. For all stages together: the longest activation on its way
-    out.
+    For each stage of the rank: the next activation to arrive, the gradient of its input that is
+    being sent, and the next gradient to arrive. For all stages together: the longest activation
+    that is being sent.
     """
     micro = micro_batches(a, rank, batch)
     if a.strategy.kept is not None or len(micro) == 1:

@@ -49,8 +49,8 @@ COMPLETED = CompletedWork()
 
 
 class RankState:
-    """What all PaperComms of one simulated rank share: the log of exchanges, and the memory that
-    they would allocate.
+    """The state that all PaperComms of one simulated rank share: the log of exchanges, and the
+    memory that they would allocate.
 
     narrow      True if sums of 16-bit values travel in 16 bits
     windows     bytes of the node's shared memory for sums, by group, length and type
@@ -164,8 +164,8 @@ class PaperComm:
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> Self | None:
-        """Returns a Comm of the same ranks, as if all had given this color; None without a
-        color."""
+        """Returns a Comm of the same ranks, as if all had given the same color; None if `color` is
+        None."""
         return None if color is None else type(self)(self.members, self.axis, self.state)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
@@ -174,17 +174,17 @@ class PaperComm:
         return type(self)(ranks, "dp", self.state) if ranks else None
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises the error of this rank, if it has one: there is no other rank to ask."""
+        """Raises the error of this rank, if it has one: a simulated rank has no others to ask."""
         if error is not None:
             raise error
 
     def barrier(self) -> None:
-        """Returns at once, since no other rank exists."""
+        """Returns at once, since a simulated rank has no others to wait for."""
 
     meet = free = free_sums = poll = abandon = lambda self, *_: None
 
     def progress_thread(self, pause: float = 0.0) -> AbstractContextManager[None]:
-        """A context that starts no thread."""
+        """Returns a context that starts no thread, since there are no messages to progress."""
         return nullcontext()
 
     # ---- memory that a node shares
@@ -270,18 +270,18 @@ class PaperBuffer:
         self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
 
     def start(self, start: int, stop: int) -> CompletedWork:
-        """Logs the sum of elements `start` to `stop` - 1."""
+        """Logs the sum over ranks of elements `start` to `stop` - 1 of this buffer."""
         return self._comm._note(
             Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
         )
 
     def own(self, start: int, stop: int, r: int) -> slice:
-        """Returns the slice, of elements `start` to `stop` - 1, that rank r of the node adds up."""
+        """Returns the slice of elements `start` to `stop` - 1 that rank r of the node adds up."""
         n, p = stop - start, len(self._node)
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def barrier(self) -> None:
-        """Returns at once, since no other rank exists."""
+        """Returns at once, since a simulated rank has no others to wait for."""
 
     def free(self, check: bool = True) -> None:
         """Does nothing, since no memory is shared."""

@@ -1,6 +1,6 @@
-"""Measures the memory that the passes of a stage need, on arrays with or without data.
+"""Measures the memory that the passes of a pipeline stage need, in one of two ways:
 
-CalledMemory    without data: an array lives from the first to the last call that uses it
+CalledMemory    on arrays without data: an array lives from the first to the last call that uses it
 TracedMemory    with data, for models that read values: the bytes that tracemalloc counts
 
     forward      backward

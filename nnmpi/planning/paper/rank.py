@@ -265,21 +265,21 @@ def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
 
 
 def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
-    """Returns the part of the traffic along dp that is parameters, as ZeRO gathers them."""
+    """Returns how much of a rank's traffic along dp in a step is parameters, which ZeRO gathers."""
     along_dp = exchanges(a, rank, batch).get("dp", ())
     return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """Returns the bytes and messages that a rank sends in these exchanges: the rounded mean per
+    """Returns the bytes and messages that a rank sends for these exchanges, as the rounded mean per
     step."""
     in_period, period = sent_in_period(a, rank, exchanges)
     return in_period.over(period)
 
 
 def sent_in_period(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> tuple[Traffic, int]:
-    """Returns the bytes and messages that a rank sends in these exchanges, and the number of steps
-    in which it sends them."""
+    """Returns the bytes and messages that a rank sends for these exchanges in a number of steps,
+    and that number, which is such that each exchange occurs a whole number of times."""
     logged = [*exchanges]
     period = max((each.every for each in logged), default=1)  # others happen in each of its steps
     in_period = (sent(a, each, rank).times(period // each.every) for each in logged)

@@ -90,8 +90,8 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """Returns a RankKind with the bytes that the first of these ranks holds and sends. With
-    --verify a second model is trained beside the first; its memory is added."""
+    """Returns a RankKind for these ranks, with the bytes that the first of them holds and sends.
+    With --verify, which trains a second model in each process, its memory is added."""
     first, alone = ranks[0], addons.chosen("twins", a.config)
     single = alone and alone(a)
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
@@ -148,7 +148,8 @@ def _backups(a: Arrangement) -> Any:
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """Yields, for each size of micro-batch, an array of how many of its samples each rank gets."""
+    """Yields, for each size of micro-batch that occurs, an array with the number of its samples
+    that each rank gets."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -193,7 +194,7 @@ def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) ->
 
 
 def _column_ids(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """An integer per column of `rows`; equal columns get equal integers."""
+    """Returns an integer for each column of `rows`; equal columns get equal integers."""
     number_of, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
     for row in rows[1:]:
         length = int(row.max(initial=0)) + 1

@@ -42,13 +42,13 @@ from nnmpi.schedules.op import Kind
 
 
 class NullOpRecorder:
-    """A recorder of autograd ops that ignores them. While it is set, layers run as when a model is
-    traced."""
+    """A recorder of autograd ops that ignores all calls. While it is set, layers run as they do
+    when a model is traced."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Ignores an op."""
+        """Called for each autograd op; ignores it."""
 
     def enter_no_grad(self) -> None:
         """Ignores the begin of a no_grad block."""
@@ -57,7 +57,8 @@ class NullOpRecorder:
         """Ignores the use of a tensor that shares memory with a tensor written in place."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs the function of a checkpoint."""
+        """Called for a function that is recomputed in the backward pass (checkpointing); runs it
+        without recording."""
         return function()
 
 
@@ -97,8 +98,9 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
 def section_bytes(
     a: Arrangement, stage: int, samples: int, halves: bool
 ) -> tuple[list[int], list[PassBytes]]:
-    """Returns the first node of each section of a stage (a part such as one block), and the bytes
-    of its passes over `samples` samples on the last rank; with `halves` also those of I and W."""
+    """Records the passes of a stage's sections (parts such as one block) on the last rank. Returns
+    the first node of each section, and the bytes of its passes over `samples` samples; with
+    `halves` also those of I and W, the halves of a backward pass."""
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)
     parts = repeated.all_sections(a, stage)
     token = recording.set(NO_OPS_RECORDED)
@@ -121,8 +123,8 @@ def _has_halves(a: Arrangement) -> bool:
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
 ) -> PassEvents:
-    """Returns the recorded passes of a stage or section. The cache is shared by all arrangements
-    that cut its layers in the same way."""
+    """Returns the recorded passes of a stage, or of a part of it (section). The cache is shared by
+    all arrangements that divide its layers in the same way."""
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
     rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
     key = *shard_key(a, rank), part.signature, samples, adds, halves
@@ -180,7 +182,8 @@ class _Recording:
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
-        """Runs the passes, and returns their exchanges and the bytes that they need."""
+        """Runs the forward and backward passes of the stage, and returns their exchanges and the
+        bytes that they need."""
         events, needs_gradient = self._run(in_halves=False)
         taken = events.nbytes
         if Kind.B not in taken.more:
@@ -235,8 +238,8 @@ class _Recording:
         return [*arrays, *(array for array in buffers if array is not None)]
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
-        """Runs the forward pass; returns the tensor from which the backward pass starts, and the
-        inputs."""
+        """Runs the forward pass of the stage; returns the tensor from which the backward pass
+        starts, and the inputs."""
         a, cut = self._a, self._cut
         for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
@@ -299,8 +302,8 @@ class _Recording:
 
 
 def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
-    """Releases the gradients of outputs (`seeds`) and of inputs, as happens at the end of a pass;
-    returns their arrays."""
+    """Returns the arrays of the gradients of outputs (`seeds`) and of inputs, and removes them from
+    the tensors, as happens at the end of a pass."""
     gradients = [*seeds, *(x.grad_array for x in inputs if x.grad_array is not None)]
     seeds.clear()
     for x in inputs:

@@ -102,8 +102,9 @@ def _cached_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """Makes the section with this number. Its signature describes nodes, tensors and parameters,
-    with numbers in the order of their use, so that it is equal for equal sections."""
+    """Makes the section with this number, a part of the model such as one block. Its signature
+    describes nodes, tensors and parameters, numbered in the order of their use, so that it is equal
+    for equal sections."""
     graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
     gives = graph.outputs if is_last else a.division.stages[number + 1].takes
     rings = sequences_of(a.sharding).rings
@@ -150,8 +151,8 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 def joined_sections(
     parts: Sequence[Section], record: Callable[[Section], PassEvents], has_gradient: bool
 ) -> PassEvents:
-    """Returns the passes of a stage, put together from those of its sections; `record` returns the
-    passes of one section.
+    """Returns the recorded passes of a stage, put together from those of its sections (parts such
+    as one block); `record` returns the passes of one section.
 
     has_gradient   whether the input of the first section requires a gradient
     """
@@ -168,7 +169,7 @@ def joined_sections(
 
 
 def _joined(passes: Iterator[Events]) -> Events:
-    """Joins the events of consecutive passes into those of one pass."""
+    """Joins the recorded events of consecutive parts of a pass into those of one pass."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)

@@ -1,4 +1,4 @@
-"""ShardedModel: the parts of a model's layers that one rank has, for recording their passes."""
+"""ShardedModel: a model with only one rank's parts of the layers, whose passes are recorded."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -97,15 +97,15 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """What happened in one recorded pass: how often it made each exchange, and its calls to batch
-    statistics, in order."""
+    """The record of one pass: how often it made each exchange, and its calls to batch statistics,
+    in order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
     calls: Sequence[Event] = ()
 
 
 class PassEvents(NamedTuple):
-    """Everything that the passes of a stage do: their exchanges, the bytes that they need, and the
+    """The record of all passes of a stage: their exchanges, the bytes that they need, and the
     shapes of the outputs.
 
     forward, backward   events of the passes F and B
@@ -279,8 +279,7 @@ class PaperStage(Module):
         return PaperRoot(self, events, outputs, leaves)
 
     def replay(self, events: Events, stats: BatchStats) -> None:
-        """Logs the exchanges of a recorded pass again, and repeats its calls to batch
-        statistics."""
+        """Repeats a recorded pass: logs its exchanges, and makes its calls to batch statistics."""
         vars(self).update(_stats=stats)
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)

@@ -99,8 +99,8 @@ def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchang
 def _moved_group(
     a: Arrangement, group: tuple[int, ...], source: int, rank: int, is_message: bool
 ) -> tuple[int, ...]:
-    """Returns the ranks whose coordinates relative to `rank` are those of `group` relative to
-    `source`."""
+    """Returns the ranks that have the same position relative to `rank` as the ranks of `group` have
+    relative to `source`, by their coordinates in the mesh."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
     members = [a.mesh.coordinates(r) for r in group]
     for axis in (*MODEL, "dp"):
