@@ -16,7 +16,8 @@ def after_step(trainer: Training) -> list[StepHook]:
 
 
 def _hooks(trainer: Training) -> Iterator[StepHook]:
-    """Yields a function for each feature that is on, in the order in which they are called."""
+    """Yields the functions that a run calls after each step, one for each feature that is on, in
+    the order in which they are called."""
     config = trainer.config
     if config.check_copies:
         yield every(config.check_copies, trainer, trainer.session.check_copies)
@@ -72,7 +73,7 @@ def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _sample(trainer: Training, sampler: Sampler) -> None:
-    """Reports a text that the model generates."""
+    """Generates a text with the model in training, and reports it."""
     step, text = trainer.run.state.step, sampler.text(trainer.session)
     trainer.run.report_event("sample", {"event": "sample", "step": step, "text": text})
 

@@ -41,8 +41,8 @@ OCCASIONS = ("on_log", "on_step", "on_evaluate", "on_epoch", "on_end")
 
 
 def check_callbacks(objects: Iterable[object]) -> list[object]:
-    """Returns the callbacks as a list; raises ValueError for an object without any of the
-    methods."""
+    """Returns the objects as a list; raises ValueError for one that has none of the methods of a
+    callback."""
     if not isinstance(objects, Iterable):
         raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
     callbacks = list(objects)
@@ -140,7 +140,8 @@ class Settings:
 
     @property
     def changes(self) -> Changes:
-        """The settings that differ from their initial values, as Changes."""
+        """The settings that differ from their initial values, in a form that a snapshot can
+        store."""
         (was, groups), (trained, others) = self._start, self._current()
         both = zip(self._parameters, was, trained, strict=True)
         return Changes(

@@ -1,4 +1,5 @@
-"""Checkpoints: writes the checkpoints of a run when they are due, and suspends the run."""
+"""Checkpoints: writes the checkpoints of a run when they are due, and those with which a run is
+suspended or ends."""
 
 import os
 import sys
@@ -33,7 +34,7 @@ them."""
 
 
 class UnusableDirectoryError(AgreedError, ValueError):
-    """The directory for checkpoints in the config cannot be written to."""
+    """Ends a run because it cannot write to the directory for checkpoints in the config."""
 
 
 class Checkpoints:
@@ -140,7 +141,8 @@ class Checkpoints:
     # ---- writing
 
     def _start(self, session: Session, complete: bool = False) -> Writer:
-        """Starts to write a checkpoint of this step, after waiting for the previous one."""
+        """Starts to write a checkpoint of the state after this step, once the previous one is
+        complete."""
         assert self._writer is not None
         self._report(self._writer.finish())
         clock = session.comm.system.clock
@@ -202,8 +204,8 @@ class Checkpoints:
     # ---- the end of a run
 
     def suspend(self, session: Session) -> Event:
-        """Writes the last checkpoint of a run that has steps left; returns the fields about it for
-        the last event."""
+        """Writes the last checkpoint of a run that is suspended, with steps left to make; returns
+        fields about it for the last event."""
         if self._writer is None:
             return {}
         run, path = self._run, self._last(session, complete=False)

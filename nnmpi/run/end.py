@@ -1,4 +1,5 @@
-"""The end of a run: a loss that is not finite, the last event, the file of --save, and errors."""
+"""The end of a run: checks that the loss is finite, makes the last event, writes the file of
+--save, and reports errors."""
 
 import math
 from contextlib import suppress
@@ -87,8 +88,9 @@ def save(session: Session) -> None:
 
 
 def rescue(session: Session, error: Exception) -> None:
-    """Saves the model after an error on this rank, if its values are complete and no other rank
-    changes them. With several ranks, others may have made the step in which this rank failed."""
+    """Called after an error on this rank: saves the model if its values are complete and no other
+    rank changes them. With several ranks, others may have made the step in which this rank
+    failed."""
     if session.is_closed:
         return
     run, comm = session.run, session.comm

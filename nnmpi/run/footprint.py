@@ -11,7 +11,8 @@ PROCESS = Path("/proc/self")
 
 
 class Footprint:
-    """Measures how much a rank's process grows, starting before its model is made."""
+    """Measures by how many bytes the memory of a rank's process grows, starting before its model is
+    made."""
 
     def __init__(self) -> None:
         with suppress(OSError):

@@ -36,7 +36,7 @@ def train(trainer: Training) -> Event:
 
 
 def _epochs(trainer: Training) -> None:
-    """Runs the remaining epochs, and suspends the run if a rank has asked for that."""
+    """Runs the remaining epochs of a run, and suspends the run if a rank has asked for that."""
     run = trainer.run
     while not run.is_evaluated:
         _epoch(trainer)
@@ -52,7 +52,8 @@ def _epochs(trainer: Training) -> None:
 
 
 def _epoch(trainer: Training) -> None:
-    """Makes the steps until the end of the epoch or of the run, in one session or several."""
+    """Makes the remaining steps of an epoch, or of the run if it ends earlier. A callback may
+    replace the session meanwhile."""
     run, sessions = trainer.run, 0
     run.in_epoch = True
     if run.sums.samples:

@@ -74,9 +74,9 @@ def digest_of(dataset: Dataset) -> str:
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
-    """Raises an error on all ranks if ranks that open a session on snapshots have different options
-    or snapshots of different steps, or if some of them lack figures that would have to be measured
-    again.
+    """Called when ranks continue training from snapshots: raises an error on all ranks if their
+    options differ, if their snapshots are of different steps, or if some of them lack figures that
+    would have to be measured again.
 
     Every rank calls it before anything else that communicates depends on them.
     """
@@ -86,8 +86,8 @@ def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[
 
 
 def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
-    """Raises an error on all ranks if one of the named values differs between ranks. Every rank
-    calls it."""
+    """Raises an error on all ranks if one of the values in `given`, by name, differs between ranks.
+    Every rank calls it."""
     check_same(comm, _given(given, remedy))
 
 
@@ -106,7 +106,7 @@ def check_files(comm: Comm, label: str, files: Callable[[], list[Path]], remedy:
 
 
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
-    """Returns the size of a file, and a hash of the blocks that are compared."""
+    """Returns the size of a file, and a hash of some of its blocks, by which ranks compare it."""
     digest = hashlib.blake2b(digest_size=8)
     with reading(path, remedy):
         check_regular(path)
@@ -119,8 +119,7 @@ def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
 
 
 def check_samples(comm: Comm, x: Inputs) -> None:
-    """Raises an error on all ranks if the samples that they were given differ. Every rank calls
-    it."""
+    """Raises an error on all ranks if ranks were given different samples x. Every rank calls it."""
     inputs = [(part, _described(array)) for part, array in parts(x)]
     check_same(comm, [(f"the samples ({len(arrays(x)[0]):,})", inputs, DATA)])
 

@@ -46,7 +46,8 @@ class ReportedEvents:
         self.to_repeat = frozenset[EventPosition]()
 
     def claim(self, step: int, kind: str) -> bool:
-        """Records an event as reported; returns True if it was not reported before."""
+        """Records that an event of this kind and step is reported; returns True if it was not
+        reported before, so that the caller is to report it."""
         position, last = event_position(step, kind), self.events
         self.events = max(position, last)
         return position > last
@@ -65,6 +66,6 @@ class ReportedEvents:
         return position <= self.calls and position not in self.to_repeat
 
     def go_back(self, step: int) -> None:
-        """Goes back to a step: events of later steps will be reported again."""
+        """Called when the run goes back to a step: events of later steps will be reported again."""
         end = event_position(step, "all")
         self.events, self.calls = min(self.events, end), min(self.calls, end)

@@ -64,8 +64,8 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 def try_resume(
     config: Config, directory: str | None, comm: Comm, use: Callable[[StoredCheckpoint], object]
 ) -> bool:
-    """Calls `use` with the newest checkpoint of a directory, if the config asks to continue from
-    one; returns True if it did. Every rank calls it.
+    """If the config asks to continue from a checkpoint, calls `use` with the newest one in a
+    directory; returns True if it did. Every rank calls it.
 
     Raises ValueError, on all ranks, if there is no checkpoint to continue from, or if the run would
     write into a directory with the checkpoints of another run.
@@ -90,8 +90,8 @@ def try_resume(
 
 
 def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
-    """Returns the content of a checkpoint; raises ValueError if this run cannot continue from
-    it."""
+    """Reads a checkpoint and returns its content; raises ValueError if this run cannot continue
+    from it."""
     about, snapshot = checkpoint.about(), checkpoint.snapshot()
     old = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks

@@ -1,7 +1,7 @@
 """RunState: how far a run is, its learning rate schedule, and requests to stop, suspend or save it.
 
-It refers neither to the Trainer nor to a session or the data: a strategy's steps refer to it, and
-may live on until garbage is collected.
+It has no reference to the Trainer, the session or the data. The object that makes steps has a
+reference to it, and may live on until garbage is collected.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ STEP_EVENTS = 200
 
 
 class StepPhase(Enum):
-    """What this rank is doing in a step. An error while UPDATING may leave the parameters partly
-    updated."""
+    """The phase of a training step in which this rank is. An error while UPDATING may leave the
+    parameters partly updated."""
 
     BETWEEN_STEPS = auto()
     COMPUTING = auto()
@@ -129,7 +129,7 @@ class RunState:
             self.sums = Sums()
 
     def count_step(self, result: StepResult) -> None:
-        """Updates the counters by the result of a step."""
+        """Updates the counters of the run (step, epoch and others) after a step, by its result."""
         self.state = result.state
         if result.request >= STOPS:
             self.stop_here()
@@ -145,7 +145,8 @@ class RunState:
             self.stop_at = self.state.step
 
     def end(self) -> None:
-        """Clears the requests of this rank, because the run is over or has failed."""
+        """Clears this rank's requests to stop, suspend or save, because the run is over or has
+        failed."""
         self.stop_at, self.unfollowed, self.opened, self.is_running = None, None, None, False
         self.stop_requested = False  # to end the run
         self.suspend_requested = False  # to end it with a checkpoint, to be resumed
@@ -159,7 +160,8 @@ class RunState:
     # ---- what other ranks, or another session, go on from
 
     def go_on_from(self, snapshot: Snapshot) -> None:
-        """Sets the counters to those of a snapshot, from which the run continues."""
+        """Sets the counters of the run (step, epoch and others) to those of a snapshot, from which
+        it continues."""
         if snapshot.state != self.state:
             self.unfollowed, self.measured = None, {}
             self.pace.go_back(snapshot.norms)
@@ -172,7 +174,8 @@ class RunState:
         self.reported.go_back(self.state.step)
 
     def resume(self, resumed: ResumePoint) -> None:
-        """Sets the counters to those of a checkpoint, from which the run continues."""
+        """Sets the counters of the run (step, epoch and others) to those of a checkpoint, from
+        which it continues."""
         self.go_on_from(resumed.snapshot)
         self.restored = resumed.restored
         self.pace = self.pace.again(resumed.pace)

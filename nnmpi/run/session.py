@@ -224,8 +224,8 @@ class Session:
         return measured.sums
 
     def predict(self, x: Any) -> np.ndarray:
-        """Returns the scores of all samples x, whole and on every rank; x is like the training
-        samples."""
+        """Returns the scores that the model computes for all samples x, whole and on every rank; x
+        is like the training samples."""
         given = all_or_none(self.comm, lambda: samples_like(x, self.setup.dataset.train))
         rank_agreement.check_samples(self.comm, given)
         graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
@@ -261,7 +261,7 @@ class Session:
 
     @property
     def scale(self) -> dict[str, float]:
-        """The loss scale as a field of events; empty without loss scaling."""
+        """The current loss scale as a field for events; an empty dict without loss scaling."""
         scaler = self.task.scaler
         return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
@@ -273,7 +273,7 @@ class Session:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata for a file of the model."""
+        """The metadata to be stored in a file of the model, such as its name for --model."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
         return {
             "model": self.config.model,
@@ -291,8 +291,8 @@ class Session:
         saving.write_whole(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
-        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
-        ranks."""
+        """Compares the copies of parameters, or also of buffers, that several ranks have; raises
+        AgreedError, on all ranks, if they differ."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
             rank_agreement.check_copies(self.part, self.comm, self.run.state.step, buffers)

@@ -13,12 +13,12 @@ from nnmpi.run.training import Training
 
 
 class NotReadyError(AgreedError, ValueError):
-    """`fit` was called, but the run has no steps left or the Trainer is closed."""
+    """Raised because `fit` was called, but the run has no steps left or the Trainer is closed."""
 
 
 def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
-    """Raises NotReadyError unless there are steps to make, and the parameters that require
-    gradients are those of the optimizer."""
+    """Raises NotReadyError unless there are steps to make, and the parameters with `requires_grad`
+    are those that the optimizer has."""
     made, total, model = run.state.step, run.total_steps, session.model
     if session.is_closed:
         raise NotReadyError(

@@ -22,7 +22,8 @@ from nnmpi.run.setup.setup import Setup
 
 
 def devices(a: Arrangement) -> Event:
-    """Returns the GPU of each rank, by its index on the node; empty on the CPU."""
+    """Returns, as a field of an event, the GPU of each rank by its index on the node; an empty dict
+    on the CPU."""
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
@@ -64,7 +65,8 @@ def start_event(session: Session, run: RunState) -> Event:
 
 
 def resumed_event(session: Session, run: RunState) -> Event:
-    """Returns the first event of a run that continues from a checkpoint."""
+    """Returns the first event of a run that continues from a checkpoint; it describes the
+    checkpoint."""
     assert run.resumed is not None
     resumed = run.resumed
     facts = {"step": run.state.step, "checkpoint": resumed.path, "notes": resumed.lines}
@@ -81,8 +83,8 @@ def complete_event(resumed: ResumePoint, digest: str) -> Event:
 
 
 def _padding(setup: Setup) -> Event:
-    """Returns the share of padding in the batches of the first epoch, and in batches in random
-    order; empty without --bucket-by-length."""
+    """Returns, with --bucket-by-length, fields of an event: the share of padding in the batches of
+    the first epoch, and what it would be in random order. Otherwise an empty dict."""
     loader = setup.train
     if loader.lengths is None:
         return {}

@@ -46,28 +46,31 @@ once, without collecting anything."""
 
 
 class Sampler(Protocol):
-    """Generates text with a model in training, at intervals of `every` steps."""
+    """The interface of an object that generates text with the model in training, every `every`
+    steps."""
 
     every: int
 
     def text(self, session: Session) -> str:
-        """Returns a text that the model generates now; every rank calls it."""
+        """Generates a text with the model as it is now, and returns it; every rank calls it."""
 
 
 class Tracer(Protocol):
-    """Records the steps of a run (--trace), and summarizes them at its end."""
+    """The interface of an object that records the steps of a run (--trace), and summarizes them at
+    its end."""
 
     recorder: Recorder
 
     def of_run(self) -> AbstractContextManager[None]:
-        """Returns a context for all steps of a run."""
+        """Returns a context within which all steps of a run are recorded."""
 
     def outcome(self, mesh: Mesh) -> Event:
-        """Returns fields for the last event; every rank calls it."""
+        """Returns fields for the last event of the run, a summary of the trace; every rank calls
+        it."""
 
 
 class Untraced:
-    """The Tracer of a run without --trace."""
+    """Takes the place of a Tracer in a run without --trace; records nothing."""
 
     recorder = NO_RECORDER
 
@@ -76,7 +79,7 @@ class Untraced:
         return nullcontext()
 
     def outcome(self, mesh: Mesh) -> Event:
-        """Returns no fields."""
+        """Returns no fields for the last event."""
         return {}
 
 
@@ -96,7 +99,8 @@ class Supervisor(Protocol):
     def fitted(self) -> str: ...
 
     def set_up(self, trainer: "Training") -> None:
-        """Prepares the run and opens its first session; every rank calls it."""
+        """Prepares the run (data, model, counters) and opens its first session; every rank calls
+        it."""
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
         """Calls `body`, the training of `fit`, and returns its result. After the loss of a rank it
@@ -132,12 +136,12 @@ class Supervisor(Protocol):
 
 
 class Unsupervised:
-    """The Supervisor of a run that ends if a rank is lost, and that has no spare ranks."""
+    """The Supervisor of a run that simply ends if a rank is lost, and in which all ranks train."""
 
     is_spare, fitted = False, ""
 
     def set_up(self, trainer: "Training") -> None:
-        """Prepares the run and opens its first session."""
+        """Prepares the run (data, model, counters) and opens its first session."""
         config, comm = trainer.requested, trainer.comm
         prepare(trainer, config, comm, comm.size)
         trainer.tracer = tracer_of(config, comm)
@@ -169,7 +173,7 @@ class Unsupervised:
         """Does nothing."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
-        """Returns the given hooks."""
+        """Returns `hooks`, the functions to be called after each step, unchanged."""
         return hooks
 
 
@@ -210,7 +214,8 @@ class Training(Protocol):
 
 
 class NoModelError(AttributeError, ValueError):
-    """This Trainer has no model, because it has no session."""
+    """Raised because this Trainer has no model at the moment: its last restore failed, or its rank
+    is spare."""
 
 
 class NoSession:
@@ -274,8 +279,8 @@ def tracer_of(config: Config, comm: Comm) -> Tracer:
 
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
-    """Returns the Supervisor of a run: `Unsupervised`, or that of an add-on if ranks may be lost or
-    spare."""
+    """Returns the Supervisor of a run, which sets up the Trainer and runs `fit`: `Unsupervised`, or
+    that of an add-on if ranks may be lost or spare."""
     of_losses = comm.fault_tolerant
     supervisors = addons.rows("supervisors") if of_losses else addons.given("supervisors", config)
     supervise = next(supervisors, None)
@@ -301,8 +306,8 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
 
 
 def load_callbacks(trainer: Training, comm: Comm) -> None:
-    """Restores the states of callbacks if the run continues from a checkpoint. Every rank calls
-    it."""
+    """If the run continues from a checkpoint, gives the callbacks the states that are stored there.
+    Every rank calls it."""
     if (resumed := trainer.run.resumed) is not None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 

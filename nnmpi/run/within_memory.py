@@ -181,8 +181,8 @@ def _ranks_of_node(a: Arrangement) -> int:
 
 
 def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
-    """Raises ValueError if a swap file of `nbytes` would be longer than `longest`, the room on the
-    disk."""
+    """Raises ValueError if a swap file of `nbytes` bytes would not fit on the disk, where each rank
+    may use `longest` bytes."""
     if nbytes > longest:
         ranks = _ranks_of_node(a)
         raise ValueError(

@@ -1,5 +1,5 @@
-"""Notebooks: plans, layouts and logs are drawn if they are the last line of a cell; `%%ranks 4`
-runs a cell on 4 ranks.
+"""nnmpi in notebooks: plans, layouts and logs are drawn if they are the last line of a cell;
+`%%ranks 4` runs a cell on 4 ranks.
 
 >>> %load_ext nnmpi
 """
@@ -41,7 +41,8 @@ def trace(file: str | os.PathLike[str]) -> TraceFile:
 
 
 def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
-    """Returns the arrangement of `ranks` ranks for a config, without running any."""
+    """Returns the arrangement (which rank has which part of the model) that a config gives on
+    `ranks` ranks, without running any; a notebook draws it."""
     strategies.check(config, ranks)
     return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
 

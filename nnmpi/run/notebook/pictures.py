@@ -50,8 +50,8 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
 
 
 def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
-    """Returns the passes of one pipeline step as SVG, if backward passes take twice as long as
-    forward passes and messages take no time."""
+    """Returns a picture of one step with a pipeline schedule, as SVG: the passes of each rank, if
+    backward passes take twice as long as forward passes and messages take no time."""
     stages = s.stages_a_rank(STAGES)
     simulated = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
     return simulation(simulated, f"{s.about}; ")
@@ -70,8 +70,8 @@ COLOURS = ("#e6eefb", "#fbeedd", "#e3f3e8", "#f0e6f6")
 
 
 def mesh(m: Mesh) -> str:
-    """Returns a mesh as SVG: a grid of ranks, in which colours show neighbours along the axis of
-    rows.
+    """Returns a picture of a mesh as SVG: a grid of ranks, in which colours show neighbours along
+    the axis of rows.
 
             tp 0   tp 1                  an axis of one rank is not drawn; axes beyond the last two
     dp 0  [  0  ] [  1  ]                are drawn as rows too

@@ -11,11 +11,12 @@ from nnmpi.comm import Comm
 
 
 class OutOfTimeError(Exception):
-    """The deadline has expired on some rank; all ranks raise this error in the same call."""
+    """Raised, on all ranks in the same call, because the deadline of a measurement has expired on
+    some rank."""
 
 
 class Deadline:
-    """A time limit: a number of seconds from now, by the clock of each rank."""
+    """A time limit for measurements: a number of seconds from now, by the clock of each rank."""
 
     def __init__(self, seconds: float = inf, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -66,8 +66,9 @@ def print_dry_run(c: Config, comm: Comm) -> int:
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
-    """Returns the dry-run event, for the ranks of `comm` or, if `config.ranks` is given, for that
-    many ranks that need not exist. Every rank calls it."""
+    """Returns the event of --dry-run: the bytes that ranks would hold and send. They are the
+    ranks of `comm` or, if `config.ranks` is given, that many, which need not exist. Every rank
+    calls it."""
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
     cluster = _surviving(config, paper or discover(comm, setup.on))

@@ -51,8 +51,8 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
 
 
 def arranged(models: PlanModels, layout: str) -> Arrangement:
-    """Returns the arrangement of a layout that is given as command-line options; raises ValueError
-    if it is impossible."""
+    """Returns the arrangement (which rank has which part of the model) of a layout that is given as
+    command-line options; raises ValueError if it is impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
@@ -102,8 +102,8 @@ differ only in later ones."""
 
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
-    """Returns the time of a step, and its parts, sorted by term and the longest of each term
-    first."""
+    """Returns the predicted time of a step, and a list of its parts: by term, and within a term the
+    longest first."""
     step = step_model(a, costs)
     last, averaged = step.last.exchanges, step.averaged
     summed = (*last["gathers"], *last["sums"], *averaged.exchanges["averages"])
@@ -195,8 +195,8 @@ LABELS = {
 
 
 def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Span]:
-    """Yields the predicted step of the rank that computes longest, as the spans of a trace. All
-    waits are one span."""
+    """Yields the predicted step of the rank that computes longest, as spans like those of a trace.
+    All waits together are one span."""
     rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.program:
@@ -252,8 +252,8 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
 
 
 def as_text(e: Event) -> str:
-    """Returns the parts as a table and, if there is a trace, the comparison with it as a second
-    table."""
+    """Returns the event of --explain as a table of parts and, if there is a trace, a second table
+    that compares with it."""
     rows = [["part", "term", "times", "ms"]]
     for part in e["parts"]:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])

@@ -19,8 +19,8 @@ from nnmpi.run.start_events import devices
 
 
 def layout_event(a: Arrangement) -> Event:
-    """Returns the layout event of an arrangement: its options, and the bytes and messages in a step
-    over a whole batch."""
+    """Returns the event that describes an arrangement: its options, and the bytes and messages of
+    its ranks in a step over a whole batch."""
     config, graph = a.config, a.graph
     return {
         "event": "layout",

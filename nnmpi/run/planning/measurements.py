@@ -99,8 +99,8 @@ class Node(NamedTuple):
 
 
 def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
-    """Opens a session of the ranks of `comm`, arranged by these options, apart from the run's own
-    session."""
+    """Opens a separate training session on the ranks of `comm`, arranged by these options, for
+    measurements."""
     plain = {option.name: option.default for option in fields_of(("sync", "equality"))}
     plain |= {"plan": None, "check_copies": 0, **dict.fromkeys(addons.table("codecs"))}
     config: Config = replace(setup.config, **{**plain, **options})
@@ -108,8 +108,8 @@ def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
 
 
 def group_sizes(comm: Comm) -> list[int]:
-    """Returns the sizes of the groups to measure: the powers of 2 that divide the number of ranks,
-    and all ranks."""
+    """Returns the numbers of ranks per group for which collectives are measured: the powers of 2
+    that divide the number of ranks, and that number itself."""
     powers = {1 << k for k in range(1, comm.size.bit_length())}
     return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
@@ -120,8 +120,9 @@ def samples(setup: Setup) -> int:
 
 
 def micro_batches(n: int) -> list[int]:
-    """Returns up to three numbers of samples in a micro-batch, for which units are measured; the
-    largest is the whole batch. 1 is avoided if possible, since BatchNorm1d needs a variance."""
+    """Returns up to three numbers of samples per micro-batch for which the model's parts are
+    measured; the largest is the whole batch. 1 is avoided if possible, since BatchNorm1d needs a
+    variance."""
     return sorted({max(n // MANY_MICRO_BATCHES, min(n, 2)), max(n // 2, min(n, 2)), n})
 
 
@@ -129,7 +130,8 @@ def micro_batches(n: int) -> list[int]:
 
 
 def messages(node: Node, fields: Fields) -> None:
-    """Measures the cost of a message within the node, and of an addition."""
+    """Measures the cost of a message within the node and of adding a byte, and adds them to
+    `fields`."""
     network = fitted_network(node.comm, node.deadline)
     fields |= {
         "near": network.link if node.comm.size > 1 else TYPICAL.near,
@@ -138,8 +140,9 @@ def messages(node: Node, fields: Fields) -> None:
 
 
 def sums(node: Node, p: int, fields: Fields) -> None:
-    """Measures collectives in groups of p ranks, all groups at once: a curve of seconds by bytes
-    for each. Sums in shared memory are measured only if it has room for those of all groups."""
+    """Measures collectives in groups of p ranks, all groups at the same time, as curves of seconds
+    by bytes, and adds them to `fields`. Sums in shared memory are measured only if it has room for
+    all groups."""
     group, curves = node.comm.split(node.comm.rank // p), fields.setdefault("sums", {})
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -170,7 +173,7 @@ def sums(node: Node, p: int, fields: Fields) -> None:
 
 
 def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[float, float]]:
-    """Yields (bytes, seconds) of a collective, for ascending lengths."""
+    """Yields (bytes, measured seconds) of the collective `call`, for ascending lengths."""
     for nbytes in SUM_BYTES:
         node.check()
         of_zeros = partial(call, np.zeros(nbytes // 4, np.float32))
@@ -186,7 +189,8 @@ def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[
 
 
 def update(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the optimizer's seconds per parameter element."""
+    """Measures the seconds that the optimizer takes per parameter element, and adds them to
+    `fields`."""
     optimizer = session.optimizer
     for p in optimizer.parameters:
         p.has_grad = True
@@ -206,8 +210,8 @@ def moving(node: Node, session: Session, fields: Fields) -> None:
 def coding(
     node: Node, codec: str, call_of: Callable[..., Any], session: Session, fields: Fields
 ) -> None:
-    """Measures the seconds per element that a codec takes, in addition to reading and writing
-    memory."""
+    """Measures the seconds per element that a codec (compression of gradients) takes besides
+    reading and writing memory, and adds them to `fields`."""
     call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
     fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}
@@ -215,7 +219,7 @@ def coding(
 
 def overheads(node: Node, session: Session, fields: Fields) -> None:
     """Measures the overheads of a step, and of each of its micro-batches: the seconds that are
-    spent neither in units nor in the update."""
+    spent neither in the model's layers nor in the update. Adds them to `fields`."""
     setup, (measured, *_) = session.setup, fields["models"]
     n, seconds_of_update = samples(setup), fields["updates"][session.config.optimizer]
     left, many = dict[int, float](), max(min(MANY_MICRO_BATCHES, n // 2), 1)

@@ -1,4 +1,5 @@
-"""Measures a machine for a model on the ranks of its nodes, until a deadline.
+"""Measures the speed of a machine, and of a model's units (its parts, usually layers) on it, on the
+ranks of its nodes, until a deadline.
 
     links between nodes      by the first ranks of all nodes
     the first node, twice    links, units of the model, update, overheads of a step; then sums, and
@@ -80,7 +81,8 @@ def _links(comm: Comm, leader: int, deadline: Deadline) -> Link | None:
 
 
 def _wait(comm: Comm) -> None:
-    """Waits for all ranks, mostly asleep: nodes may share cores, if they are containers."""
+    """Waits until all ranks have come here, mostly asleep: nodes that are containers may share
+    cores with ranks that still measure."""
     met = comm.start(np.zeros(1), "doubling")
     while not met.poll():
         comm.system.sleep(POLL_SECONDS)
@@ -118,8 +120,8 @@ def _measure_node(setup: Setup, node: m.Node) -> tuple[m.Fields, dict[str, str]]
 def _measurements(
     setup: Setup, node: m.Node
 ) -> Iterator[tuple[str, str, Callable[[m.Fields], None]]]:
-    """Yields (name, description, function) of each measurement. Later ones use the results of
-    earlier ones."""
+    """Yields (name, description, function) of each measurement of a node, in order. Later ones use
+    the results of earlier ones."""
     config, tp_sizes = setup.config, m.group_sizes(node.comm)
     sizes, units = m.micro_batches(m.samples(setup)), f"units of {config.model}"
     yield "near", "messages within a node", partial(m.messages, node)

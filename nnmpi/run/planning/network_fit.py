@@ -33,7 +33,8 @@ PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
 def ping_pong(comm: Comm, nbytes: int) -> float:
-    """Returns the seconds of a message of `nbytes` bytes, while all ranks send and receive.
+    """Measures the seconds of a message of `nbytes` bytes, while all ranks send and receive in
+    pairs.
 
     Some messages are sent before the clock starts: a link may pass a short burst faster than the
     rate that is to be measured.

@@ -49,8 +49,8 @@ class MachineRequest(NamedTuple):
 def machine_on_paper(
     name: str | None, ranks: int, nodes: int | None, config: Config
 ) -> MachineRequest:
-    """Returns the machine that --machine names. If it is described, its description also gives the
-    number of nodes that the ranks need, and their device. Raises ValueError if the nodes cannot
+    """Returns the machine that --machine names, the number of nodes that the ranks need, and their
+    device; a described machine also gives the latter two. Raises ValueError if the nodes cannot
     have that many ranks."""
     machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
     if nodes is None:

@@ -60,7 +60,7 @@ instead."""
 
 
 class NoLayoutFitsError(ValueError):
-    """No layout fits in the memory of a rank."""
+    """Raised because no layout fits in the memory of a rank."""
 
 
 def asked(config: Config) -> list[Field[Any]]:
@@ -244,7 +244,7 @@ def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> 
 def _notes(
     config: Config, request: PlanRequest, machine: Machine, times: ModelTimes
 ) -> Iterator[str]:
-    """Yields remarks on how far to trust the predicted figures."""
+    """Yields remarks for the user on how far to trust the predicted figures."""
     a_node = -(-request.ranks // request.nodes)
     data = config.data if request.vocabulary is None else DATA
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {data}"
@@ -293,7 +293,8 @@ def _notes(
 
 
 def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
-    """Yields remarks on a described machine and on the exchanges that it hides."""
+    """Yields remarks for the user about a machine that is described by a data sheet, and about the
+    exchanges that are assumed to be hidden."""
     yield f"{machine.cpu} is described by data sheets and assumed shares of them, not measured"
     for what in sheet.hides:
         yield f"{HIDDEN[what]} are hidden behind computing, as its description says"
@@ -359,8 +360,8 @@ def _no_outcome(measured: float | None) -> Event:
 
 
 def _outcome(predicted: float, measured: float | None) -> Event:
-    """Returns the predicted seconds of a step, and the measured ones if the run made a second step,
-    as a field of the last event."""
+    """Returns, as a field of the last event, the predicted seconds of a step, and the measured ones
+    if there are any."""
     known = {"predicted_seconds": predicted}
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}

@@ -21,8 +21,8 @@ TERMS = StepTime._fields
 
 
 def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | None = None) -> Event:
-    """Returns a plan as an event, the best layouts first; `file` is the path of the best layout's
-    file, if it was written."""
+    """Returns the plan as an event (a JSON object) with the best layouts first; `file` is the path
+    of the best layout's file, if it was written."""
     best, request = layouts.search.best[0], layouts.request
     return {
         "event": "plan",
@@ -75,9 +75,9 @@ GIVEN = (*options(TRAINED), *SUMS, *MEETINGS)
 
 
 def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
-    """Yields the words of the command that runs a layout, from its file if there is one. The
-    predicted cut is among them only if units were measured; otherwise the run measures units and
-    cuts by itself."""
+    """Yields the words of the command that runs this layout, from its file if there is one. The
+    predicted division into stages (cut) is among them only if the model's layers were measured;
+    otherwise the run measures them and cuts by itself."""
     yield f"mpirun -n {layouts.request.ranks} python -m nnmpi.train"
     config, plain = layouts.config, Config()
     for option in GIVEN:
@@ -115,7 +115,7 @@ HEAD = ["layout", "ms a step", "samples/s", "memory", "sent", "messages", *TERMS
 
 
 def as_text(e: Event) -> str:
-    """Returns a plan as a table."""
+    """Returns the plan as a table for the user, made from its event."""
     counts, pure = e["counts"], e["pure"]
     memory = f", {amount(e['memory'])} a rank" if e["memory"] else ""
     best = {row["flags"] for row in e["best"]}

@@ -1,4 +1,4 @@
-"""The operations of a step as text, for `simulate layout --list`."""
+"""Formats the operations of a step as text, for `simulate layout --list`."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ WIDTH = 100
 
 
 def lines(a: Arrangement) -> Iterator[str]:
-    """Yields lines with the units and the list of operations of each kind of rank; raises
-    ValueError for a layout whose step is not run as a list."""
+    """Yields lines that list, for each kind of rank, its units (parts of the model, usually layers)
+    and its operations in a step; raises ValueError for a layout whose step is not run as a list."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is no list yet: leave it out")
     alike = defaultdict[tuple[int, int], list[int]](list)  # whose lists are equal
@@ -33,7 +33,8 @@ def lines(a: Arrangement) -> Iterator[str]:
 
 
 def _others(a: Arrangement) -> Iterator[str]:
-    """Yields the options of a layout that prevent a list."""
+    """Yields those options of a layout because of which its steps are not run as lists of
+    operations."""
     if a.strategy.name not in ("replicas", "pipeline"):
         yield f"the strategy {a.strategy.name}"
     if addons.chosen("twins", a.config):

@@ -1,4 +1,5 @@
-"""Text about a run with --plan: the layout that was chosen, and the measured time of its steps."""
+"""Text for the user about a run with --plan: the layout that was chosen, and the measured time of
+its steps."""
 
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import amount, plural

@@ -84,8 +84,8 @@ def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -
 
 
 def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]:
-    """Returns the seconds of each unit's three passes (forward, input gradient, weight gradient):
-    the mean over ranks."""
+    """Measures the seconds of each unit (part of the model, usually a layer) in its three passes
+    (forward, input gradient, weight gradient); returns the mean over ranks."""
     graph, setup = session.arrangement.graph, session.setup
     x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     node.check()
@@ -105,7 +105,7 @@ def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]
 
 
 def _speed(session: Session, measured: MeasuredModel) -> float:
-    """Returns the multiply-adds per second, over the forward passes of all units."""
+    """Returns the multiply-adds per second that the forward passes of all layers reach together."""
     graph, n = session.arrangement.graph, max(measured.units)
     seconds = sum(unit.forward for unit in measured.units[n])
     multiplied = n * sum(work(graph, node) for node in graph.nodes)

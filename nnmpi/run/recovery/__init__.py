@@ -8,7 +8,8 @@ fewer places than there are ranks, so that some ranks are spare and wait.
 
 Rules:
 
-- An era is the time between two losses; it has one Comm of all remaining ranks. A run is over, or
+- An era is the time between the losses of two ranks; it has one Comm of all remaining ranks. A run
+is over, or
   has failed with an AgreedError, only when all of them have confirmed it (`Comm.confirm`): no rank
   leaves a run of which another rank has to repeat a part.
 - What a rank does in an era is a function of data that all ranks have exchanged in that era. No

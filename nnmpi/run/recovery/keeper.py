@@ -33,8 +33,8 @@ class Keeper:
         self._epoch_start: Version | None = None
 
     def begin_steps(self, session: Session) -> None:
-        """Copies the state that the steps of an epoch may change; every rank calls it before these
-        steps."""
+        """Called by every rank before the steps of an epoch: copies or backs up the training state,
+        which these steps and callbacks change."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
             self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)
@@ -46,8 +46,8 @@ class Keeper:
             self._backups.after_step(session.run.state.step, facts_of(session), session.state())
 
     def keep_epoch_start(self, session: Session) -> None:
-        """With parameter servers, copies the state at the start of an epoch: if a worker is lost,
-        its epoch begins again here. Every rank calls it."""
+        """With parameter servers: copies the training state at the start of an epoch, from which
+        the epoch begins again if a worker is lost. Every rank calls it."""
         if session.comm.fault_tolerant and session.strategy.layout.servers:
             _share_untrained(session)
             copies = tuple(x.copied() for x in session.state())

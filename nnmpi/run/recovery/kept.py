@@ -49,7 +49,7 @@ class KeptVersions:
         return tuple(kept.arrays) if kept else ()
 
     def clear(self) -> None:
-        """Deletes all versions."""
+        """Deletes all kept copies of the training state."""
         self._by_key.clear()
 
     def check_initial(self, session: Session) -> None:

@@ -41,8 +41,8 @@ from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prep
 
 
 class NothingLeftError(AgreedError):
-    """Ranks are lost, and the others cannot continue: part of the model is lost, or no layout
-    fits."""
+    """Ends a run because ranks are lost and the others cannot continue: part of the model is lost,
+    or no layout fits."""
 
     def __init__(self, why: Exception, directory: str | None) -> None:
         self.checkpoint = newest_path(directory)
@@ -142,8 +142,8 @@ class Recovery:
         self._kept.keep_snapshot(trainer.run, snapshot, self._number)
 
     def _restored(self, session: Session) -> None:
-        """Makes the first backup of the new session. When all ranks have done so, drops the kept
-        snapshots."""
+        """Makes the first backup of the new session's training state. When all ranks have done so,
+        drops the kept snapshots."""
         session.kept.back_up(session)
         if session.comm.fault_tolerant:
             session.comm.barrier()
@@ -155,7 +155,8 @@ class Recovery:
         session.kept = Keeper(session, self._number)
 
     def begin_steps(self, session: Session) -> None:
-        """Copies the state that the steps of an epoch may change."""
+        """Called before the steps of an epoch: copies or backs up the training state, which they
+        change."""
         session.kept.begin_steps(session)
 
     def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:
@@ -235,8 +236,8 @@ class Recovery:
         layout: FittedLayout,
         statuses: Sequence[RankStatus] = (),
     ) -> None:
-        """Opens a session on as many ranks as the layout has places for; the other ranks are
-        spare."""
+        """Opens a session on as many of the remaining ranks as the layout has places for; makes the
+        other ranks spare, so that they wait."""
         survivors = self.survivors
         survivors.divide(layout.ranks)
         if plan.stage == RunStage.SETTING_UP:
@@ -257,8 +258,8 @@ class Recovery:
         self._is_set_up, trainer.run.is_running = True, plan.stage == RunStage.RUNNING
 
     def _tell_spare(self, trainer: Training) -> None:
-        """Sends spare ranks the checkpoint from which the run was resumed, which they have not
-        read."""
+        """Sends the checkpoint from which the run was resumed to the spare ranks, which have not
+        read it."""
         first = gather_objects(self.survivors.all, trainer.run.resumed)[0]
         if first is not None and self.is_spare:
             trainer.run.resume(first)
@@ -271,8 +272,8 @@ class Recovery:
         work: Comm,
         snapshot: Snapshot | None,
     ) -> None:
-        """Opens a session on the ranks that are not spare: on a snapshot, or on a checkpoint if
-        memory lacks a part of the model."""
+        """Opens a session on the ranks that are not spare: from a snapshot, or from a checkpoint if
+        no remaining rank has some part of the model."""
         trainer.tracer = tracer_of(config, work)
         if plan.missing:
             go_back(trainer, config, work, plan.missing, were_spare=plan.counters is None)

@@ -1,5 +1,5 @@
-"""What a Trainer does after the loss of a rank: makes its rank spare, chooses a layout, goes back
-to a checkpoint."""
+"""Functions that change a Trainer after the loss of a rank: make its rank spare, choose a layout,
+go back to a checkpoint."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -38,7 +38,7 @@ class Counters(NamedTuple):
 
 
 def counters_now(run: RunState) -> Counters:
-    """Returns the counters of this rank's run after the current step."""
+    """Returns the counters of this rank's run (step, epoch and others) after the current step."""
     sums = run.sums._replace(metrics={})  # steps measure none, and they would be sent
     progress = (
         run.step_range,

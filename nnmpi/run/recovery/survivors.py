@@ -38,7 +38,8 @@ class Survivors:
                 return
 
     def divide(self, ranks: int) -> None:
-        """Makes the first `ranks` ranks work, and the others spare."""
+        """Makes the first `ranks` of the remaining ranks work, and the others spare, so that they
+        wait."""
         self.spare = self.all.size - ranks
         self.work = self.all
         if self.spare:
@@ -70,9 +71,9 @@ class Survivors:
     # ---- the end of a run
 
     def end(self, f: Callable[[], Event]) -> Event:
-        """Calls f on the ranks that work, and returns its result on all ranks; or raises its
-        AgreedError on all, or RankLost on all. So no rank has ended the run while another has to
-        repeat a part of it."""
+        """Calls f on the ranks that work, and returns its result on all ranks. If f raises an
+        AgreedError, all ranks raise one; if a rank is lost, all raise RankLost. So no rank has
+        ended the run while another has to repeat a part of it."""
         result, error = cast(Event | None, None), cast(AgreedError | None, None)
         if self.work is None:
             self.wait()

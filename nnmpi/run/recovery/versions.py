@@ -1,5 +1,5 @@
-"""Versions: copies of the training state at certain steps. Finds the newest one of which the
-remaining ranks together have all parts."""
+"""Versions: copies of the training state after certain steps, of which each rank has a part. Finds
+the newest one of which the remaining ranks together have all parts."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

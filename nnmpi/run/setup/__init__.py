@@ -1,2 +1,2 @@
-"""Sets up a run: makes and checks data, model, loss and optimizer, and cuts the model among
+"""Sets up a run: makes and checks data, model, loss and optimizer, and divides the model among
 ranks."""

@@ -1,4 +1,5 @@
-"""The cores on which the ranks of a host run, and advice if ranks or threads compete for cores.
+"""Finds out on which cores the ranks of a host run, and advises users if ranks or threads compete
+for cores.
 
 The launcher binds ranks to cores, or a job or container does. Three mistakes make runs slow without
 a message: several ranks on one core, more threads than cores, and a rank on cores of two NUMA
@@ -20,7 +21,7 @@ Cpus = frozenset[int]
 
 
 class RankCores(NamedTuple):
-    """The cores of one rank.
+    """On which cores a rank runs, and what else is known about the cores of its host.
 
     bound     the cores on which the system may run it; empty if the system does not tell
     launcher  the cores on which the system may run the launcher
@@ -41,7 +42,7 @@ class RankCores(NamedTuple):
 
 
 def cores_here() -> RankCores:
-    """Returns the cores of this rank."""
+    """Returns the RankCores of this rank: the cores on which it may run, and those of its host."""
     return RankCores(
         Cpus(blas.affinity(0)),
         Cpus(blas.affinity(os.getppid())),
@@ -60,8 +61,8 @@ def numa_nodes(root: Path = cgroup.ROOT) -> tuple[Cpus, ...]:
 
 
 def advice(ranks: Sequence[RankCores]) -> list[str]:
-    """Returns a line for each of the three mistakes that some host makes, about the first such
-    host."""
+    """Returns advice for the user, one line for each of three mistakes that some host makes (ranks
+    share cores, too many threads, cores of two NUMA nodes); each is about the first such host."""
     hosts: dict[str, dict[int, RankCores]] = {}
     for rank, of_rank in enumerate(ranks):
         hosts.setdefault(of_rank.host, {})[rank] = of_rank
@@ -71,7 +72,7 @@ def advice(ranks: Sequence[RankCores]) -> list[str]:
 
 
 def _crowded(host: Mapping[int, RankCores]) -> str:
-    """Returns a line if several ranks share too few cores; otherwise ""."""
+    """Returns a line of advice if several ranks of a host share too few cores; otherwise ""."""
     first, sets = next(iter(host.values())), {of_rank.bound for of_rank in host.values()}
     may_use = len(first.launcher)
     for cores in sorted({*sets, _all(host)}, key=lambda cores: (len(cores), min(cores))):
@@ -89,7 +90,8 @@ def _crowded(host: Mapping[int, RankCores]) -> str:
 
 
 def _threads(host: Mapping[int, RankCores]) -> str:
-    """Returns a line if there are more BLAS threads than cores; otherwise ""."""
+    """Returns a line of advice if the ranks of a host have more BLAS threads than cores; otherwise
+    ""."""
     first, cores = next(iter(host.values())), len(_all(host))
     most = max(of_rank.threads for of_rank in host.values())
     threads = sum(of_rank.threads for of_rank in host.values())
@@ -105,8 +107,8 @@ def _threads(host: Mapping[int, RankCores]) -> str:
 
 
 def _crossing(host: Mapping[int, RankCores]) -> str:
-    """Returns a line if ranks are bound to cores of several NUMA nodes, although each could have
-    cores of one node; otherwise ""."""
+    """Returns a line of advice if ranks are bound to cores of several NUMA nodes, although each
+    could have cores of one node; otherwise ""."""
     nodes = next(iter(host.values())).nodes
     largest = max(map(len, nodes), default=0)
     crossing = {

@@ -1,7 +1,7 @@
-"""Cuts the layers of a model among ranks, and makes the part of one rank.
+"""Divides the layers of a model among ranks, and makes the part of one rank.
 
-It can also arrange a model without ranks: for dry runs, plans, and the remaining ranks after a
-loss.
+It can also compute how a model would be divided without running ranks: for dry runs, plans, and for
+the remaining ranks after one was lost.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class UncutModel(NamedTuple):
 
 def check_lengths(how: str, dataset: Dataset) -> None:
     """Raises ValueError if sequences have different lengths in training and in test samples; `how`
-    is the option that cuts them."""
+    is the option by which sequences are divided among ranks."""
     both = [[*map(np.shape, (*arrays(s.x), s.y))] for s in (dataset.train, dataset.test)]
     for train, test in zip(*both, strict=True):
         if train[1:2] != test[1:2]:
@@ -129,7 +129,8 @@ def set_ups(config: Config) -> dict[str, AxisSetUp]:
 
 
 def sharding_of(uncut: UncutModel) -> Sharding:
-    """Returns the sharding of a model: how its layers and sequences are divided among ranks."""
+    """Returns a Sharding: the description of how the layers and sequences of a model are divided
+    among ranks."""
     config, sharding = uncut.config, UNSHARDED
     if config.cuts_positions:
         check_lengths("sequence_parallel", uncut.dataset)
@@ -164,8 +165,9 @@ def cut_model(
 
 
 def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, UncutModel]:
-    """Returns the model and the data set that a config names, before they are cut; the data set has
-    no samples. With a vocabulary, it consists of windows of tokens of that vocabulary."""
+    """Returns the model that a config names, before it is divided among ranks, with its data set,
+    which has no samples here. With a vocabulary, the data set consists of windows of tokens of that
+    vocabulary."""
     if vocabulary is not None and vocabulary < 1:
         raise ValueError(f"--vocabulary {vocabulary} must be 1 or more: give the number of tokens")
     options = data_options(config)
@@ -185,8 +187,8 @@ def uncut(
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
 ) -> UncutModel:
-    """Returns a run's model before it is cut, with all that the cut depends on; raises ValueError
-    unless model, data and loss fit."""
+    """Returns a run's model before it is divided among ranks, with all that the division depends
+    on; raises ValueError unless model, data and loss fit."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, build)

@@ -1,4 +1,5 @@
-"""Loads the data set of a run, and makes the standardiser (mean and deviation) of its samples."""
+"""Loads the data set of a run, and makes the standardiser, which subtracts the mean of samples and
+divides by their deviation."""
 
 from typing import Any
 
@@ -44,15 +45,15 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """Returns the arguments of `nnmpi.data.load` that come from options of add-ons."""
+    """Returns the arguments of `nnmpi.data.load` that come from options which add-ons define."""
     options = {k: v for f in addons.given("data_options", config) for k, v in f(config).items()}
     tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
     return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})
 
 
 def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """Returns the standardiser that the config asks for. `auto` takes the one in the file of
-    --load, if there is one, otherwise that of the training samples."""
+    """Returns the standardiser of samples (mean and deviation) that the config asks for. `auto`
+    takes the one in the file of --load, if there is one, otherwise that of the training samples."""
     if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
         loading.check_content(config.load)
     if config.standardise != "auto":

@@ -1,4 +1,5 @@
-"""Makes the model that --model names: by a user's function, or a kind of model by its sizes."""
+"""Makes the model that the option --model names: by a user's function, or by the name of a kind of
+model with its sizes."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class ModelFacts:
         self.model: Any = model
 
     def metadata(self) -> dict[str, str]:
-        """Returns metadata for the file of the model, in addition to the value of --model."""
+        """Returns metadata to be stored in the file of the model, besides the value of --model."""
         return {}
 
     def sizes(self) -> tuple[Any, ...] | None:
@@ -47,7 +48,7 @@ class ModelFacts:
         return None
 
     def check(self, dataset: Dataset) -> None:
-        """Raises ValueError if the model cannot take the samples."""
+        """Raises ValueError if the model cannot take the samples of the data set."""
 
 
 def facts_of(model: Module) -> ModelFacts:
@@ -71,7 +72,7 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
 
 
 def builder(config: Config, dataset: Dataset) -> Build:
-    """Returns the function that makes the model of `--model`, for a data set."""
+    """Returns a function that makes the model which --model names, for a data set."""
     spec = config.model
     if spec in MODELS:
         return MODELS[spec]
@@ -87,7 +88,8 @@ def builder(config: Config, dataset: Dataset) -> Build:
 
 
 def _sized(spec: str) -> SizedModel | None:
-    """Returns the kind of model that the text before the colon selects; None if there is none."""
+    """Returns the kind of model, such as mlp, that the part of --model before the colon selects;
+    None if there is none."""
     name = spec.partition(":")[0]
     sized: SizedModel | None = SIZED.get(name) or addons.row("models", name)
     return sized

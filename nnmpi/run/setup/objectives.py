@@ -29,7 +29,7 @@ LOOKED_AT = 1000  # labels, of which a message says what they look like
 
 
 class MisfitError(ValueError):
-    """The model does not return scores that fit the loss and the labels."""
+    """Raised because the model does not return scores that fit the loss and the labels."""
 
 
 def criterion(loss: Any) -> Criterion:
@@ -73,7 +73,8 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
 
 
 def described(loss: Criterion) -> str:
-    """Returns a loss and its options as text, to be compared with that of another run."""
+    """Returns a loss and its options as text, by which a run that is resumed checks that it has the
+    same loss."""
     if not isinstance(loss, Loss):
         return repr(loss)
     public = {
@@ -125,7 +126,8 @@ def check_best(keep_best: str | None, loss: Criterion, metrics: Mapping[str, Met
 
 
 def check_scores(loss: Criterion, data: Dataset, scores: Any, label: str) -> None:
-    """Raises MisfitError unless the scores of two samples fit the labels."""
+    """Raises MisfitError unless `scores`, the model's output for two samples, have a shape that
+    fits the labels."""
     if not isinstance(scores, Tensor):
         name = type(scores).__name__
         raise MisfitError(f"{label}: the model must return a tensor, not a {name}")
@@ -158,8 +160,8 @@ def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], label
 
 
 def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
-    """Returns the end of an error message about scores that do not fit labels with several
-    positions, with the remedy if it is known."""
+    """Returns the end of an error message for scores that do not fit labels with one entry per
+    position, with the remedy if it is known."""
     if y.ndim == 1:
         return ""
     first = y[:LOOKED_AT]

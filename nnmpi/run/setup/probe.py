@@ -43,7 +43,8 @@ class BufferChangeError(ValueError):
 
 
 class ModuleOutput(NamedTuple):
-    """The output of one call of a user's module, or of a stage."""
+    """The output of one call of a user's module, or of a pipeline stage, when samples are passed
+    through the model."""
 
     name: str
     arrays: list[np.ndarray]
@@ -143,14 +144,15 @@ def _passes(
 
 
 def first_part(n: int) -> int:
-    """Returns the number of samples in the first part of n. It is not half, since unequal parts
-    reveal a loss that gives parts wrong weights."""
+    """Returns how many of n samples are in the first of the two parts that are compared with the
+    whole batch. It is not half, since unequal parts reveal a loss that gives parts wrong
+    weights."""
     return max(n // 4, 1)
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
-    """Returns a function of lo and hi that gives samples lo to hi - 1: of a batch or, with `edges`,
-    random activations such as stages send.
+    """Returns a function of lo and hi that gives a stage's inputs for samples lo to hi - 1: samples
+    of a batch or, if `edges` are given, random activations such as the previous stage sends.
 
     Types with 16 bits become float32, because parameters still have that type.
     """
@@ -176,7 +178,8 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 
 def _record_outputs(model: Module) -> list[ModuleOutput]:
-    """Registers hooks on users' modules, and returns the list to which the hooks append outputs."""
+    """Registers hooks on users' modules that record their outputs; returns the list to which the
+    hooks append them."""
     outputs: list[ModuleOutput] = []
 
     def note(name: str, module: Module, args: Any, result: Any) -> None:
@@ -214,8 +217,8 @@ def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
 
 
 def _difference(modes: Sequence[Sequence[Sequence[ModuleOutput]]], stage: str) -> str:
-    """Returns a warning that names the first module whose output for the whole batch differs from
-    that for the parts; "" if the stage's output does not differ."""
+    """Returns a warning that names the first module whose output for a whole batch differs from
+    that for the batch in two parts; "" if the stage's output does not differ."""
     for passes in modes:
         rows = [row for row in zip(*passes, strict=False) if len({x.name for x in row}) == 1]
         differing = [row[0].name or stage for row in rows if not _equal(*row)]
@@ -236,7 +239,8 @@ def _equal(full: ModuleOutput, *parts: ModuleOutput) -> bool:
 
 
 def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
-    """True if outputs agree up to rounding. Arrays without a row per sample are not compared."""
+    """True if the output for a whole batch agrees with those for its parts, up to rounding. Arrays
+    without a row per sample are not compared."""
     if not full.ndim or any(part.shape[:1] == full.shape[:1] for part in parts):
         return True
     joined = np.concatenate(parts)

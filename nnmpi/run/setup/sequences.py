@@ -1,4 +1,4 @@
-"""Cuts the sequences of a run among the ranks along cp."""
+"""Divides the sequences of a run's samples among the ranks along cp."""
 
 from nnmpi.data.inputs import arrays
 from nnmpi.nn import Module
@@ -13,8 +13,9 @@ from nnmpi.run.setup.cutting import AxisSetUp, UncutModel, check_lengths
 
 
 def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Adds to a sharding how cp cuts sequences. Raises ValueError if the data has none, or if the
-    loss or a metric needs whole sequences."""
+    """Returns the sharding (the description of how the model is divided) with the division of
+    sequences along cp added. Raises ValueError if the data has no sequences, or if the loss or a
+    metric needs whole ones."""
     config, graph, loss, dataset, metrics, _ = uncut
     check_lengths(f"cp {config.cp}", dataset)
     x, y = arrays(dataset.train.x), dataset.train.y

@@ -1,5 +1,5 @@
-"""Setup: reads options and data on each rank, and makes the data set, loaders and schedule of a
-run.
+"""Setup: reads options and data on each rank, and makes the data set, the loaders of batches, and
+the learning rate schedule of a run.
 
 Unusable input raises a ValueError of one line; if one rank fails, all ranks fail.
 """
@@ -72,10 +72,12 @@ NOTHING_GIVEN = TrainerArguments()
 
 
 class Setup(NamedTuple):
-    """Everything about a run that does not depend on the arrangement of ranks; equal on every rank.
+    """Everything about a run that does not depend on how ranks are arranged: config, data, loaders,
+    loss, schedule. It is equal on every rank.
 
-    user_functions: by option, the name of the function that the user gave in place of the option
-    guess: a warning if samples may be standardised otherwise than those of the loaded model; or ""
+    user_functions  by option, the name of the function that the user gave in place of the option
+    guess           a warning if samples may be standardised otherwise than those of the loaded
+                    model; or ""
     """
 
     config: Config
@@ -101,8 +103,8 @@ class Setup(NamedTuple):
 def set_up(
     config: Config, comm: Comm, given: TrainerArguments = NOTHING_GIVEN, ranks: int | None = None
 ) -> Setup:
-    """Checks the config for `ranks` working ranks (not spare ones), and loads the data. Every rank
-    calls it."""
+    """Checks the config for `ranks` ranks that train (without spare ones, which wait), and loads
+    the data; returns the Setup. Every rank calls it."""
     build, metrics = given.build, given.metrics
     if build is not None:
         config = replace(config, model=_name_of(build))
@@ -156,7 +158,7 @@ def set_up(
 def _loaders(
     config: Config, dataset: Dataset, standardiser: Standardiser, criterion: Criterion
 ) -> tuple[Loader, Loader]:
-    """Returns the loader of the training samples and that of the test samples."""
+    """Returns two loaders of batches: for the training samples and for the test samples."""
     loader = partial(
         Loader,
         batch_size=config.batch_size,

@@ -57,7 +57,7 @@ def agreed_threads(a: Arrangement, comm: Comm) -> int:
 
 
 def reason(a: Arrangement, useful: int, cores: int) -> str:
-    """Returns the reason for the number of BLAS threads, as text."""
+    """Returns a text that says why this number of BLAS threads was chosen."""
     if a.strategy.one_thread:
         return a.strategy.name
     if name := blas.set_by_user():
@@ -66,7 +66,7 @@ def reason(a: Arrangement, useful: int, cores: int) -> str:
 
 
 def advice(a: Arrangement, useful: int) -> str:
-    """Returns a remedy if BLAS threads wait for each other; otherwise ""."""
+    """Returns advice for the user if BLAS threads would wait for each other; otherwise ""."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""

@@ -66,8 +66,8 @@ class Decoder:
         self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """Returns, on every rank, the token that `choose` takes for the scores (vocabulary,) after
-        `tokens`.
+        """Returns the next token, on every rank: `choose` takes it, given the scores of all tokens
+        (vocabulary,) after the text `tokens`.
 
         For a gpt only the tokens that are new since the last call go through the model. Raises
         ValueError, on all ranks, if the scores are NaN or infinite.
@@ -112,7 +112,7 @@ class Decoder:
         return scores
 
     def close(self) -> None:
-        """Frees the Comms of the layout; every rank calls it."""
+        """Frees the communicators that the decoder uses; every rank calls it."""
         self._layout.free()
 
 

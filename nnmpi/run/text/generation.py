@@ -1,5 +1,5 @@
-"""Generates tokens one after the other, and converts them to text. Each token is drawn by the seed
-and its position."""
+"""Generates tokens one after the other, and converts them to text. The random number for a token
+depends on the seed and the token's position alone."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,14 +99,14 @@ def generate(
     """Returns the tokens that a model writes after `tokens`: max_new_tokens of them, or fewer if
     the model was loaded from a folder of GPT-2 with an eos_token_id and draws that token.
 
-    The model takes tokens (N, T) and returns scores (N, vocabulary, T) of the next one, as `nn.GPT`
-    does. It runs in evaluation mode; afterwards its mode is as before. Of a longer text it gets the
-    last `context` tokens, by default as many as a GPT has positions. Without tokens a text begins
-    after the bos_token_id of the folder. Each token is drawn by `seed` and its position. For a
-    model that a Trainer has cut among ranks, use `trainer.generate`.
+    The model takes tokens (N, T) and returns scores (N, vocabulary, T) of the next token, as
+    `nn.GPT` does. It runs in evaluation mode; afterwards its mode is as before. Of a longer text it
+    gets the last `context` tokens, by default as many as a GPT has positions. Without tokens a text
+    begins after the bos_token_id of the folder. Each token is drawn by `seed` and its position. For
+    a model that a Trainer has cut among ranks, use `trainer.generate`.
 
-    temperature: divides the scores; 0: always the best token top_k, top_p: draw from this many of
-    the best, or from the best with this total probability
+    temperature   divides the scores; 0: always the best token
+    top_k, top_p  draw from this many of the best, or from the best with this total probability
     """
     if model._before_user_call is not None:
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
@@ -188,8 +188,8 @@ def generated(
 
 
 def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields the text of tokens, piece by piece. A token that is part of a character is held back
-    until the character is complete."""
+    """Converts tokens to text, and yields it piece by piece. A token that is only part of a
+    character is held back until the character is complete."""
     pending: list[int] = []
     done = 0  # characters of the pending tokens that were yielded
     for token in tokens:
@@ -207,8 +207,8 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
 def tokens_of_prompt(
     prompt: str | None, tokenizer: Tokenizer, begin: Sequence[int] = ()
 ) -> list[int]:
-    """Returns the tokens of a prompt. Without a prompt, returns the token that begins a text: the
-    first of `begin`, or else that of the tokenizer."""
+    """Returns the tokens of a prompt. Without a prompt, returns one token that begins a text: the
+    first of `begin` or, if there is none, the tokenizer's."""
     if not tokenizer.size:
         raise ValueError("the tokenizer has no tokens; give the one of the model")
     if prompt is None:

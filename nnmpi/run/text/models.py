@@ -14,7 +14,8 @@ from nnmpi.run.setup.models import ModelFacts, SizedModel
 
 
 def model_of(config: Config, dataset: Dataset) -> Module:
-    """Makes a gpt or a llama of LAYERSxHEADSxWIDTH, for windows of tokens."""
+    """Makes the gpt or llama that --model names by LAYERSxHEADSxWIDTH, for the windows of tokens in
+    a data set."""
     spec = config.model
     sizes = sizes_named(spec)
     if sizes is None:
@@ -64,7 +65,8 @@ class LanguageFacts(ModelFacts):
         return name | ({PUBLISHED: json.dumps(files)} if files else {})
 
     def sizes(self) -> Sizes:
-        """Returns the sizes of the model."""
+        """Returns the sizes (layers, heads, width and others) from which the model can be made
+        again."""
         sizes: Sizes = self.model.sizes
         return sizes
 
@@ -85,7 +87,7 @@ class LanguageFacts(ModelFacts):
 
 
 def check_dropout(config: Config, model: Module) -> None:
-    """Raises ValueError for a model that --dropout has no effect on."""
+    """Raises ValueError if the option --dropout has no effect on this model."""
     if not (isinstance(model, gpt.GPT) and model.drop.p == config.dropout):
         raise ValueError(
             f"dropout {config.dropout} is an option of gpt models, others have nn.Dropout layers; "

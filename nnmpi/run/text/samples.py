@@ -47,14 +47,15 @@ class Sampler(NamedTuple):
     how: Sampling
 
     def text(self, session: Session) -> str:
-        """Returns a text that the model generates now; every rank calls it."""
+        """Generates a text with the model in training, and returns it; every rank calls it."""
         session.comm.meet("generate")
         tokens = _tokens(session, self.prompt, TOKENS, self.how, self.tokenizer.size)
         return self.beginning + "".join(texts(tokens, self.tokenizer))
 
 
 def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the sampler of --sample-every, equal on all ranks; every rank calls it."""
+    """Returns the Sampler that generates text for --sample-every, equal on all ranks; every rank
+    calls it."""
     every = config.sample_every
     assert every is not None
     sampler = all_or_none(comm, lambda: _sampler(every, config, dataset))
@@ -67,7 +68,8 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the sampler for a data set; raises ValueError if the data is not text."""
+    """Returns the Sampler that generates text like that of a data set; raises ValueError if the
+    data is not text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
@@ -114,8 +116,8 @@ def _tokens(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Generates tokens after a prompt with the model in training. Every rank iterates to the
-    end."""
+    """Yields tokens after a prompt, generated with the model in training. Every rank must iterate
+    to the end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
     positions = model.sizes.positions if isinstance(model, LanguageModel) else window

@@ -51,8 +51,8 @@ def _published(path: str) -> dict[str, Any]:
 
 
 def saved_sizes(path: str) -> Sizes:
-    """Returns the sizes of a gpt or a llama in a folder or in a file of --save; raises ValueError
-    for other models."""
+    """Returns the sizes (layers, heads, width and others) of a gpt or a llama that is saved in a
+    folder or in a file of --save; raises ValueError for other models."""
     if is_folder(path):
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
@@ -96,7 +96,8 @@ def own_tokenizer(path: str) -> Tokenizer | None:
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """Returns the options of windows of tokens, as arguments of `nnmpi.data.load`."""
+    """Returns those arguments of `nnmpi.data.load` that come from the options for windows of
+    tokens."""
     return {"context": config.context, "tokenizer": config.tokenizer}
 
 
