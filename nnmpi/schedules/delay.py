@@ -63,7 +63,8 @@ def _jitter(words: str) -> tuple[float, float]:
 
 
 def _pair(option: str, words: str, form: str) -> tuple[str, float, float]:
-    """Parses NUMBER:FACTOR; returns the option as given, for messages, and the two numbers."""
+    """Parses a text NUMBER:FACTOR; returns the option with its value, for error messages, and the
+    two numbers. `form` describes the expected form."""
     named = f"{option} {quoted(words)}"
     try:
         first, factor = map(float, words.split(":"))

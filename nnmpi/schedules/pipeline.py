@@ -6,8 +6,8 @@
                                       rank 3   F0 B0 F1 B1 F2 B2 F3 B3
 
 p ranks, m micro-batches and v stages a rank: the placement of a schedule says which rank has which
-of the p*v stages. The generators know computation only: `lowering.py` adds messages and updates,
-`proof.py` proves the programs.
+of the p*v stages. The functions here generate computation only: `lowering.py` adds messages and
+updates, `proof.py` proves the programs.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,8 @@ def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """The GPipe schedule (2019): all forward passes, then all backward passes.
+    """Returns the GPipe schedule (2019): each rank makes all forward passes, then all backward
+    passes.
 
     The last micro-batch goes back first. With recomputation, its activations are still in memory
     then.
@@ -54,10 +55,11 @@ def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
-    """1F1B over v stages a rank, in groups of p micro-batches (Megatron-LM, 2021).
+    """Returns the interleaved schedule (Megatron-LM, 2021): 1F1B over v stages per rank, in groups
+    of p micro-batches.
 
     A rank runs a group through its first stage, then through its second, and so on; backward passes
-    run in the same way from its last stage. The order is generated for whole groups, and ops of
+    run in the same way from its last stage. The order is generated for whole groups, and passes of
     micro-batches that do not exist are removed.
     """
     groups = [range(g, g + p) for g in range(0, m, p)]
@@ -75,9 +77,9 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
 def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
     """The ZB-H1 schedule: 1F1B whose weight gradients (W) fill time in which ranks would idle.
 
-    Each backward pass becomes I, the gradient of the input, for which the stage before waits, and
-    W. Stage s runs W after s more Is (zero bubble, 2024). Stage 0 needs no gradient of its input:
-    its I takes no time.
+    Each backward pass is split into I, the gradient of the input, for which the previous stage
+    waits, and W. Stage s runs the W of a micro-batch only after s more passes I (zero bubble,
+    2024). Stage 0 needs no gradient of its input: its I takes no time.
     """
     return [_split(ops, delay=r) for r, ops in enumerate(one_f_one_b(p, m))]
 
@@ -131,7 +133,8 @@ class Schedule(NamedTuple):
     place: Placement = round_robin
 
     def stages_a_rank(self, virtual: int) -> int:
-        """The number of stages of each rank, if the user asks for `virtual` stages."""
+        """Returns the number of stages that each rank has, if the user asks for `virtual` stages
+        per rank; many schedules allow only one number."""
         return virtual if self.virtual else self.stages
 
     def check(self, p: int, m: int, v: int) -> None:

@@ -42,7 +42,7 @@ Channel: TypeAlias = tuple[bool, int]
 
 
 class ScheduleError(ValueError):
-    """The programs of a pipeline are incomplete or cannot be carried out."""
+    """Raised because the programs of a pipeline's ranks are incomplete or cannot be carried out."""
 
 
 def prove(

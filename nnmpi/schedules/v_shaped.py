@@ -20,7 +20,8 @@ def zb_v(p: int, m: int, v: int = 2) -> list[list[Op]]:
     """The ZB-V schedule (zero bubble, 2024): no rank is idle between its first and last pass, if F,
     I and W take equally long.
 
-    A rank makes F, I and W of both stages in turn; at the end Ws take the place of missing Is.
+    A rank makes F, I and W of both stages in turn; at the end, when no passes I are left, it makes
+    the remaining passes W.
     """
     n = max(m, 2 * p - 1)
 
@@ -34,8 +35,8 @@ def zb_v(p: int, m: int, v: int = 2) -> list[list[Op]]:
 
 
 def dualpipe_v(p: int, m: int, v: int = 2) -> list[list[Op]]:
-    """The DualPipeV schedule (DeepSeek, 2025): in the middle each F is followed by a B of the other
-    stage, so that messages of one can be sent while the other computes.
+    """The DualPipeV schedule (DeepSeek, 2025): in the middle of a step each F is followed by a B of
+    the rank's other stage, so that messages of one pass can be sent while the other pass computes.
 
     Backward passes are divided into I and W only at the start and at the end.
     """
@@ -55,9 +56,10 @@ def dualpipe_v(p: int, m: int, v: int = 2) -> list[list[Op]]:
 def v_half(p: int, m: int, v: int = 2) -> list[list[Op]]:
     """The V-Half schedule (Qi et al., controllable memory, 2024): half the activations of 1F1B.
 
-    Each micro-batch makes the same passes, 6 units after the one before it. It goes down 1 unit a
-    rank and up 2, and so do its gradients. It waits at each turn, so that no rank has two passes at
-    once. Ws take the two units that are left of 6.
+    A unit of time is that of one pass (F, I or W). Each micro-batch makes the same passes as the
+    one before it, 6 units later. It takes 1 unit per rank on the way down and 2 on the way up, and
+    so do its gradients. It waits at each turn, so that no rank has two passes at once. The passes W
+    take the two units that are left of 6.
 
         3 ranks    rank 0   F0 .  .  .  .  .  .  .  F1 I1 .  W1 .  .  .  .  I0 .  .  W0
                    rank 1      F0 .  .  .  .  F1 .  .  .  I1 .  .  .  I0
