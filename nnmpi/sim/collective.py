@@ -151,5 +151,5 @@ def _price(name: str, chosen: Algorithm, ranks: int, nbytes: float, on: Network)
 
 
 def _spread(ranks: NDArray[np.float64] | NDArray[np.int_]) -> Record:
-    """The minimum, mean and maximum of a figure that each rank has, as a record."""
+    """Returns a record with the minimum, mean and maximum of a figure that each rank has."""
     return {"least": ranks.min().item(), "mean": ranks.mean().item(), "most": ranks.max().item()}

@@ -40,7 +40,8 @@ PANEL = 512
 
 
 class Gemm(NamedTuple):
-    """The sizes of a product x (rows, inner) times w (columns, inner) transposed: N, K, O."""
+    """The sizes of a matrix product: x (rows, inner) times the transpose of w (columns, inner); in
+    formulas N, K and O."""
 
     rows: int
     inner: int
@@ -73,7 +74,7 @@ class GridCollective(NamedTuple):
 
     @property
     def received(self) -> float:
-        """The number of elements that a rank receives."""
+        """The number of elements that a rank receives in this collective, over all its `times`."""
         passes = 2 if self.algorithm is ALL_REDUCE else 1  # rounds of an element in the ring
         return self.times * passes * self.elements * (self.ranks - 1) / self.ranks
 
@@ -98,7 +99,7 @@ class ProductPlan(NamedTuple):
 
     @property
     def received(self) -> float:
-        """The number of elements that a rank receives, averaged over the ranks."""
+        """The number of elements that a rank receives in all products, averaged over the ranks."""
         return sum(c.received for c in self.collectives)
 
 

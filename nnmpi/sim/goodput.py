@@ -84,15 +84,17 @@ class Job(NamedTuple):
 
 
 def daly(every: float, write: float, restart: float, mttf: float) -> float:
-    """The goodput of checkpoints, by Daly's complete model: every / (M e^(R/M) (e^(a/M) - 1)),
-    where M = mttf, R = restart and a = every + write, written so that nothing overflows."""
+    """Returns the goodput of a job that writes checkpoints, by Daly's complete model: every / (M
+    e^(R/M) (e^(a/M) - 1)), where M = mttf, R = restart and a = every + write, written so that
+    nothing overflows."""
     a = (every + write) / mttf
     lost = a * math.exp(-a) / -math.expm1(-a) if a else 1.0
     return every / (every + write) * math.exp(-restart / mttf) * lost
 
 
 def expected(job: Job) -> float:
-    """The goodput of a job in closed form.
+    """Returns the goodput of a job (the share of time in which it does work that is not lost) in
+    closed form.
 
     It is exact for checkpoints alone. With a backup, it is the product of the goodputs of both
     levels; with spares, this times the mean share of nodes that work. These products are close to
@@ -115,8 +117,9 @@ def _missing(job: Job) -> float:
 
 
 def best_interval(write: float, mttf: float) -> float:
-    """The interval with the largest goodput by Daly's complete model: M x, where
-    1 - x = e^(-x - write/M) and M = mttf. It does not depend on the restart."""
+    """Returns the interval between checkpoints, in seconds, with the largest goodput by Daly's
+    complete model: M x, where 1 - x = e^(-x - write/M) and M = mttf. It does not depend on the
+    restart."""
     low, high = 0.0, 1.0
     for _ in range(80):
         x = (low + high) / 2
@@ -125,12 +128,13 @@ def best_interval(write: float, mttf: float) -> float:
 
 
 def young_interval(write: float, mttf: float) -> float:
-    """Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf."""
+    """Returns Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf."""
     return math.sqrt(2 * write * mttf)
 
 
 def daly_interval(write: float, mttf: float) -> float:
-    """Daly's interval between checkpoints, of 2006: a series that approximates the best one."""
+    """Returns Daly's interval between checkpoints, of 2006: a series that approximates the best
+    one."""
     if write >= 2 * mttf:
         return mttf
     x = math.sqrt(write / (2 * mttf))
@@ -151,8 +155,8 @@ class Mark(NamedTuple):
 class Run:
     """A simulated run of a job that fails at times.
 
-    clock: seconds since its start done: the work that is not lost so far, in seconds of computing
-    on all nodes
+    clock: seconds since its start
+    done: the work that is not lost so far, in seconds of computing on all nodes
     """
 
     def __init__(self, job: Job) -> None:
@@ -173,12 +177,12 @@ class Run:
         self._work(end - self.clock)
 
     def fail(self, draw: float = 1.0) -> None:
-        """Loses a node: the job goes back to the last copies in memory, or without a Backup to the
-        last checkpoint.
+        """Simulates the loss of a node: the job goes back to the last copies in memory, or without
+        a Backup to the last checkpoint.
 
-        If no copies were made since the node lost before, and `draw`, from 0 to 1, is less than
-        1 / nodes, this node is the one with the copies of that node: the job goes back to the last
-        checkpoint.
+        If no copies were made since the previous loss of a node, and `draw`, from 0 to 1, is less
+        than 1 / nodes, the node that is lost now is the one with the copies of the node that was
+        lost then: the job goes back to the last checkpoint.
         """
         job = self.job
         if job.spares is not None:

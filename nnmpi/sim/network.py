@@ -1,4 +1,5 @@
-"""The network of a simulation: its options, their valid ranges, and its text."""
+"""The network of a simulation: its command-line options, their valid ranges, and its description as
+text."""
 
 import argparse
 import re
@@ -127,7 +128,7 @@ def check_count(name: str, value: int, most: int = MAX_RANKS) -> None:
 
 
 def as_text(r: Record) -> str:
-    """Formats the parameters of a network, taken from a record."""
+    """Returns the parameters of a network, taken from a record, as text for the user."""
     text = f"alpha {r['alpha']:g} s, beta {r['beta']:g} s/B, gamma {r['gamma']:g} s/B"
     if r["network"] is not None:
         text += f"; {r['network']}"

@@ -58,7 +58,7 @@ class Simulation(NamedTuple):
 
     @property
     def bubble(self) -> float:
-        """Idle time over the time of computation, summed over all ranks."""
+        """The idle time of all ranks divided by their time of computation."""
         busy = sum(self.busy)
         return (len(self.busy) * self.makespan - busy) / busy if busy else 0
 

@@ -152,11 +152,12 @@ def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str
 
 
 def rate_needed(limit: float, seconds: Callable[[float], float]) -> float | None:
-    """The least rate, in bytes per second, at which a step takes at most `limit` seconds, or None.
+    """Returns the least bandwidth, in bytes per second, at which a step takes at most `limit`
+    seconds; None if there is none. `seconds` gives the time of a step at a bandwidth.
 
     As long as a step waits for the same exchange, its seconds are linear in 1 / rate. So the search
-    tries where a line between both ends reaches the limit and, in turn, the middle of the
-    range on a logarithmic scale.
+    tries where a line between both ends reaches the limit and, in turn, the middle of the range on
+    a logarithmic scale.
     """
     (low, slow), (high, fast) = ((rate, seconds(rate)) for rate in (LEAST, MOST))
     if fast > limit:

@@ -52,7 +52,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of the subcommand `collective`."""
+    """Returns the output of the subcommand `collective`, as text or as JSON records."""
     if options.draw and options.json:
         raise ValueError("--draw and --json cannot be combined; leave out one of them")
     names = collective.names(options.operation, options.algorithm)

@@ -38,7 +38,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of the subcommand `gemm`."""
+    """Returns the output of the subcommand `gemm`, as text or as JSON records."""
     g = Gemm(options.rows, options.inner, options.columns)
     grids, network = _grids(g, options), net.network(options)
     records: list[Record] = []

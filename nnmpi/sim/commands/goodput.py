@@ -1,4 +1,5 @@
-"""The subcommand `goodput` of `python -m nnmpi.simulate`: what failures cost a job."""
+"""The subcommand `goodput` of `python -m nnmpi.simulate`: the share of time in which a job does
+useful work if its nodes fail at times."""
 
 import argparse
 from pathlib import Path
@@ -50,7 +51,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of the subcommand `goodput`."""
+    """Returns the output of the subcommand `goodput`, as text or as JSON records."""
     job = _job(options)
     intervals = {name: f(job.write, job.mttf_checkpoint) for name, f in INTERVALS.items()}
     intervals |= {"given": options.every} if options.every else {}
@@ -140,7 +141,7 @@ def _point(r: Record) -> Point:
 
 
 def _time(seconds: float) -> str:
-    """Formats seconds with four digits or more, in hours from two hours on."""
+    """Formats seconds as text with four digits or more; from two hours on, in hours."""
     if seconds < 7200:
         return f"{seconds:.4g} s"
     return f"{seconds / 3600:,.0f} h" if seconds >= 3.6e6 else f"{seconds / 3600:.4g} h"

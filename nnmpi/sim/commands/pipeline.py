@@ -64,7 +64,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of the subcommand `pipeline`."""
+    """Returns the output of the subcommand `pipeline`, as text or as JSON records."""
     if bool(options.schedule) == bool(options.compare):
         raise ValueError("give one of --schedule and --compare")
     names = options.compare.split(",") if options.compare else [options.schedule]

@@ -107,7 +107,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    """Yields the value of --sync and the row of each method.
+    """Yields, for each method by which replicas exchange parameters or gradients, the value of
+    --sync that selects it, and its row of the table.
 
     Data parallelism and compressed gradients have the value "": their rows are always shown.
     """

@@ -77,7 +77,7 @@ def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
 
 
 def bsp_time(delays: Sequence[Delay]) -> float:
-    """The mean time of a BSP step: the expected step time of the slowest worker.
+    """Returns the mean time of a BSP step, in which all workers wait for the slowest one.
 
     A worker's step takes `always` with probability 1 - share, else always * jitter. The probability
     that all workers take at most x is a product, which jumps only at these values of x.
@@ -148,7 +148,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of the subcommand `sync`, for workers or for a model on replicas."""
+    """Returns the output of the subcommand `sync`, for workers of a parameter server or for a model
+    on replicas."""
     of_replicas, of_all = _defaults(replicas.add_options), _defaults(add_options)
     given = {name for name, value in of_all.items() if getattr(options, name) != value}
     if (options.workers is None) == (options.parameters is None):
@@ -210,7 +211,7 @@ def _waiting(options: argparse.Namespace) -> Any:
 def _simulated(
     staleness: int, delays: Sequence[Delay], steps: int
 ) -> Iterator[tuple[Record, Timeline]]:
-    """Yields the record and timeline of each mode.
+    """Simulates each mode of synchronization (BSP, SSP, ASP); yields its record and timeline.
 
     BSP comes first: the others are compared with it.
     """

@@ -32,7 +32,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str:
-    """The output of the subcommand `trace`."""
+    """Returns the output of the subcommand `trace`: steps of a run, drawn as text."""
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps} must be at least 1")
     if options.svg and options.svg.resolve() == options.file.resolve():
@@ -118,7 +118,8 @@ class TraceFile(NamedTuple):
 
 
 def _span(event: dict[str, Any]) -> Span:
-    """Converts a complete event of a trace file to a span, with times in whole nanoseconds."""
+    """Converts a complete event (one with a duration) of a trace file to a span, with times in
+    whole nanoseconds."""
     args, start, duration = event["args"], float(event["ts"]), float(event["dur"])
     at = event["pid"], str(event["cat"]), args.get("micro", -1), args.get("stage", 0)
     return Span(*at, round(start, 3), round(start + duration, 3))

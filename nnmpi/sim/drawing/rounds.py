@@ -1,5 +1,5 @@
-r"""A collective as a table of text, and as a picture: a row for each round, a box for each rank,
-an arrow for each message.
+r"""Draws a collective algorithm as text and as an SVG picture: a row for each round, a box for each
+rank, an arrow for each message.
 
              rank 0    rank 1
     start    [▒▒▒▒]    [▒▒▒▒]      a cell for each chunk, the darker the more contributions it has
@@ -61,7 +61,7 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
 
 
 def check_ranks(p: int) -> None:
-    """Raises ValueError unless a drawing has room for p ranks."""
+    """Raises ValueError unless p ranks fit into a drawing."""
     if not 1 <= p <= MAX_RANKS:
         raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
 

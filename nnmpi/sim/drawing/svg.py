@@ -1,4 +1,5 @@
-"""Timelines as an SVG picture: one row a rank, a box for each span, all on one time scale."""
+"""Draws timelines as an SVG picture: a row for each rank, a box for each span (such as a pass), all
+on one time scale."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -42,7 +43,7 @@ class Band(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Pixels per unit of time."""
+        """The number of pixels per unit of time in this section of the time axis."""
         return self.width / (self.end - self.start)
 
     def x(self, time: float) -> float:
@@ -87,7 +88,8 @@ def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """Returns an SVG document of this size; a narrower page scales it down."""
+    """Returns an SVG document of this size in pixels that shows `parts`; in a narrower page it is
+    scaled down."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" class="nnmpi" style="max-width:100%;height:auto" {FONT}>'
@@ -97,9 +99,8 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[str], float]:
-    """Returns the title of a picture from height y, on as many lines as needed, and the height
-    below it.
-    """
+    """Returns the SVG of a picture's title from height y on, on as many lines as needed, and the
+    height below it."""
     lines = wrap(title, max(1, int(width / (BOLD * size))))
     step = 1.4 * size
     texts = [text(16, y + i * step, line, size, weight="bold") for i, line in enumerate(lines)]
@@ -107,7 +108,8 @@ def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[
 
 
 def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
-    """Yields the heading and rows of one timeline, in one band."""
+    """Yields the SVG of one timeline, with its heading and a row for each rank, in one section
+    (band) of the time axis."""
     if timeline.title:
         size = min(16, (MARGIN + band.width) / (BOLD * len(timeline.title)))  # on one line
         yield text(16, y + 24, timeline.title, size, weight="bold")
@@ -164,7 +166,8 @@ def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
 
 
 def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
-    """Returns the number in a box, turned by 90 degrees if the box is too narrow for it."""
+    """Returns the SVG of a number in a box, turned by 90 degrees if the box is too narrow for
+    it."""
     size = min(14.0, (width - 3) / (0.6 * len(number)))
     if size >= SMALLEST:
         return text(x, y, number, size, colour, "middle")
@@ -173,7 +176,7 @@ def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
 
 
 def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
-    """Yields the time axis of a band, with ticks at round numbers."""
+    """Yields the SVG of the time axis below a section (band), with ticks at round numbers."""
     yield f'<path d="M{MARGIN} {y:g}h{band.width:g}" stroke="{QUIET}"/>'
     step = _round_step(90 / band.scale)
     for k in range(ceil(band.start / step - 1e-9), floor(band.end / step + 1e-9) + 1):
@@ -208,7 +211,7 @@ def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list
 
 
 def blend(a: str, b: str, part: float) -> str:
-    """Returns the colour between a and b: a at part 0, b at part 1."""
+    """Returns a mixture of two colours: a if `part` is 0, b if it is 1."""
     pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(x + (y - x) * part):02x}" for x, y in pairs)
 

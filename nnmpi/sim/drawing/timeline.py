@@ -1,4 +1,4 @@
-"""Timelines: the activities of ranks, simulated or measured, as values and as text.
+"""Timelines: what ranks do at which time, simulated or measured; also drawn as text.
 
     rank 0  F0 F1 ......B0--- F2 B1--- ...B2---
     rank 1  ...F0 B0--- F1 B1--- F2 B2--- ...
@@ -39,8 +39,8 @@ class Level(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Spans of several ranks on one clock that starts at 0; later spans are drawn over earlier
-    ones.
+    """The activities of several ranks over time: spans on one clock that starts at 0; later spans
+    are drawn over earlier ones.
 
     Spans in the background overlap with others: pictures draw them below the row of the rank.
 
@@ -144,7 +144,8 @@ def _scale(timelines: Sequence[Timeline], columns: int) -> float:
 
 
 def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
-    """Returns the text of each rank's row."""
+    """Returns, for each rank of a timeline, its row of text; `cell` gives the text of a span for a
+    width."""
     width = round(timeline.end * scale)
     rows = [[IDLE] * width for _ in range(timeline.ranks)]
     for span in timeline.spans:
@@ -154,7 +155,8 @@ def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) ->
 
 
 def _cell(span: Span, width: int) -> str:
-    """Returns the text of a span: `B12-- ` in six columns, `B2` in two, one character in one."""
+    """Returns the text of a span, such as a backward pass, for a width: `B12-- ` in six columns,
+    `B2` in two, one character in one."""
     if width < 2:
         return _fill(span, width)
     letter, number = style(span.kind).letter, str(span.micro) if span.micro >= 0 else ""
@@ -164,15 +166,14 @@ def _cell(span: Span, width: int) -> str:
 
 
 def _is_cut(span: Span, scale: float) -> bool:
-    """Returns True if `_cell` shows only the last digits of the micro-batch."""
+    """Returns True if a drawing has room only for the last digits of the span's micro-batch."""
     width = round(span.end * scale) - round(span.start * scale)
     return span.micro >= 10 and 2 <= width <= len(str(span.micro))
 
 
 def _fill(span: Span, width: int) -> str:
-    """Returns the text of a narrow span: the micro-batch's last digit for a forward pass, else the
-    letter.
-    """
+    """Returns the text of a span that has no room for letter and number: the last digit of the
+    micro-batch for a forward pass, otherwise the letter, repeated."""
     letter = style(span.kind).letter
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 
