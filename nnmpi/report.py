@@ -27,7 +27,7 @@ def add_files(p: argparse.ArgumentParser) -> None:
 
 
 def command(given: argparse.Namespace) -> int:
-    """Writes the page."""
+    """Writes the HTML page that the command line asks for, and returns the exit status."""
     write(Path(given.out), logs_of({file: read(file) for file in given.files}))
     return 0
 

@@ -237,7 +237,8 @@ class Started(dist._Work):  # type: ignore[misc]
 
     @classmethod
     def of(cls, works: Sequence["Started"], result: Tensors) -> "Started":
-        """Joins several works into one, which is complete when all of them are."""
+        """Joins several collectives in progress into one Work, which is complete when all of them
+        are."""
         handle = Handle([work.handle for work in works])
         return cls(handle, result, works[0]._comm, works[0]._label)
 
@@ -283,7 +284,8 @@ _waiter = Waiter()
 
 
 def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
-    """Returns a tensor as a 1-D array of elements or bytes, and a function to call after a write.
+    """Returns the memory of a tensor as a 1-D array of elements or bytes, and a function to call
+    after the array was written.
 
     The array shares the tensor's memory. If the tensor is not contiguous, the array is a copy, and
     the function copies it back into the tensor.

@@ -46,7 +46,8 @@ MORE_TO_DO = 75
 
 
 class PrintCombinations(argparse.Action):
-    """Prints which options cannot be combined, and ends the command, as --help does."""
+    """The action of a command-line flag: prints which options cannot be combined, and ends the
+    command, as --help does."""
 
     def __call__(self, of: argparse.ArgumentParser, *_: object) -> NoReturn:
         from nnmpi.parallel.combinations import page
@@ -224,7 +225,8 @@ def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
 
 
 def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Comm) -> int:
-    """Trains; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
+    """Runs the training of a Trainer, and returns the exit status. SIGUSR1 and Ctrl-C stop it after
+    the current step, a second Ctrl-C at once. `early` has signals that arrived before."""
     old_version, interrupts = version(trainer.config.save), list[int]()
 
     def stop_or_interrupt(number: int, _: object) -> None:
@@ -254,8 +256,8 @@ def interrupt(*_: object) -> NoReturn:
 
 
 def interrupted(comm: Comm, how: str) -> int:
-    """Prints that the run was interrupted, and when (`how`), ends the other ranks, and returns exit
-    status 130."""
+    """Prints that the run was interrupted, followed by the text `how` (when, or what was saved),
+    ends the other ranks, and returns exit status 130."""
     if comm.size > 1:
         comm.abort(f"interrupted{how}", 130)
     return fail(f"interrupted{how}", 130)

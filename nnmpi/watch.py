@@ -100,7 +100,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
 
 def command(given: argparse.Namespace) -> int:
-    """Serves the page until Ctrl-C."""
+    """Serves the page of runs until Ctrl-C; returns the exit status."""
     try:
         server = PageServer(given.port, given.files)
     except (OSError, OverflowError) as error:

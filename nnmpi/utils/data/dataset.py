@@ -45,7 +45,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class Subset(Dataset[Any]):
-    """The samples of `dataset` that have the given indices, as a data set."""
+    """A data set that consists of those samples of `dataset` that have the given indices."""
 
     def __init__(self, dataset: Any, indices: Sequence[int] | np.ndarray) -> None:
         self.dataset, self.indices = dataset, np.asarray(indices, "int64")
