@@ -54,9 +54,9 @@ def check_batch(config: Config, samples: int) -> None:
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy that the arrangement asks for. Every rank calls it; an error on one rank
-    is raised on all. For --verify it also trains a second copy of the model on each rank, and
-    compares."""
+    """Returns the strategy (the object that makes training steps) that the arrangement in `spec`
+    asks for. Every rank calls it; an error on one rank is raised on all. For --verify it also
+    trains a second copy of the model on each rank, and compares."""
     kind = spec.arrangement.strategy
     if of_library := addons.row("library_sums", spec.arrangement.algorithm):
         of_library.connect(layout, spec.task.on)

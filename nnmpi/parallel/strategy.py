@@ -373,8 +373,8 @@ def executor_of(
     channels: Channels | None = None,
     op_hooks: OpHooks = (),
 ) -> Executor:
-    """Returns the Executor, which carries out the operations of each step on this rank as the
-    arrangement lists them.
+    """Returns the Executor, which carries out the operations of each training step on this rank
+    (passes, messages, sums of gradients, the update).
 
     ends       the functions for the operations at the end of a step, by kind
     channels   carry tensors between stages; None: messages along pp

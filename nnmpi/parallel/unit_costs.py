@@ -161,8 +161,9 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
-    """Returns the tensor from which a backward pass through a unit starts, and a gradient of ones
-    for it. The tensor is the output or, of several outputs, all that are not inputs too, joined."""
+    """Returns the tensor from which the backward pass through a part of the model starts, and a
+    gradient of ones for it. The tensor is the output or, of several outputs, all that are not
+    inputs too, joined."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.array).ones_like(t.array)
@@ -177,8 +178,9 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 def _fastest(
     unit: Unit, module: Module, x: Tensors, on: Backend, timing: Timing
 ) -> tuple[Tensors, list[float]]:
-    """Runs a unit's passes several times; returns its outputs, which are the input of the next
-    unit, and the shortest seconds of each pass: forward, input gradient, weight gradients.
+    """Runs the passes of a unit (part of the model, usually a layer) several times; returns its
+    outputs, which are the input of the next unit, and the shortest seconds of each pass: forward,
+    input gradient, weight gradients.
 
     The outputs require gradients if this unit or one before it is trained. Gradients are not
     cleared between repeats: in a step, all micro-batches except the first add to them.
@@ -206,8 +208,8 @@ def _fastest(
 def _passes(
     module: Module, enters: Tensors, on: Backend, clock: Timer
 ) -> tuple[Any, tuple[float, ...]]:
-    """Runs one forward and backward pass through a unit; returns its output, and the seconds of the
-    forward pass, of the input gradient and of the weight gradients."""
+    """Runs one forward and backward pass through `module`, a part of the model; returns its output,
+    and the seconds of the forward pass, of the input gradient and of the weight gradients."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad_array = None

@@ -238,8 +238,8 @@ class Replay:
 
 
 def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
-    """Runs recorded calls, one slice (the calls of one unit of the stage) after the other; yields
-    between two slices."""
+    """Runs recorded calls slice by slice, where a slice has the calls of one unit (part of the
+    stage, usually a layer); yields between two slices."""
     for k, calls in enumerate(slices):
         if k:
             yield
@@ -288,9 +288,9 @@ def _slices(
 def _before(
     passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns the index of the call at which each unit except the first begins: the first call that
-    uses one of the parameters that `others` lists for the previous unit. If that list is empty, the
-    following units have no calls."""
+    """Returns the index of the recorded call at which each unit (part of the stage, usually a
+    layer) except the first begins: the first call that uses one of the parameters that `others`
+    lists for the previous unit. If that list is empty, the following units have no calls."""
     begins, left = list[int](), [*others[:-1]]
     for k in calls:
         call = passes.calls[k]
@@ -303,8 +303,9 @@ def _before(
 def _behind(
     passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns, for a backward pass, the index of the call at which each unit except the first
-    begins: the one after which all gradients of the previous unit's parameters are final."""
+    """Returns, for a backward pass, the index of the recorded call at which each unit (part of the
+    stage, usually a layer) except the first begins: the one after which all gradients of the
+    previous unit's parameters are final."""
     final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]

@@ -62,25 +62,27 @@ class Chain:
 
     @cached_property
     def of_stage(self) -> Mapping[int, range]:
-        """By stage of this rank, the range of the numbers of its units."""
+        """By stage of this rank, the range of the numbers of its units (parts, usually layers)."""
         ends = [u for u, (a, b) in enumerate(pairwise(self.units), 1) if a.stage != b.stage]
         bounds = pairwise([0, *ends, len(self.units)])
         return {self.units[a].stage: range(a, b) for a, b in bounds}
 
     @cached_property
     def users(self) -> Sequence[Sequence[int]]:
-        """For each bucket, the numbers of the units that use its parameters."""
+        """For each bucket, the numbers of the units (parts of stages, usually layers) that use its
+        parameters."""
         numbered = [*enumerate(self.units)]
         return [[u for u, unit in numbered if b in unit.buckets] for b in range(len(self.buckets))]
 
     def read_by(self, op: Op) -> Sequence[int]:
-        """Returns the buckets of parameters that must be in memory for the pass `op` of a unit."""
+        """Returns the buckets of parameters that must be in memory for `op`, a pass of one unit
+        (part of a stage, usually a layer)."""
         unit = self.units[op.at]
         return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
 
     def neighbours(self, u: int, away: int) -> tuple[int, int]:
-        """Finds the unit before unit u (`away` = -1) or after it (`away` = +1), and returns (unit,
-        boundary).
+        """Finds the unit (part of the model, usually a layer) before unit u (`away` = -1) or after
+        it (`away` = +1), and returns (unit, boundary).
 
         If that unit is on this rank, boundary is NONE. If it is on another rank, unit is NONE, and
         boundary is the number of the stage that begins between the two. At an end of the model both
@@ -126,7 +128,8 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns, for each unit of a stage, the numbers of its parameters and buffers in the graph."""
+    """Returns, for each unit (part, usually a layer) of a stage, the numbers of its parameters and
+    buffers in the graph."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
@@ -172,8 +175,8 @@ def _segments(
 def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
-    """Returns the units with their field `repeated`: the buckets of other units that a unit's
-    backward pass needs to recompute activations."""
+    """Returns the units (parts of a stage, usually layers) with their field `repeated`: the buckets
+    of other units that the backward pass of a unit needs to recompute activations."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]

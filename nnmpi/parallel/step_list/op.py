@@ -8,13 +8,15 @@ RECOMPUTE      the forward pass again, as the one before was not recorded
 RECV_F SEND_F  starts to receive, to send the activations in front of stage `at`
 RECV_B SEND_B  starts to receive, to send their gradients
 GATHER WAIT    starts to gather the values of bucket `at` into a slot; waits for them
-NOTE           this rank's losses are all known: they and its request are noted for the sums
+NOTE           this rank's losses are all known: they, and its request to stop or save, can be
+               summed
 OPEN           from here on the gradients of bucket `at` are written to a slot
 SUM FINISH     starts to sum the gradients of bucket `at`, which are final; waits for the sum, and
                frees the slot
-TIES TERMS     sums shards of tied parameters over stages; terms of gradients over tp
+TIES TERMS     sums the gradients of parameters that several stages have, over these stages (TIES);
+               of parameters that all ranks along tp have, over these ranks (TERMS)
 WRITE READ     of `swapping/`: starts to write the activations of unit `at`, or the optimizer state,
-               to disk; to read them back, and what needs them waits for that
+               to disk; starts to read them back, and operations that need them wait
 AGREE APPLY    all ranks agree on what decides the update (norm, request); the update
 
     two units, one rank of two, ZeRO 0    F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0
@@ -43,9 +45,9 @@ COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGRE
 
 
 class Op(NamedTuple):
-    """One operation in the list that a rank carries out in a step, on the unit, stage boundary
-    or bucket with the number `at`. As text it is kind, `at`, `.micro` and `@slot`, such as
-    SUM3.0@1."""
+    """One operation in the list that a rank carries out in a step. `at` is the number of the unit
+    (part of the model, usually a layer), stage boundary or bucket on which it works, and `slot` the
+    memory that it uses. As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1."""
 
     kind: Kind
     at: int = NONE

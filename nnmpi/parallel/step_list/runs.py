@@ -65,8 +65,8 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns, for the units of a stage, the fields `absent` and `unrepeated` of StageUnits: the
-    parameters that may not be in memory while each unit runs."""
+    """Returns, for the units (parts, usually layers) of a stage, the fields `absent` and
+    `unrepeated` of StageUnits: the parameters that may not be in memory while each unit runs."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):
@@ -94,8 +94,9 @@ def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
 
 def of_program(a: Arrangement, rank: int, ops: Iterable[schedules.Op]) -> Iterator[Op]:
     """Converts a program, whose operations are passes and messages of whole stages, to the
-    operations that the executor takes; each stage becomes one unit. If the parameters are updated
-    once for all micro-batches, FINISH (wait for sums) and AGREE are added before the update."""
+    operations that the executor takes; each stage becomes one unit, a part whose pass is a single
+    operation. If the parameters are updated once for all micro-batches, FINISH (wait for sums) and
+    AGREE are added before the update."""
     stages = [*a.division.of_rank(a.mesh.coordinates(rank)["pp"])]
     for op in ops:
         kind, at, stage = op.kind, NONE, NONE

@@ -32,8 +32,9 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
-    """Returns, by bucket, the slot that it shares in turn with other buckets (ZeRO 3). A bucket is
-    always gathered into the same slot, since backward passes keep views of it.
+    """Returns, by bucket of parameters, the slot (memory) that it shares in turn with other buckets
+    (ZeRO 3). A bucket is always gathered into the same slot, since backward passes keep views of
+    it.
 
     Buckets that one unit (a part of the model, usually a layer) reads have different slots. So do,
     if there are enough slots, the buckets of neighbouring units.
@@ -60,16 +61,16 @@ def shared_slots(chain: Chain) -> dict[int, int]:
 
 
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
-    """Returns the buckets of parameters whose gathers are in progress when a step begins: those of
-    the first unit or, if each bucket has its own memory, all."""
+    """Returns the buckets of parameters whose gathers are in progress when a step begins: those
+    that the first forward pass reads or, if each bucket has its own memory, all."""
     are_shared = len({*slots.values()}) < len(slots)
     return chain.units[0].buckets if are_shared else (*slots,)
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
     """Yields a rank's operations, with gathers of parameters added (GATHER starts one, WAIT waits
-    for it), so that each pass finds its buckets in their slots. A gather starts one pass before the
-    parameters are used, unless that pass uses the slot."""
+    for it), so that each pass finds its buckets in their slots (memory that buckets share in turn).
+    A gather starts one pass before the parameters are used, unless that pass uses the slot."""
     listed, first = [*ops], first_buckets(chain, slots)
     passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}

@@ -133,9 +133,9 @@ class Walk:
         return self._takes(op, +1, self._gradients, "the gradient from unit")
 
     def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
-        """Checks that what a pass needs is there: the output (or gradient) of the neighbouring
-        unit, which is then used up, or a message from another rank. Returns a text that says what
-        is missing, or ""."""
+        """Checks that what a pass needs is there: the output (or gradient) of the next or previous
+        part of the model, which is then used up, or a message from another rank. Returns a text
+        that says what is missing, or ""."""
         unit, boundary = self._chain.neighbours(op.at, away)
         if unit != NONE and (unit, op.micro) not in made:
             return f"{name} {unit} is not there"

@@ -125,8 +125,8 @@ class GradientSlots:
 
     def grad_memory(self, i: int) -> Array:
         """Returns the array to which a backward pass on this rank writes the gradient of parameter
-        i, in the slot of its bucket. Raises ValueError if the bucket is not open, so that the slot
-        may belong to another one."""
+        i. Raises ValueError if its bucket is not open, because another bucket may use the memory
+        then."""
         b = self._of[i]
         if b not in self._open:
             raise ValueError(

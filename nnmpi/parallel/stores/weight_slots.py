@@ -75,16 +75,16 @@ class WeightSlots:
         return self._values[i]
 
     def gather_bucket(self, b: int) -> None:
-        """Starts to gather bucket b into its slot. Every rank must have updated its shard of the
-        bucket before."""
+        """Starts to gather bucket b into the memory that it shares in turn with other buckets.
+        Every rank must have updated its shard of the bucket before."""
         self._there.pop(self._slots[b], None)
         self._my_chunks[b][...] = self._shards[b]
         self._arriving[b] = self._gathers.start_all_gather(self._weights[b], GATHER)
 
     def wait_for(self, b: int) -> None:
-        """Waits until bucket b is in its slot, and starts the gather if that was not done. (The
-        list of a step starts gathers ahead of their use, except for those in progress when the
-        first step begins.)"""
+        """Waits until all parameters of bucket b are in memory, and starts the gather if that was
+        not done. (The list of a step starts gathers ahead of their use, except for those in
+        progress when the first step begins.)"""
         if self._there.get(self._slots[b]) == b:
             return
         if b not in self._arriving:
@@ -95,8 +95,8 @@ class WeightSlots:
         self._there[self._slots[b]] = b
 
     def updated(self) -> None:
-        """Called after an update: declares that no slot has valid values, because the shards have
-        new ones."""
+        """Called after an update: declares the gathered parameters of all buckets invalid, because
+        the shards have new values."""
         self.wait()
         self._there.clear()
 

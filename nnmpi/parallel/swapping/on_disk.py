@@ -3,11 +3,12 @@ and checks their order.
 
     F0.0 WRITE0.0 F1.0 READ0.0 NOTE READ B1.0 B0.0 AGREE APPLY WRITE
 
-Here the activations of unit 0 of 2 are on disk between its forward and backward pass, and the
-optimizer state (WRITE and READ without a number) between updates. The disk handles one operation at
-a time, in the order of the list, and begins to read when there is memory. So units are read in the
-order of their backward passes, after all have been written. The check proves that values are read
-before they are needed, and that no read or pass waits for memory that only later operations free.
+A unit is a part of the model, usually a layer. Here the activations of unit 0 of 2 are on disk
+between its forward and backward pass, and the optimizer state (WRITE and READ without a number)
+between updates. The disk handles one operation at a time, in the order of the list, and begins to
+read when there is memory. So units are read in the order of their backward passes, after all have
+been written. The check proves that values are read before they are needed, and that no read or pass
+waits for memory that only later operations free.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -25,7 +26,7 @@ ENDS = (Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY)
 
 def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
     """Yields a rank's operations, with WRITE and READ added for the activations of the units
-    `swapped` and for the optimizer state.
+    `swapped` (parts of the model, usually layers) and for the optimizer state.
 
     Units are read in the order of their backward passes, the state after the last forward pass.
     """
@@ -81,8 +82,8 @@ class OnDisk:
     def _has_read(self, key: tuple[int, int]) -> bool:
         """Returns True if the values of `key` are in memory, or are being read from disk.
 
-        A key (unit, micro-batch) stands for a unit's activations, OPTIMIZER_STATE for the optimizer
-        state.
+        A key (unit, micro-batch) stands for the activations of a unit (part of the model, usually a
+        layer), OPTIMIZER_STATE for the optimizer state.
         """
         is_moved = key[0] in self._swapped or key in self._moved
         return not is_moved or self._moved.get(key) is Kind.READ

@@ -28,8 +28,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
 class Placement(Enum):
-    """Where a unit's activations are between its forward and its backward pass: kept in memory,
-    swapped to disk, or dropped and recomputed."""
+    """Where the activations of a unit (part of the model, usually a layer) are between its forward
+    and its backward pass: kept in memory, swapped to disk, or dropped and recomputed."""
 
     KEEP = "keep"
     SWAP = "swap"
@@ -99,7 +99,7 @@ class Placements(NamedTuple):
 
     @property
     def activations(self) -> float:
-        """The total bytes of the activations of all units in one micro-batch, wherever they are
+        """The total bytes of the activations of all layers in one micro-batch, wherever they are
         placed."""
         return sum(unit.nbytes for unit in self.loads)
 
@@ -110,7 +110,7 @@ class Placements(NamedTuple):
 
     @property
     def recomputes(self) -> bool:
-        """True if the activations of some unit are recomputed."""
+        """True if the activations of any layer are recomputed."""
         return RECOMPUTE in self.choice
 
     @property
@@ -127,14 +127,14 @@ class Placements(NamedTuple):
 
 
 def placements_of(a: Arrangement) -> Placements | None:
-    """Returns where each unit's activations are placed (kept, swapped or recomputed) in an
-    arrangement; None if a step fits into memory."""
+    """Returns where the activations of each unit (part of the model, usually a layer) are placed in
+    an arrangement: kept, swapped or recomputed. None if a step fits into memory."""
     return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
-    """Returns the field `residences` of the start event: where the activations of each unit are
-    placed. Returns an empty dict if a step fits into memory."""
+    """Returns the field `residences` of the start event: where the activations of each unit (part
+    of the model, usually a layer) are placed. Returns an empty dict if a step fits into memory."""
     if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
@@ -161,26 +161,27 @@ def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
 
 
 def kept_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes of a unit's activations that stay in memory between its forward and its
-    backward pass, if they are placed as `how` says."""
+    """Returns the bytes of activations that a unit (part of the model, usually a layer) keeps in
+    memory between its forward and its backward pass, if they are placed as `how` says."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
 def extra_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes that are allocated again in the backward pass to recompute a unit's
-    activations; 0 if `how` is not RECOMPUTE."""
+    """Returns the bytes that are allocated again in the backward pass to recompute the activations
+    of a unit (part of the model, usually a layer); 0 if `how` is not RECOMPUTE."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
 
 def least_memory(units: Sequence[UnitDemand]) -> float:
     """Returns the least bytes of memory with which training is possible: the activations of the
-    largest unit."""
+    largest of the units (parts of the model, usually layers)."""
     return max(unit.nbytes for unit in units)
 
 
 def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
-    """Returns the bytes that must stay free when the activations of `unit` are read during the
-    backward pass of unit `at`, so that every unit between the two can be recomputed."""
+    """Returns the bytes that must stay free when the activations of `unit` (the number of a part of
+    the model, usually a layer) are read during the backward pass of unit `at`, so that every unit
+    between the two can be recomputed."""
     between = range(unit + 1, at + 1)
     return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
@@ -243,8 +244,9 @@ class PassClocks:
             self.writes.append((self.disk_free, unit.nbytes))
 
     def _read(self, at: int) -> None:
-        """During the backward pass of unit `at`: starts to read the next activations from disk, as
-        many as fit into memory, counting what running writes will free."""
+        """Called in the simulation before the backward pass of unit `at` (a part of the model,
+        usually a layer): starts to read the next activations from disk, as many as fit into memory,
+        counting what running writes will free."""
         start = self.now
         while self.reads:
             s = self.reads[0]
@@ -282,8 +284,9 @@ def seconds(
 
 
 def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
-    """Returns the fastest choice of placements (keep, swap or recompute, for each unit) that a
-    local search finds. Each step of the search changes one or two units.
+    """Returns the fastest choice of placements that a local search finds: keep, swap or recompute,
+    for the activations of each unit (part of the model, usually a layer). Each step of the search
+    changes one or two units.
 
     Raises ValueError if nothing fits. The search starts from choices in which the last units are
     kept, and those before them swapped or recomputed.
@@ -302,8 +305,8 @@ def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float 
 
 
 def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
-    """Returns the choice at which a local search from `choice` ends: it takes the best change of
-    one or two units, as long as that lowers the cost."""
+    """Returns the choice of placements at which a local search from `choice` ends: it takes the
+    best change of one or two layers' placements, as long as that lowers the cost."""
     least = cost(choice)
     while True:
         following = min(_neighbours(choice), key=cost, default=choice)
@@ -313,8 +316,8 @@ def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Ch
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
-    """Yields the choices that a local search tries next: one unit placed differently, or two
-    adjacent units, or two units whose placements are exchanged."""
+    """Yields the choices of placements that a local search tries next: one unit (usually a layer)
+    placed differently, or two adjacent units, or two units whose placements are exchanged."""
     for i, residence in enumerate(choice):
         for how in Placement:
             if how is not residence:

@@ -30,8 +30,8 @@ from nnmpi.schedules import op as schedules
 
 
 def kind(plan: Placements) -> StrategyKind:
-    """Returns the StrategyKind (the description of a strategy in the arrangement) of training with
-    these placements of activations."""
+    """Returns the StrategyKind (which names the functions of a strategy) for training with these
+    placements of activations: kept, swapped or recomputed."""
     return StrategyKind(
         "replicas",
         make="nnmpi.parallel.swapping.strategy:make",

@@ -254,8 +254,8 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
-    """Returns the number of an axis of a sample, counted from 0, for a way's axis: `...` stands for
-    the axis `same`, and a marker such as POSITIONS for axis 0."""
+    """Returns the number of an axis of a sample, counted from 0, given the axis along which a layer
+    is to be cut: `...` stands for the axis `same`, and a marker such as POSITIONS for axis 0."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None

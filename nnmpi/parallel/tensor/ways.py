@@ -229,8 +229,8 @@ NONE: Mapping[str, int] = {}
 
 
 def always(settings: Options) -> bool:
-    """Returns True. It is the default of `Way.fits`: the way is possible with any settings of the
-    layer."""
+    """Returns True. It is the default of `Way.fits`: layers may be divided so whatever their
+    settings are."""
     return True
 
 
@@ -301,8 +301,8 @@ class Way(NamedTuple):
 
     @property
     def markers(self) -> set[Marker]:
-        """The markers (POSITIONS, SAMPLES or those of add-ons) that this way's input and output
-        have in place of an axis."""
+        """The markers that stand for the axis along which this way divides the input or output:
+        POSITIONS, SAMPLES or those of add-ons."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
