@@ -148,8 +148,9 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """Returns an incomplete arrangement of a layout, with only the stages and layers of the
-        last rank and without parameters: enough to compute the exchanges within passes."""
+        """Returns an incomplete arrangement (which rank has which part of the model) of a layout,
+        with only the stages and layers of the last rank and without parameters: enough to compute
+        the exchanges within passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)

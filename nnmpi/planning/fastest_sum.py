@@ -1,5 +1,5 @@
-"""Chooses the all-reduce algorithm that is predicted to be the fastest for the gradients of an
-arrangement."""
+"""Chooses the all-reduce algorithm that is predicted to be the fastest for the gradients of a model
+that is arranged on ranks."""
 
 from dataclasses import replace
 from itertools import chain

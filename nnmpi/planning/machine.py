@@ -48,7 +48,7 @@ class UnitTimes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of the unit in all: forward pass and both kinds of gradients."""
+        """The seconds of the forward pass and of both kinds of gradients together."""
         return sum(self)
 
 

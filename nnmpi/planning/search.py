@@ -202,10 +202,11 @@ class Searcher:
         self, layouts: Iterable[Candidate], keep: int, most: float, until: float
     ) -> tuple[list[PricedLayout], set[Candidate]]:
         """Returns the `keep` fastest layouts that take at most `most` bytes, the fastest first, and
-        the set of layouts that may be faster but were not priced before the clock reached `until`.
+        the set of layouts that may be faster but whose time was not computed before the clock
+        reached `until`.
 
-        The queue holds (place, bound, index of the bound, order of insertion, layout). ZeRO 2 and 3
-        get a later place than their bounds say: these assume that passes hide more than they can.
+        Layouts are examined in the order of lower bounds. Those with ZeRO 2 and 3 come later than
+        their bounds say, since these assume that passes hide more communication than they can.
         """
         bounds = self._bounds
         closer = bounds.with_sums, bounds.with_messages, bounds.with_buckets
@@ -265,8 +266,8 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """Returns the arrangement of a layout, or None if it is impossible; caches only the last
-        one."""
+        """Returns the arrangement of a layout (which rank has which part of the model), or None if
+        it is impossible; caches only the last one."""
         if candidate not in self._last:
             self._last.clear()
             gc.collect(0)  # an arrangement on paper has cycles

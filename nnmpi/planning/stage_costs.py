@@ -45,8 +45,9 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns the fields about a pipeline for the start event: by the measured costs of units, the
-    bubble in an epoch of `batches` batches, and the bytes of activations that stages keep."""
+    """Returns the fields about a pipeline for the start event: from the measured costs of the
+    model's parts, the bubble in an epoch of `batches` batches, and the bytes of activations that
+    stages keep."""
     if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}
     simulated = _simulated(a, batches)

@@ -1,5 +1,5 @@
-"""Predicts how long a step takes on a machine, by running the programs of the schedule, and the
-lists of ranks, on a clock (`sim/clock.py`).
+"""Predicts how long a step takes on a machine, by simulating what ranks carry out (programs of a
+schedule, lists of operations) with a clock (`sim/clock.py`). The time is a sum of these terms:
 
 compute    passes of the rank along pp that computes longest, over all micro-batches
 tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
@@ -12,8 +12,8 @@ update     the optimizer, agreement of ranks, and gathers of parameters after th
 other      batches, losses, Python; a rank along pp takes as large a share of the time per
            micro-batch as it has of the units
 
-F, I and W are a unit's forward pass, and its gradients of the input and of the weights; m is the
-number of micro-batches, p that of ranks, n that of bytes:
+F, I and W are the forward pass of a unit (part of the model, usually a layer), and its gradients of
+the input and of the weights; m is the number of micro-batches, p that of ranks, n that of bytes:
 
     compute   m sum(F + I + W), and F twice with --recompute; F, I, W are measured, or samples x
               share x multiplications / speed

@@ -72,7 +72,7 @@ class ModelTimes:
 
     @property
     def is_measured(self) -> bool:
-        """True if the seconds of this model's units were measured on the machine; otherwise they
+        """True if the seconds of this model's parts were measured on the machine; otherwise they
         are estimated."""
         return 1 in self._measured
 
@@ -109,9 +109,9 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """Returns the seconds of the part of each unit that a rank computes. They are the times
-        measured with tp ranks, those of the whole unit on fewer samples, or a share of the time of
-        the whole unit."""
+        """Returns the seconds of the part of each unit (of the model, usually a layer) that a rank
+        computes. They are the times measured with tp ranks, those of the whole unit on fewer
+        samples, or a share of the time of the whole unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -134,9 +134,9 @@ class ModelTimes:
 
     @cached_property
     def _works(self) -> np.ndarray:
-        """The number of multiplications per sample, shape (units, 3) for forward pass, gradient of
-        the input, and gradients of parameters; each takes as many as the forward pass, or 0 if it
-        is not needed."""
+        """The number of multiplications per sample of each unit (part of the model), shape (units,
+        3) for forward pass, gradient of the input, and gradients of parameters; each takes as many
+        as the forward pass, or 0 if it is not needed."""
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]

@@ -49,8 +49,8 @@ of them send a part of it."""
 
 
 class Description(NamedTuple):
-    """The fields of a machine's TOML file: `products_share` is the field `share` of the table
-    `[products]`.
+    """A machine as its data sheet describes it. The fields are those of its TOML file:
+    `products_share` is the field `share` of the table `[products]`.
 
     title       the name in full
     ranks       the number of ranks on a node

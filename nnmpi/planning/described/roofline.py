@@ -80,8 +80,8 @@ class Kernel(NamedTuple):
 
 
 class RooflineTimes(ModelTimes):
-    """The seconds of a model's units on a machine that is described by its data sheet, estimated by
-    the roofline model."""
+    """The seconds of a model's units (its parts, usually layers) on a machine that is described by
+    its data sheet, estimated by the roofline model."""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
@@ -270,8 +270,8 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields the two kernels of flash attention: forward, and backward, which computes the scores
-    again. They are as fast as FLASH times matrix products, because exponentials come between the
-    products."""
+    again. They reach only the share FLASH of the rate of matrix products, because exponentials come
+    between the products."""
     ends = _made(graph, node) + sum(graph.edges[e].elements for e in node.inputs)
     operations = 2.0 * work(graph, node) / FLASH
     yield Kernel(F, operations, w * ends)

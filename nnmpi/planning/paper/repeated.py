@@ -38,8 +38,8 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """Returns the arrangement, changed so that each section (a part such as one block) is a
-    separate stage."""
+    """Returns the arrangement, in which the model is divided into stages, changed so that each
+    section (a part such as one block) is a stage of its own."""
     graph, cache, how = a.graph, a.graph.cache, a.config.recompute
     key = "sections", how
     if key not in cache:
@@ -80,7 +80,7 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 def whole(a: Arrangement, stage: int) -> Section:
     """Returns a stage as one Section, to be recorded as a whole. Its signature is equal for stages
-    that consist of equal sections and share parameters in the same way."""
+    that consist of equal parts (such as blocks) and share parameters in the same way."""
     parts = all_sections(a, stage)
     variables = [*dict.fromkeys(v for part in parts for v in part.variables)]
     places = {v: i for i, v in enumerate(variables)}
