@@ -75,7 +75,7 @@ class Untraced:
     recorder = NO_RECORDER
 
     def of_run(self) -> AbstractContextManager[None]:
-        """Returns a context that does nothing."""
+        """Returns a context that does nothing, since no steps are recorded."""
         return nullcontext()
 
     def outcome(self, mesh: Mesh) -> Event:
@@ -149,28 +149,32 @@ class Unsupervised:
         load_callbacks(trainer, comm)
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Returns the result of `body`, which is called once."""
+        """Calls `body`, the training of `fit`, once, and returns its result."""
         return body([])
 
     def is_start_reported(self, trainer: "Training") -> bool:
-        """Returns False: a run begins only once."""
+        """Returns False: the start of a run is never reported earlier, since a run begins only
+        once."""
         return False
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Does nothing."""
+        """Does nothing when reports are open: after the loss of a rank this run is not
+        continued."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
-        """Does nothing."""
+        """Does nothing after callbacks: no step is repeated, so changed settings need not be
+        recorded."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context that does nothing."""
+        """Returns a context that does nothing while a session is replaced by one from a
+        snapshot."""
         return nullcontext()
 
     def opened(self, session: Session) -> None:
-        """Does nothing."""
+        """Does nothing with a new session: no copies of its state are needed."""
 
     def begin_steps(self, session: Session) -> None:
-        """Does nothing."""
+        """Does nothing before the steps of an epoch: no copies of the state are needed."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
         """Returns `hooks`, the functions to be called after each step, unchanged."""

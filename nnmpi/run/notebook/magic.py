@@ -36,7 +36,8 @@ class RanksError(Exception):
 
 
 def ranks(line: str, cell: str) -> None:
-    """Runs the cell on the number of ranks that `line` gives."""
+    """Runs the notebook cell with the code `cell` on as many processes as `line` says, under
+    mpirun, and prints their output."""
     words = line.split()
     if len(words) != 1 or not words[0].isdecimal() or not int(words[0]):
         raise RanksError(f"%%ranks {shown(line)}: write a number of ranks, as %%ranks 4")
@@ -61,7 +62,8 @@ def ranks(line: str, cell: str) -> None:
 
 
 def run_cell(folder: str) -> None:
-    """Runs the cell in a folder on this rank, and writes its output to a file."""
+    """Runs, in one of the processes that mpirun has started, the notebook cell that is stored in a
+    folder, and writes its output to a file."""
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}

@@ -96,7 +96,7 @@ class FoundLayouts(NamedTuple):
     """The result of a search for layouts, with the config and the request that it answers.
 
     notes        remarks on how far to trust the figures, a line each
-    is_measured  True if the units of the model were measured
+    is_measured  True if the times of the model's parts were measured, not estimated
     """
 
     config: Config

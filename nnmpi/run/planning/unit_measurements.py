@@ -56,8 +56,8 @@ def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fi
 
 
 def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model, or of a rank's part of it, as the mean over
-    ranks, for micro-batches of the sizes `sizes`; adds them to `fields`.
+    """Measures the seconds of each unit of a model (a part, usually a layer), or of a rank's part
+    of it, as the mean over ranks, for micro-batches of the sizes `sizes`; adds them to `fields`.
 
     Raises OutOfTimeError if there was no time for some sizes. The measured sizes count
     nevertheless, if there are two from which others can be interpolated.

@@ -77,9 +77,9 @@ class RangeTransfer(NamedTuple):
 def spare_transfers(
     versions: Sequence[Sequence[Version]], source: Version, working: int
 ) -> list[RangeTransfer]:
-    """Returns the transfers by which working ranks get those ranges of the version `source` that
-    only spare ranks have; spare ranks are the last ones. `versions` has the versions of each
-    rank."""
+    """Returns the transfers by which working ranks get those parts of `source`, a version of the
+    training state, that only spare ranks have; spare ranks are the last ones. `versions` has the
+    versions of each rank."""
     owned = [
         frozenset(
             x.range for version in of_rank if version.key == source.key for x in version.arrays

@@ -237,7 +237,7 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
     """Draws the weights of this rank's part from the seed, or loads them from --load.
 
-    With 16-bit training the weights are float32 at first: the strategy later makes both types.
+    With 16-bit training the weights are float32 at first; 16-bit copies are made later.
     """
     dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:
