@@ -4,6 +4,8 @@ Exit status: 0 trained, 1 failed, 2 unusable arguments, 75 suspended: --resume c
 checkpoint, 130 stopped by Ctrl-C, or by SIGUSR1 without --checkpoint-dir. If several ranks stop or
 fail together, the first of them has this status, and the others have 0.
 
+Signals are handled as follows, each time from this event on:
+
 Python starts            the system's default: SIGUSR1 ends the process
 nnmpi is imported        SIGUSR1 is held back
 the command starts       SIGUSR1 is noted, Ctrl-C ends the run
