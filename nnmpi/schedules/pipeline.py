@@ -55,8 +55,7 @@ def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
-    """Returns the interleaved schedule (Megatron-LM, 2021): 1F1B over v stages per rank, in groups
-    of p micro-batches.
+    """1F1B over v stages a rank, in groups of p micro-batches (Megatron-LM, 2021).
 
     A rank runs a group through its first stage, then through its second, and so on; backward passes
     run in the same way from its last stage. The order is generated for whole groups, and passes of
