@@ -52,6 +52,7 @@ LONG = [
         *("communication", 0, "--small --cases gpt --replicas 2 --seeds 0 --ways dp,local30,ring"),
         *("algorithm", {"data parallelism", "local, H = 30", "gossip, ring"}),
     ),
+    Case("language", 0, f"{JOBS} --only steps", "subject", {"nnmpi"}),
     Case("language", 0, f"--small {JOBS} --only weak", "layout", {"1 rank", "tp 2", "pp 2"}),
     Case("goodput", 0, "--runs 1 --steps 60 --spares 1 --mttf 0.5", "case", {"pp 4"}),
     Case("machines", 0, "--table megatron-2020-v100", "seed", {"as it is"}),
