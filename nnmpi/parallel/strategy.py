@@ -132,8 +132,8 @@ class Undo(Protocol):
         on; sends no message."""
 
     def restore(self) -> None:
-        """Undoes the last step if it is incomplete, by restoring the buffers that it has changed;
-        sends no message."""
+        """Undoes the last step, or the last round of local steps, if it is incomplete, by restoring
+        what it has changed; sends no message."""
 
 
 class Strategy(Protocol):
