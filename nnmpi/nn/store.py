@@ -70,6 +70,10 @@ class Operands(NamedTuple):
     t: int
     mixed: MixedStep = PLAIN
 
+    def negative(self) -> "Operands":
+        """Returns operands of which the update reads the gradients with the other sign."""
+        return self._replace(mixed=self.mixed.times(-1.0))
+
     def part(self, part: slice) -> "Operands":
         """Returns the operands restricted to a slice of the elements."""
         state = {name: array[part] for name, array in self.state.items()}

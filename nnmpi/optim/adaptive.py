@@ -11,7 +11,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.nn.store import Operands
-from nnmpi.optim.groups import Group, Option, Parameters, Unused
+from nnmpi.optim.groups import Common, Group, Option, Parameters
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
@@ -28,9 +28,9 @@ class Adadelta(Optimizer):
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(parameters, unused, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
+        super().__init__(parameters, common, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
 
     def _check(self, group: Group) -> None:
         if not 0 <= group["rho"] <= 1:
@@ -68,11 +68,11 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             parameters,
-            unused,
+            common,
             lr=lr,
             lr_decay=lr_decay,
             weight_decay=weight_decay,
@@ -141,11 +141,11 @@ class NAdam(_Moments):
         weight_decay: float = 0.0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             parameters,
-            unused,
+            common,
             lr=lr,
             betas=betas,
             eps=eps,
@@ -193,11 +193,11 @@ class RAdam(_Moments):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             parameters,
-            unused,
+            common,
             lr=lr,
             betas=betas,
             eps=eps,

@@ -94,30 +94,28 @@ def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
     return groups
 
 
-class Unused(TypedDict, total=False):
-    """Options of PyTorch's optimizers that choose an implementation; they have no effect here."""
+class Common(TypedDict, total=False):
+    """Options that all of PyTorch's optimizers have. Besides `maximize`, they choose an
+    implementation, and have no effect here."""
 
+    maximize: bool
     foreach: bool | None
     fused: bool | None
     capturable: bool
     differentiable: bool
-    maximize: bool
 
 
-def check_unused(owner: str, unused: Unused, options: Mapping[str, Any]) -> None:
+def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None:
     """Warns if options of PyTorch are given that have no effect. Raises an error for unknown
     options, and for values that would need another result."""
-    for name in unused.keys() - Unused.__annotations__.keys():
+    for name in common.keys() - Common.__annotations__.keys():
         raise TypeError(
             f"{owner} has no option {name!r}{nearest(name, options)}; its options are "
             f"{', '.join(options)}"
         )
-    if unused.get("maximize") or unused.get("differentiable"):
-        raise ValueError(
-            f"{owner}: maximize=True and differentiable=True are not supported: minimize the "
-            "negative loss; steps have no gradients"
-        )
-    if any(unused.values()):
+    if common.get("differentiable"):
+        raise ValueError(f"{owner}: leave out differentiable=True: steps have no gradients")
+    if any(value for name, value in common.items() if name != "maximize"):
         from nnmpi.options.notes import note  # rarely
 
         note("foreach, fused and capturable change nothing: steps are fused, on any device")

@@ -27,7 +27,7 @@ from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
-from nnmpi.optim.groups import Group, Option, Parameters, Unused, check_unused, grouped
+from nnmpi.optim.groups import Common, Group, Option, Parameters, check_common, grouped
 from nnmpi.optim.replica_state import ReplicaState
 
 if TYPE_CHECKING:
@@ -105,12 +105,13 @@ class Optimizer:
             cls.takes_mixed = vars(cls).get("takes_mixed", False)
 
     def __init__(
-        self, parameters: Parameters, unused: Unused | None = None, /, **options: Any
+        self, parameters: Parameters, common: Common | None = None, /, **options: Any
     ) -> None:
-        if unused:
-            check_unused(type(self).__name__, unused, options)
-        self.defaults = options
-        self._take_groups(grouped(parameters, options))
+        if common:
+            check_common(type(self).__name__, common, options)
+        maximize = {"maximize": (common or {}).get("maximize", False)}
+        self.defaults = options if common is None else options | maximize
+        self._take_groups(grouped(parameters, self.defaults))
 
     def _take_groups(self, groups: list[Group]) -> None:
         """Replaces the groups of this optimizer, with a state of zeros. Errors are raised before
@@ -215,6 +216,7 @@ class Optimizer:
         for i, j, store, start, end, number in self._ranges:
             group, t = self._group_of(number, i, lr_factor), self.steps[i] + 1
             for x in store.updates(start, end, flat_state.arrays, flat_state.starts[i], t):
+                x = x.negative() if group.get("maximize") else x
                 for piece in (x,) if self.takes_mixed else x.blocks(self.whole):
                     self._update(piece, group)
             self.steps[i:j] = [t] * (j - i)

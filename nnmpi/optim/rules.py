@@ -7,38 +7,42 @@ from nnmpi import addons
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import Operands
-from nnmpi.optim.groups import Group, Option, Parameters, Unused
+from nnmpi.optim.groups import Common, Group, Option, Parameters
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent with momentum, Nesterov momentum and weight decay."""
+    """Stochastic gradient descent with momentum, Nesterov momentum and weight decay.
+
+    With `dampening`, the momentum takes gradients times 1 - dampening, but the first one whole.
+    """
 
     takes_mixed = takes_momentum = True
-    momentum, weight_decay, nesterov = Option(), Option(), Option()
+    momentum, dampening, weight_decay, nesterov = Option(), Option(), Option(), Option()
 
     def __init__(
         self,
         parameters: Parameters,
         lr: float = 1e-3,
         momentum: float = 0.0,
-        *,
+        dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             parameters,
-            unused,
+            common,
             lr=lr,
             momentum=momentum,
+            dampening=dampening,
             weight_decay=weight_decay,
             nesterov=nesterov,
         )
 
     def _check(self, group: Group) -> None:
-        if group["nesterov"] and not group["momentum"]:
-            raise ValueError("nesterov=True needs a momentum above 0")
+        if group["nesterov"] and (not group["momentum"] or group["dampening"]):
+            raise ValueError("nesterov=True needs a momentum above 0, and no dampening")
         non_negative("momentum", group["momentum"])
         non_negative("weight_decay", group["weight_decay"])
 
@@ -47,7 +51,10 @@ class SGD(Optimizer):
 
     def _update(self, x: Operands, group: Group) -> None:
         velocity = x.sum_for("momentum", group, "momentum_buffer") if group["momentum"] else None
-        c = steps.SgdStep(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
+        dampening = group["dampening"] if x.t > 1 else 0.0
+        c = steps.SgdStep(
+            group["lr"], group["momentum"], group["weight_decay"], group["nesterov"], dampening
+        )
         steps.sgd(x.values, x.grads, velocity, c, x.mixed)
 
 
@@ -70,11 +77,11 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             parameters,
-            unused,
+            common,
             lr=lr,
             betas=betas,
             eps=eps,
@@ -152,9 +159,9 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         amsgrad: bool = False,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad, **unused)
+        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad, **common)
 
 
 class RMSprop(Optimizer):
@@ -176,11 +183,11 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
-        **unused: Unpack[Unused],
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             parameters,
-            unused,
+            common,
             lr=lr,
             alpha=alpha,
             eps=eps,

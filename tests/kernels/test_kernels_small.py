@@ -228,6 +228,19 @@ def test_sgd_is_the_formula(c, size):
     assert near(velocity, v if c.momentum else 0)
 
 
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_factor_that_a_device_has_computed_takes_another_one(goes):
+    start, gs = tensors(7)
+    c = steps.SgdStep(1e-2, 0.9, 0.1, False, 0.5)
+    (p, v), (q, w) = ((start.copy(), np.ones(7)) for _ in range(2))
+    steps.sgd(p, gs[0], v, c, steps.MixedStep(None, np.array([0.25, goes])).times(-1.0))
+    if goes:
+        steps.sgd(q, gs[0], w, c, steps.MixedStep(None, -0.25))
+    assert np.array_equal(p, q)
+    assert np.array_equal(v, w)
+    assert np.array_equal(p, start) != goes
+
+
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("c", [ADAMS[1], ADAMS[-1]], ids=str)
 def test_amsgrad_is_the_formula(c, size):

@@ -51,6 +51,12 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd, decay": ("SGD", {"lr": 0.1, "weight_decay": 0.05}),
     "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
     "momentum, decay": ("SGD", {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.05}),
+    "dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    "dampening, decay": (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.5, "dampening": 0.5, "weight_decay": 0.05},
+    ),
+    "no momentum to dampen": ("SGD", {"lr": 0.1, "dampening": 0.5}),
     "nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "nesterov, decay": (
         "SGD",
@@ -107,6 +113,12 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "radam": ("RAdam", {"betas": (0.9, 0.9)}),
     "radam, all": ("RAdam", {"lr": 0.05, "betas": (0.5, 0.8), "eps": 1e-2, "weight_decay": 0.1}),
     "radam, decoupled": ("RAdam", {"weight_decay": 0.2, "decoupled_weight_decay": True}),
+}
+MAXIMIZED = ("dampening, decay", "nesterov, decay", "adam, all", "adamw, all", "rmsprop, all")
+MAXIMIZED += ("adadelta, all", "adagrad, all", "nadam, decoupled", "radam, all")
+RULES |= {
+    f"{rule}, maximized": (RULES[rule][0], RULES[rule][1] | {"maximize": True})
+    for rule in MAXIMIZED
 }
 
 
@@ -250,6 +262,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "no rate": (lambda ps: optim.SGD(ps, lr=float("nan")), ("lr nan",)),
     "momentum": (lambda ps: optim.SGD(ps, 0.1, momentum=-0.5), ("momentum -0.5",)),
     "nesterov": (lambda ps: optim.SGD(ps, 0.1, nesterov=True), ("nesterov", "momentum")),
+    "dampened nesterov": (
+        lambda ps: optim.SGD(ps, 0.1, 0.9, 0.1, nesterov=True),
+        ("nesterov", "no dampening"),
+    ),
     "decay": (lambda ps: optim.AdamW(ps, weight_decay=-1), ("weight_decay -1",)),
     "decay of rmsprop": (lambda ps: optim.RMSprop(ps, weight_decay=-1), ("weight_decay -1",)),
     "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
@@ -277,7 +293,7 @@ def test_bad_options_give_one_line(case: Any) -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Muon"])
 def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
-    """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4), with a dampening of 0, is refused."""
+    """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4) has a dampening of 0."""
     ours, theirs = (
         [
             (p.name if i else "params")

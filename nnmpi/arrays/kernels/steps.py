@@ -43,12 +43,14 @@ class AdamStep(NamedTuple):
 
 
 class SgdStep(NamedTuple):
-    """The options of one SGD step."""
+    """The options of one SGD step. The velocity takes gradients times 1 - dampening, which goes
+    without Nesterov momentum."""
 
     lr: float
     momentum: float
     weight_decay: float
     nesterov: bool
+    dampening: float = 0.0
 
 
 class RmsPropStep(NamedTuple):
@@ -81,6 +83,14 @@ class MixedStep(NamedTuple):
     def is_empty(self) -> bool:
         """True if there are no 16-bit values and the factor of the gradients is 1."""
         return self.values is None and not is_array(self.factor) and self.factor == 1
+
+    def times(self, number: float) -> "MixedStep":
+        """Returns this with another factor, `number` times as large."""
+        factor: Any = self.factor
+        if not is_array(factor):
+            return self._replace(factor=factor * number)
+        # the second element says whether the step is made
+        return self._replace(factor=factor * xp_of(factor).array([number, 1.0], factor.dtype))
 
     def part(self, part: slice) -> "MixedStep":
         """Returns the MixedStep for a slice of the elements: that slice of `values`, and the same
@@ -199,8 +209,10 @@ def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep
     """Makes one step of SGD on p; without momentum `velocity` is not used, and may be None."""
     used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
-    direct = c.nesterov or not c.momentum
-    constants = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
+    direct, decay = c.nesterov or not c.momentum, c.weight_decay
+    if c.dampening and not direct:  # only the velocity uses g + decay * p
+        mixed, decay = mixed.times(1 - c.dampening), decay * (1 - c.dampening)
+    constants = (c.momentum, decay, c.lr, rate, direct, mixed.factor)
     sgd_loop(p, g, used_velocity, mixed.values, *constants)
 
 
