@@ -683,7 +683,7 @@ ADD_ONS = {
         modules=(
             "nnmpi.options.parts.optimizers",
             *("nnmpi.optim.adaptive", "nnmpi.optim.layerwise", "nnmpi.optim.muon"),
-            "nnmpi.optim.lbfgs",
+            *("nnmpi.optim.lbfgs", "nnmpi.optim.line_search"),
         ),
         rows={
             "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
