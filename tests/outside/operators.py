@@ -173,6 +173,12 @@ def function(f: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def attention(*args, dropout_p=0.0, **options):
+    if dropout_p:
+        raise NotSupportedError("a mask of dropout is random")
+    return function(F.scaled_dot_product_attention)(*args, **options)
+
+
 def created(options: dict[str, Any]) -> dict[str, Any]:
     """Options of a function that makes a tensor, but for the device."""
     return {k: v for k, v in options.items() if k != "device"}
@@ -184,7 +190,7 @@ FUNCTIONS = (
     *("group_norm", "huber_loss", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu"),
     *("linear", "triplet_margin_loss"),
     *("max_pool1d", "max_pool2d", "mse_loss", "nll_loss", "pad", "prelu", "relu", "rms_norm"),
-    *("scaled_dot_product_attention", "silu", "smooth_l1_loss", "softplus"),
+    *("silu", "smooth_l1_loss", "softplus"),
 )
 """Of nn.functional, with the same arguments in both libraries."""
 
@@ -221,6 +227,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     **{f"nn.functional.{name}": function(getattr(F, name)) for name in FUNCTIONS},
     "nn.functional.batch_norm": batch_norm,
     "nn.functional.conv_transpose2d": transposed,
+    "nn.functional.scaled_dot_product_attention": attention,
     "nn.functional.instance_norm": instance_norm,
     "nn.functional.embedding": function(
         lambda weight, index, **options: F.embedding(index, weight, **options)
