@@ -24,14 +24,18 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
 
 
-def test_a_run_starts_from_a_state_dict() -> None:
+def test_a_run_starts_from_a_state_dict_which_it_reads_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x = np.array([[5, 3, 1, 0.5], [1, 2, 3, 4]] * 20, "float32")
     path = HERE / "state.pt"
     model = build()
     model.load_state_dict(nnmpi.load(path))
-    config = Config(load=str(path), standardise="none")
+    config, read, files = Config(load=str(path), standardise="none"), tensors.read, list[Path]()
+    monkeypatch.setattr(tensors, "read", lambda file: files.append(file) or read(file))
     with Trainer(config, build, (x, np.arange(40) % 3)) as trainer:
         scores = trainer.predict(x[:3])
+    assert files == [path]
     model.eval()
     np.testing.assert_allclose(scores, model(nnmpi.tensor(x[:3])).numpy(), rtol=1e-5)
 
