@@ -245,6 +245,17 @@ def test_shape_errors_name_the_shapes(misfit, shapes):
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    "f", [operator.matmul, nnmpi.matmul, nnmpi.bmm], ids=["@", "matmul", "bmm"]
+)
+def test_stacks_of_matrices_that_do_not_fit_are_told_as_a_product(f):
+    with pytest.raises(ValueError, match=r"\Amatmul: shapes [^\n]+ do not fit: the axes before"):
+        f(leaf(2, 2, 3), leaf(4, 3, 2))
+    for a, b in (((2, 2, 3), (1, 3, 2)), ((5, 1, 2, 3), (4, 3, 2)), ((2, 3), (4, 3, 2))):
+        x, y = leaf(*a), leaf(*b)
+        np.testing.assert_allclose(f(x, y).array, x.array @ y.array)
+
+
 SMALL = {
     "types of linear": (
         lambda: apply(linear.linear, leaf(2, 4, dtype="float32"), W, None),

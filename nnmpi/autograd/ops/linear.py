@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, shared_vjps
@@ -30,6 +32,8 @@ def matmul(a: Array, b: Array) -> Result:
             f"matmul: shapes {a.shape} and {b.shape} do not fit: the first must have as many "
             "columns as the second has rows"
         )
+    if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
+        _check_batches(a.shape, b.shape)
     xp, (a, b) = xp_of(a), in_one_type(a, b)
     # vectors become matrices, so that both gradients are products of matrices
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
@@ -53,6 +57,17 @@ def matmul(a: Array, b: Array) -> Result:
             lambda g, out: gradient(rows.swapaxes(-1, -2), full(g), columns).reshape(b.shape),
         ),
     )
+
+
+def _check_batches(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Raises ValueError unless the axes before the matrices of two shapes broadcast."""
+    try:
+        np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise ValueError(
+            f"matmul: shapes {a} and {b} do not fit: the axes before the last two, {a[:-2]} and "
+            f"{b[:-2]}, must have equal lengths from the last one on, or length 1"
+        ) from None
 
 
 def check_dtype(name: str, dtype: Any, w: Array) -> None:
