@@ -60,6 +60,34 @@ def test_values_and_types_are_pytorchs(name: str) -> None:
         assert str(a.dtype) == str(b.dtype).removeprefix("torch.")
 
 
+TIES: dict[str, tuple[int, Any]] = {
+    "median": (60, lambda t: t.median(dim=1)),
+    "mode": (16, lambda t: t.mode(dim=1)),
+    "max": (60, lambda t: t.max(dim=1)),
+    "min": (60, lambda t: t.min(dim=1)),
+    "sort": (60, lambda t: t.sort(dim=1, stable=True)),
+}
+"""Functions whose indices of equal elements are PyTorch's, up to a length of the axis."""
+
+
+@needs_torch
+@pytest.mark.parametrize("name", TIES)
+def test_indices_of_equal_elements_are_pytorchs(name: str) -> None:
+    torch, rng, (most, f) = pytorch(), np.random.default_rng(0), TIES[name]
+    for n in range(1, most + 1):
+        a = rng.integers(0, 4, (5, n)).astype(("float32", "int64")[n % 2])
+        for ours, theirs in zip(f(nnmpi.tensor(a)), f(torch.tensor(a)), strict=True):
+            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_the_first_of_equal_elements_counts_first() -> None:
+    t = nnmpi.tensor([2.0, 1.0, 2.0, 1.0, 1.0, 2.0])
+    assert [t.kthvalue(k).indices.item() for k in range(1, 7)] == [1, 3, 4, 0, 2, 5]
+    assert t.topk(2).indices.tolist() == [0, 2]
+    assert t.topk(4, largest=False).indices.tolist() == [1, 3, 4, 0]
+    assert t.mode().indices.item() == 4
+
+
 def test_numbers() -> None:
     assert (nnmpi.pi, nnmpi.e, nnmpi.inf) == (math.pi, math.e, math.inf)
     assert math.isnan(nnmpi.nan)
