@@ -7,6 +7,7 @@ Most are a LambdaLR, whose functions get the number of steps. Subclasses of LRSc
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, NoReturn
 
 from nnmpi.autograd import replacements
@@ -44,6 +45,36 @@ class LambdaLR(LRScheduler):
         return [base * factor(self.last_epoch) for base, factor in rows]
 
 
+class _Chainable(LambdaLR):
+    """A LambdaLR that goes on from the current rates, as in PyTorch: what another scheduler or the
+    program has changed in them stays.
+
+    If a rate is not what this scheduler alone has set, its distance from `floor` is multiplied by
+    what that of the scheduler's own rate is.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Sequence[LRSchedule],
+        last_epoch: int,
+        floor: float = 0.0,
+    ) -> None:
+        self._floor = floor
+        super().__init__(optimizer, lr_lambda, last_epoch)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Counts a step, and changes the rates of all groups; with a number of steps, sets the
+        rates after these."""
+        floor, groups = self._floor, self.optimizer.param_groups
+        alone = self.base_lrs if self.last_epoch < 0 else self.get_lr()
+        rates = [group["lr"] for group in groups]
+        super().step(epoch)
+        for group, rate, expected in zip(groups, rates, alone, strict=False):
+            if epoch is None and rate != expected != floor:
+                group["lr"] = floor + (group["lr"] - floor) * (rate - floor) / (expected - floor)
+
+
 def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
     """Makes a scheduler class from a function that returns the factor of the rate; that function
     gets the first rate and the scheduler's options."""
@@ -52,7 +83,9 @@ def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
         optimizer: Optimizer, *args: Any, last_epoch: int = -1, **options: Any
     ) -> LambdaLR:
         rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
-        return LambdaLR(optimizer, [factor(lr, *args, **options) for lr in rates], last_epoch)
+        factors = [factor(lr, *args, **options) for lr in rates]
+        given = signature(factor).bind(0.0, *args, **options).arguments
+        return _Chainable(optimizer, factors, last_epoch, given.get("eta_min", 0.0))
 
     return scheduler
 

@@ -78,6 +78,41 @@ def test_rates_are_pytorchs(case: str) -> None:
     assert both[0][1].last_epoch == 9
 
 
+CHAINS: dict[str, Any] = {
+    "two": lambda s, o: [s.ExponentialLR(o, 0.9), s.StepLR(o, 2, 0.5)],
+    "the other way round": lambda s, o: [s.StepLR(o, 2, 0.5), s.ExponentialLR(o, 0.9)],
+    "warm up": lambda s, o: [s.LinearLR(o, 0.25, 1.0, 4), s.CosineAnnealingLR(o, 12, 0.01)],
+    "three": lambda s, o: [
+        *(s.ConstantLR(o, 0.2, 3), s.MultiStepLR(o, [2, 4], 0.5)),
+        s.PolynomialLR(o, 20, 2.0),
+    ],
+    "a function first": lambda s, o: [s.LambdaLR(o, lambda t: 1 / (1 + t)), s.StepLR(o, 2)],
+    "one": lambda s, o: [s.CosineAnnealingLR(o, T_max=12, eta_min=0.02)],
+    "steps": lambda s, o: [s.StepLR(o, 3)],
+    "to the end": lambda s, o: [s.CosineAnnealingLR(o, 4)],
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_chains_and_changed_rates_are_pytorchs(chain: str, is_changed: bool) -> None:
+    rates = []
+    for layers, library in libraries():
+        opt = library.SGD(layers.Linear(2, 2).parameters(), lr=0.1)
+        schedulers = CHAINS[chain](library.lr_scheduler, opt)
+        found = []
+        for t in range(8):
+            opt.step()
+            for scheduler in schedulers:
+                scheduler.step()
+            if is_changed and t == 1:
+                opt.param_groups[0]["lr"] *= 0.3
+            found.append(opt.param_groups[0]["lr"])
+        rates.append(found)
+    np.testing.assert_allclose(*rates, rtol=1e-12, atol=1e-15)
+
+
 def libraries() -> Any:
     torch = pytorch()
     return (nn, optim), (torch.nn, torch.optim)
