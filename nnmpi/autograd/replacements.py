@@ -31,10 +31,9 @@ _ALIASES = {
 }
 _OTHERS = ("bool", "short", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 TYPES = {
-    name: np.dtype(_ALIASES.get(name, name)).type
-    for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
+    name: np.dtype(_ALIASES.get(name, name)) for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
 }
-"""NumPy's scalar types, by PyTorch's names."""
+"""NumPy's dtypes by PyTorch's names, the same objects that arrays have: `t.dtype is nnmpi.long`."""
 
 
 @cache

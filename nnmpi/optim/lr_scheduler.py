@@ -45,7 +45,7 @@ class LambdaLR(LRScheduler):
         return [base * factor(self.last_epoch) for base, factor in rows]
 
 
-class _Chainable(LambdaLR):
+class ChainableLR(LambdaLR):
     """A LambdaLR that goes on from the current rates, as in PyTorch: what another scheduler or the
     program has changed in them stays.
 
@@ -85,7 +85,7 @@ def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
         rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
         factors = [factor(lr, *args, **options) for lr in rates]
         given = signature(factor).bind(0.0, *args, **options).arguments
-        return _Chainable(optimizer, factors, last_epoch, given.get("eta_min", 0.0))
+        return ChainableLR(optimizer, factors, last_epoch, given.get("eta_min", 0.0))
 
     return scheduler
 

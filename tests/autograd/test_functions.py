@@ -32,6 +32,15 @@ def test_tensors_of_one_value_on_a_device() -> None:
         assert type(made.array) is DEVICE.xp.ndarray
 
 
+def test_names_of_types_are_those_that_arrays_have() -> None:
+    t = nnmpi.zeros(2)
+    assert t.dtype is nnmpi.float32 is nnmpi.float
+    assert t.long().dtype is nnmpi.long is nnmpi.int64
+    assert (t > 0).dtype is nnmpi.bool
+    assert {nnmpi.float32: "single", nnmpi.float64: "double"}[t.double().dtype] == "double"
+    assert str(nnmpi.half) == "float16"
+
+
 def test_tensors_of_one_type() -> None:
     assert nnmpi.LongTensor([1, 2]).dtype == nnmpi.LongTensor(2, 3).dtype == "int64"
     assert nnmpi.FloatTensor(np.ones((2, 3))).dtype == "float32"

@@ -105,7 +105,7 @@ def test_objects_that_change_unseen_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"losses in .*collects.* is a list"):
         nnmpi.compile(collects)(Tensor(digits()[0]))
-    with pytest.raises(ValueError, match="scheduler in schedules is a LambdaLR, which may change"):
+    with pytest.raises(ValueError, match="scheduler in schedules is a ChainableLR, which"):
         nnmpi.compile(schedules)(Tensor(digits()[0]))
 
 
