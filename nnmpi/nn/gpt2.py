@@ -247,8 +247,12 @@ def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, st
 
 
 def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> Format:
-    """Reads the format of the model in a folder; raises ValueError unless config.json and the
-    tensors are those of such a model."""
+    """Reads config.json in a model's folder, and returns it as an object of `format_class`, a
+    subclass of FolderFormat such as that of Llama: sizes of the model, and names and layouts of its
+    tensors.
+
+    Raises ValueError unless config.json and the tensors are those of such a model.
+    """
     path = Path(folder) / CONFIG
     form = format_class.of(read_json(path, REMEDY), path)
     form.check_sources(path, sources_in(weights_in(folder), form))

@@ -107,11 +107,11 @@ class Undo(Protocol):
     """The interface of a record of this rank's last step (or of its last round of local steps), by
     which the step can be completed or undone if another rank is lost.
 
-    version          the number of steps that the values and the optimizer state contain, now or
+    version          the number of steps that parameters and optimizer state contain, now or
                      after `restore`
     pending_version  the number of steps after `finish`; None if there is nothing to finish
-    decision         (number of steps, values that all ranks agreed on in the last of them); None if
-                     this rank does not know the values
+    decision         (number of steps, the sums over all ranks that decide on the update of the last
+                     step, such as its loss and gradient norm); None if this rank does not know them
     """
 
     @property
@@ -128,8 +128,12 @@ class Undo(Protocol):
         buffers (such as running statistics), which the step changes."""
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Completes the update of the last step by `decision`, the sums that all ranks have agreed
-        on; sends no message."""
+        """Completes the last step, if this rank has all summed gradients and only its update is
+        missing; sends no message.
+
+        `decision` has the sums over all ranks (such as the loss and the norm of the gradients) by
+        which every rank decides on the update, for example whether to skip it.
+        """
 
     def restore(self) -> None:
         """Undoes the last step, or the last round of local steps, if it is incomplete, by restoring

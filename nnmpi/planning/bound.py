@@ -113,8 +113,9 @@ class LowerBounds:
         return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step, from computing, all-reduces of gradients between
-        nodes, and exchanges along tp and cp within passes."""
+        """A lower bound on the seconds of a step of the layout `candidate`, from three times: of
+        computing, of all-reduces of gradients between nodes, and of the messages of tensor (tp) and
+        context parallelism (cp) within forward and backward passes."""
         passes = self._stages(candidate) + self._in_passes(candidate)
         return self._until_updated(candidate, passes)
 

@@ -61,7 +61,8 @@ class RoundUndo:
     def finish(self, decision: Sequence[float]) -> None:
         """Makes the last round of steps final, after all ranks have ended it.
 
-        `decision` has the sums of the round over all replicas.
+        `decision` has the sums over all replicas at the end of the round, such as that of their
+        losses.
         """
         assert self.pending_version is not None
         self.version, self.decision = self.pending_version, (self.pending_version, (*decision,))

@@ -62,7 +62,9 @@ class StepUndo:
         return None if decided is None else (self._update.summed, tuple(decided))
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Makes the update that is still pending on this rank, as all ranks have decided."""
+        """Makes the update that is still pending on this rank; sends no message. `decision` has the
+        sums over all ranks (such as loss and gradient norm) by which ranks decide whether to skip
+        it."""
         self._update.carry_out(decision)
 
     def restore(self) -> None:

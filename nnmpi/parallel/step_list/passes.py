@@ -62,8 +62,12 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a rank's operations, with the messages between pipeline stages added. A receive starts
-    one pass of a stage before the pass that needs it; a send directly follows its pass."""
+    """Yields a rank's forward and backward passes, `ops`, with the sends and receives between
+    pipeline stages added.
+
+    A send comes right after the pass whose output it sends. A receive is posted early: before the
+    preceding pass of a whole stage, so that the message can arrive while that pass computes.
+    """
     stages = [[*run] for _, run in groupby(ops, lambda op: _pass_of_stage(op, chain))]
     receives = [[*_receives(stage, chain)] for stage in stages]
     # nothing comes before the first pass, so it posts its own receives as well

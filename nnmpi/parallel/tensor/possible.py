@@ -60,10 +60,11 @@ def takes_samples(graph: Graph, node: Node) -> bool:
 
 
 def follows(node: Node) -> bool:
-    """Returns True if a layer has no parameters and works unchanged on a part of its input, so that
-    its output is cut like its input.
+    """Returns True if a layer has no parameters and works unchanged on a part of its input, such as
+    ReLU: then its output is cut among ranks in the way its input is.
 
-    Layers that are replaced only if a layout asks for it, such as pooling by image rows, count too.
+    It is True too for layers that only some layouts replace by a layer for several ranks, such as
+    pooling if --layout cuts images by rows.
     """
     if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False

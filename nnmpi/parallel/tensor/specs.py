@@ -128,14 +128,15 @@ class NestedStats:
 
 
 class Replicated(NamedTuple):
-    """The spec of an activation that every rank has whole: how to sum it over ranks, and how to
-    gather it."""
+    """The spec of an activation that every rank has whole: the `sum` of partial results is an
+    all-reduce, and `whole` has nothing to gather."""
 
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """Returns the spec for a call of a layer with input x; some specs depend on the number of
-        samples. With `is_part`, x has only this rank's samples."""
+        """Returns the spec of the activations in one call of a layer with input x: here `self`,
+        since nothing depends on x. A spec that cuts samples returns the spec for as many samples as
+        x has. `is_part` is True if x has only this rank's samples."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:

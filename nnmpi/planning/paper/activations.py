@@ -38,9 +38,13 @@ def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes
 def passes_in_order(
     a: Arrangement, rank: int, sizes: Sequence[int]
 ) -> Iterator[tuple[Op, PassBytes, int]]:
-    """Yields each pass of a rank's step as (operation, bytes of the stage's passes, bytes of
-    activations that the rank keeps when the pass begins); `sizes` are the samples of each
-    micro-batch."""
+    """Yields the passes of one rank's step in order, with the activation memory that they need, to
+    plan a run: (operation, PassBytes, held) for each pass.
+
+    PassBytes has the bytes of activations that the passes of its pipeline stage read and keep for
+    one micro-batch; `held` is the number of bytes of activations that the rank stores when the pass
+    begins. `sizes` are the numbers of samples of the micro-batches.
+    """
     if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.kind in COMPUTE]

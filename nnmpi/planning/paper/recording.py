@@ -98,9 +98,13 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
 def section_bytes(
     a: Arrangement, stage: int, samples: int, halves: bool
 ) -> tuple[list[int], list[PassBytes]]:
-    """Records the passes of a stage's sections (parts such as one block) on the last rank. Returns
-    the first node of each section, and the bytes of its passes over `samples` samples; with
-    `halves` also those of I and W, the halves of a backward pass."""
+    """Records the passes of a stage's sections (parts of its layers, such as one transformer block)
+    on the last rank.
+
+    Returns two lists: the number of the first graph node of each section, and the PassBytes of each
+    section for `samples` samples. With `halves`, the backward pass is also recorded in its two
+    halves, I (gradients of inputs) and W (of weights).
+    """
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)
     parts = repeated.all_sections(a, stage)
     token = recording.set(NO_OPS_RECORDED)
@@ -123,8 +127,13 @@ def _has_halves(a: Arrangement) -> bool:
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
 ) -> PassEvents:
-    """Returns the recorded passes of a stage, or of a part of it (section). The cache is shared by
-    all arrangements that divide its layers in the same way."""
+    """Returns the recorded passes (forward, backward, ...) of a pipeline stage, or of the section
+    of it that `part` describes: their exchanges and their bytes of activations.
+
+    They are recorded once, and cached for all arrangements that divide these layers in the same
+    way. With `halves`, the backward pass is also recorded in its two halves, I (gradients of
+    inputs) and W (of weights).
+    """
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
     rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
     key = *shard_key(a, rank), part.signature, samples, adds, halves
@@ -155,9 +164,13 @@ def recorded(
     halves: bool = True,
     reads: bool = False,
 ) -> PassEvents:
-    """Runs the passes of a stage, F and B, and records them; with `halves` also I and W, the halves
-    of B. With `reads`, integers such as tokens and classes have values even on META, where arrays
-    have no data."""
+    """Runs the forward and backward pass (F and B) of a pipeline stage, and records them; with
+    `halves`, also the two halves of the backward pass: I, the gradients of inputs, and W, those of
+    weights.
+
+    With `reads`, integers such as tokens and classes have values even on META, where arrays have no
+    data.
+    """
     with np.errstate(all="ignore"):
         cut = sharded_model(a, rank, on)
         return _Recording(a, cut, rank, stage, samples, reads or on is not META).passes(halves)

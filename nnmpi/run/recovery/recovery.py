@@ -88,8 +88,14 @@ class Recovery:
         self._recover(trainer)
 
     def run(self, trainer: Training, body: Callable[[list[Event]], Event]) -> Event:
-        """Calls `body`, the training, on the ranks that are not spare, and returns its result on
-        all ranks. After the loss of a rank `body` is called again, and continues the run."""
+        """Runs training to its end on the ranks that have work, and returns its result on all
+        ranks, spare ones too.
+
+        `body(recoveries)` is the training loop; `recoveries` lists "recovered" events (one for each
+        loss of ranks, with the lost ranks and the step) that the loop is to report. After a loss of
+        ranks, the remaining ranks are arranged anew, and `body` is called again: it continues from
+        the state that they still have.
+        """
         if trainer.comm.fault_tolerant and not self.is_spare:
             self._runs_before = len(runs_in(trainer.config.log))
         while True:
