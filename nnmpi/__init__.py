@@ -3,10 +3,11 @@
 >>> import nnmpi
 >>> from nnmpi import nn, optim
 
-Importing nnmpi changes nothing in the process; only under the command `nnmpi.train` it holds
-signals back (`held_signals`). The import loads tensors, layers and optimizers; the Trainer and
-other names are loaded when they are first used. On some machines `nnmpi.blas.tune()` makes training
-faster; the command calls it when it starts.
+Importing nnmpi changes nothing in the process, with one exception: under the command `nnmpi.train`
+it blocks the signal SIGUSR1 until the command can handle it (`options.held_signals`). The import
+loads tensors, layers and optimizers; the Trainer and other names are loaded when they are first
+used. On some machines `nnmpi.blas.tune()` makes training faster; the command calls it when it
+starts.
 """
 
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import

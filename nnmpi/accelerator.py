@@ -11,5 +11,6 @@ synchronize = cuda.synchronize
 
 
 def current_accelerator(check_available: bool = False) -> backend.Backend | None:
-    """The device of the GPU, with the `type` "cuda"; None without a GPU."""
+    """The backend of this process's GPU, whose `type` is "cuda"; None if CUDA cannot be used. The
+    argument of PyTorch, `check_available`, changes nothing."""
     return backend.get("cuda") if is_available() else None

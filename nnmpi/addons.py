@@ -37,8 +37,8 @@ and tests the rest.
     convolutions    an algorithm       (x, w, shape): the method of a convolution on the host, and
                                        how many images it takes at a time; None if it has none
     library_sums    an all-reduce      the LibrarySums of that name
-    slowed          an option          (config, rank, ranks, sync, stats): both with delays that
-                                       simulate slow ranks
+    slowed          an option          (config, rank, ranks, sync, stats): sync and stats, with
+                                       delays that simulate slow ranks
     twins           an option          (arrangement): the arrangement of a second model, trained too
     compared        an option          (strategy, that of the second model, spec): a Strategy that
                                        trains both models and compares them
@@ -856,8 +856,9 @@ def given(name: str, options: object) -> Iterator[Any]:
 
 
 def chosen(name: str, options: object) -> Any:
-    """Returns the first object in a table of add-ons that `options` ask for (see `given`), or
-    None."""
+    """Returns the first object in a table of add-ons that `options`, such as a Config, ask for: by
+    an option whose value is not its default, or by a feature that is switched on. None if they ask
+    for none."""
     return next(given(name, options), None)
 
 

@@ -1,7 +1,7 @@
 """PyTorch's `amp`: contexts and scalers of mixed precision, which change nothing.
 
-Layers compute in the type of their weights, and losses are not scaled. A model in bfloat16, by
-`model.to("bfloat16")`, and the options `dtype` of a Trainer compute in 16 bits.
+Layers compute in the type of their weights, and losses are not scaled. To compute in 16 bits,
+convert the model by `model.to("bfloat16")`, or give a Trainer the option `dtype`.
 """
 
 from collections.abc import Mapping

@@ -79,8 +79,8 @@ def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _case(line: str, words: Iterable[str]) -> str:
-    """The `case` branch that offers `words` if the command line before the cursor matches the shell
-    pattern `line`."""
+    """The `case` branch of the completion script that offers `words` if the command line before the
+    cursor matches the shell pattern `line`."""
     return f'        {line}) words="{" ".join(words)}" ;;'
 
 

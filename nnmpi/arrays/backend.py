@@ -55,14 +55,18 @@ META = CPU._replace(xp=meta.xp)
 
 
 def is_device(value: object) -> bool:
-    """True if `value` names a device. That includes a numbered GPU such as "cuda:1", though `get`
-    takes only number 0."""
+    """True if `value` is the name of a device, such as "cpu" or "cuda:1". A GPU with another number
+    than 0 counts too, though `get` then raises ValueError: each rank sees one GPU."""
     return isinstance(value, str) and value.partition(":")[0] in DEVICES
 
 
 def get(device: str | Backend, index: int | None = None) -> Backend:
     """Returns the backend of a device: "cpu", "cuda", or "auto" (CUDA where it works, else the
-    CPU). Number 0, as in "cuda:0", is the GPU of this rank."""
+    CPU).
+
+    The device may have a number, as in "cuda:0" or in the argument `index`. Only number 0 is
+    allowed: it is the GPU of this rank.
+    """
     if isinstance(device, Backend):
         return device
     if device not in DEVICES or index is not None:
@@ -78,8 +82,8 @@ def get(device: str | Backend, index: int | None = None) -> Backend:
 
 
 def _without_number(device: str, index: int | None) -> str:
-    """Returns the name of a device that is given with a number, as in "cuda:0"; raises ValueError
-    if it is another than 0, or if there is no such device."""
+    """Returns the name of a device, "cuda", without the number that follows it ("cuda:0") or that
+    is given as `index`. Raises ValueError if the number is not 0, or if there is no such device."""
     name, _, number = str(device).partition(":")
     if name not in DEVICES:
         raise ValueError(f"device {device!r} is not one of {', '.join(DEVICES)}")

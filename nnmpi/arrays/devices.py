@@ -5,7 +5,7 @@ computing.
     copy stream               └── fetch ── event    put┘
     host                                   polls it: sends, receives and adds up
 
-No function here waits. The interface is CuPy's; any module with this part of it works.
+No function here waits. A device's array library is CuPy, or any module that has the same functions.
 """
 
 import tracemalloc

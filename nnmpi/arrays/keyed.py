@@ -50,8 +50,8 @@ def uniform(k: Key, index: Array, row: Array) -> Array:
 
 
 def normal(k: Key, index: Array, row: Array) -> Array:
-    """Draws standard normal float64 by the Box-Muller transform of two independent uniform
-    draws."""
+    """Draws a standard normal float64 for each index and row (integer arrays that broadcast), by
+    the Box-Muller transform of two independent uniform draws."""
     xp = xp_of(index)
     radius = xp.sqrt(-2.0 * xp.log(uniform(k, index, row)))
     other = Key(k.k1, k.k2, k.k3, k.k0 ^ 0x9E3779B9)

@@ -208,8 +208,9 @@ def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
 
 @kernel
 def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
-    """Writes the gradient x of images from the gradient V of their Winograd transform: the
-    transpose of `winograd_tiles`, which adds up tiles that overlap."""
+    """Writes the gradient x (n, H, W, C) of images from the gradient V (t*t, n, th, tw, C) of their
+    Winograd transform. It is the transpose of `winograd_tiles`: where tiles overlap, a pixel gets
+    the sum. p is the padding."""
     q, n = _tiling(x, V, p), len(x)
     D = tiles(q, n, V.shape[4], V.dtype)
     np.matmul(transform(q.m, V.dtype.name).B.T, matrix(V), out=matrix(D))
@@ -239,10 +240,12 @@ def winograd_outputs(
 def winograd_gradients(
     g: np.ndarray, y: np.ndarray | None, largest: np.ndarray | None, db: InOut | None, M: Out
 ) -> None:
-    """Writes M, the gradient of the products in Winograd's domain, from the gradient g of the
-    outputs y, and adds the gradient of the bias to db.
+    """Computes the first part of a convolution's backward pass: writes M (t*t, n, th, tw, O), the
+    gradient of the products in Winograd's domain, from g, the gradient of the outputs.
 
-    It is the transpose of `winograd_outputs`.
+    y are the outputs, or None without ReLU: where y is 0, ReLU passes no gradient on. `largest` has
+    the position (0 to 3) of the maximum in each 2x2 pooling window, or is None without pooling. The
+    sum over pixels is added to db, the gradient of the bias, unless that is None.
     """
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
@@ -317,7 +320,11 @@ class Winograd:
     adds_db = True
 
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
-        """Takes x (N, H, W, C) with any strides and w (3, 3, C, O) contiguous."""
+        """Takes images x (N, H, W, C) with any strides and contiguous weights w (3, 3, C, O).
+
+        q says how tiles cover an image, and `chunk` is the number of images that are computed at a
+        time.
+        """
         self.x, self.w, self.q = x, w, q
         self.C, self.O = w.shape[2:]
         self.sums = types_of(w.dtype).sums
@@ -354,7 +361,11 @@ class Winograd:
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU; keeps the
-        images' transformed tiles for the backward pass."""
+        images' transformed tiles for the backward pass.
+
+        `largest` receives the position of the maximum in each pooling window (None without
+        pooling), and `rows` has the bias.
+        """
         x = self.x[s]
         V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
         winograd_tiles(x, V, self.q.p)

@@ -83,7 +83,8 @@ class Cudnn:
         of y.
 
         Writes those arrays of `shared` (dx, dw, db) that are not None. y is the output, or None
-        without ReLU; `largest` is as in `outputs`, and `s` is not used.
+        without ReLU; `largest` has the position of the maximum in each pooling window (None without
+        pooling); `s`, a slice of images in other methods, is not used.
         """
         dz = epilogue.masked(g, y, None)
         if shared.db is not None:

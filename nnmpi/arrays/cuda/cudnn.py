@@ -265,9 +265,9 @@ def convolution(
     x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
 ) -> Convolution | None:
     """Returns the description of the convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to
-    outputs of the height and width `sizes`.
+    outputs of the height and width `sizes`; None if cuDNN is not installed or cannot compute it.
 
-    None if cuDNN is not installed or cannot compute it.
+    `windows` (rows, columns) have the stride, padding and dilation along each axis.
     """
     kh, kw, C, O = w.shape
     fits = x.dtype.name in TYPES and x.size and O and C * groups == x.shape[3]

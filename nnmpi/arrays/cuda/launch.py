@@ -52,8 +52,11 @@ def run(
     """Launches the kernel `name` of the CUDA source `file` with at least `threads` threads, up to a
     limit.
 
-    Returns None, as functions do that replace a NumPy kernel and have done its work; these return
-    NotImplemented otherwise. All arrays belong to one library.
+    `args` are the kernel's arguments: arrays of one library, None, or NumPy scalars. T is the type
+    of most arrays, G that of gradients; the source is compiled for these types.
+
+    Returns None, which means to the caller that the work is done; a function that replaces a NumPy
+    kernel but cannot take its arguments returns NotImplemented instead.
     """
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)

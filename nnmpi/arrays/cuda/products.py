@@ -98,8 +98,8 @@ def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
 
 
 def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
-    """Multiplies stacks of matrices; one cuBLAS call takes all matrices that are at a constant
-    distance."""
+    """Writes a @ b for stacks of matrices to c, or adds it to c if `adds`; one cuBLAS call takes
+    all matrices that are at a constant distance in memory."""
     xp = xp_of(c.array)
     blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]

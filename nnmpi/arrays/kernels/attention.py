@@ -159,8 +159,8 @@ def attention_gradients(
 ) -> None:
     """Computes the gradients of attention: writes dq, dk and dv from the gradient dy of y.
 
-    If y and lse include more keys than k has (see `join`), these are the parts of the gradients
-    that belong to the keys in k; this does not work with a mask.
+    y and lse may be of attention to more keys than k has, as after `join`. Then the results are the
+    parts of the gradients that belong to the keys in k; there must be no mask.
     """
     progress, (T, S) = progress_hook.get(), (q.shape[3], k.shape[2])
     for d in (dq, dk, dv) if not T or not S else ():
@@ -204,9 +204,12 @@ def _zeros(d: Array) -> Array:
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
-    """Combines attention to two sets of keys: changes y and lse to those of the union of both sets.
+    """Combines the attention of the same queries to two sets of keys: changes y and lse, the
+    results for one set, to those for the union with the other set, whose results are `others` and
+    `lse_of_others`.
 
-    At least one of the sets must not be empty.
+    lse is the logarithm of the sum of e^score of each query. At least one of the sets must not be
+    empty.
     """
     xp = xp_of(y)
     both = xp.logaddexp(lse, lse_of_others)
@@ -230,7 +233,9 @@ def attention_loop(
     """Computes attention for one tile of samples, heads and queries: writes y, softmax(scale q k^T)
     v, and lse, the logarithm of the sum of e^score of each query.
 
-    Shapes are at the top of this file; `Scores.of` explains `scale`, `first`, `mask` and `keep`.
+    q (n, h, G, T, D), k (n, h, S, D), v (n, h, S, E): G query heads for each of h key heads. Query
+    i sees keys 0 to first + i, or all if `first` is -1, and those that `mask` allows; `keep`
+    returns dropout's factors of the probabilities.
     """
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
@@ -265,8 +270,8 @@ def attention_gradient_loop(
     """Computes the gradients of attention for one tile: writes dq, and adds to dk and dv.
 
     Probabilities p are computed again from q, k and lse, the logarithm of the sum of e^score of
-    each query; the gradient of the scores is scale p (dp - sum(dy y)). `Scores.of` explains the
-    last four arguments.
+    each query; the gradient of the scores is scale p (dp - sum(dy y)). Query i sees keys 0 to first
+    + i, or all if `first` is -1, and those that `mask` allows; `keep` returns dropout's factors.
     """
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
@@ -318,7 +323,8 @@ def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
     """Splits a tile into parts of fewer queries, whose scores fit in the CPU's cache, and yields
     them.
 
-    Each part is a Tile with the keys that its queries see. `first` is as in `Scores.of`.
+    Each part is a Tile with the keys that its queries see: query i sees keys 0 to first + i, or all
+    keys if `first` is -1.
     """
     (n, h, _, T, _), S = q.shape, k.shape[2]
     rows = _rows(q, S, first >= 0)

@@ -43,7 +43,9 @@ is installed, except for "im2col".
 class ConvShape(NamedTuple):
     """The parameters of relu(max_pool_2x2(conv(x, w) + b)), where pool and relu are optional.
 
-    keep   True to keep what the backward pass needs
+    windows    the kernel size, stride, padding and dilation along the rows and the columns
+    algorithm  the option --convolution: "auto", or the name of a way to compute it, such as "winograd"
+    keep       True to keep what the backward pass needs
     """
 
     windows: Windows

@@ -32,7 +32,8 @@ def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slic
 
 def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
     """Yields, for each element of the kernel: its index, the pixels of x that it multiplies, and
-    the pixels of z to which the products are added."""
+    the pixels of z to which the products are added. `steps` are two paddings, two strides and two
+    dilations."""
     top, left, down, right, dh, dw = steps
     for i in range(w.shape[0]):
         rows, h = _met(x.shape[1], z.shape[1], i * dh - top, down)
@@ -107,7 +108,11 @@ class Depthwise(Im2col):
     narrow_up_to = 0
 
     def __init__(self, x: Array, w: Array, windows: Windows, pool: bool) -> None:
-        """Takes x (N, H, W, C) with any strides and w (kh, kw, 1, O) contiguous."""
+        """Takes images x (N, H, W, C) with any strides and contiguous weights w (kh, kw, 1, O).
+
+        `windows` have the stride, padding and dilation of rows and columns; `pool` is True if a 2x2
+        max-pool follows.
+        """
         super().__init__(x, w, windows, 1, pool, 0)
         rows, columns = windows
         self.steps = (

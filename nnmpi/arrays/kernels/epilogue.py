@@ -63,8 +63,11 @@ class RowConstants(NamedTuple):
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """Makes the bias and zeros that `bias_relu` takes, repeated on the host over a row of w pixels,
-    since NumPy is slow on single pixels."""
+    """Makes the arrays that `bias_relu` adds and compares with: the bias b, and zeros if `relu`,
+    each repeated on the host over a row of w pixels, since NumPy is slow on single pixels.
+
+    `like` is an array with the outputs' library, dtype and number of channels.
+    """
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     if b is None or w == 1:
@@ -165,8 +168,9 @@ def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) 
     outputs.
 
     g (n, h, w, O) is the gradient before ReLU; it goes to the element that was the maximum of each
-    pooling window (`largest`), and 0 to all others and to pixels that `outputs` cropped. dz is
-    shaped as z in `outputs`, and `covers` is as there.
+    pooling window (`largest`), and 0 to all others and to pixels that `outputs` cropped. dz (2, 2,
+    n, h, w, O) has the position in a window first, or is (n, h, w, O) without pooling; `covers` is
+    its height and width after pooling, without what was cropped.
     """
     n, h, w, O = g.shape
     if (h, w) != covers:

@@ -40,8 +40,9 @@ def gather_loop(places: Array, columns: Out) -> None:
 
 @kernel
 def overlap_loop(places: InOut, columns: Array) -> None:
-    """Adds columns to the windows of images that they were gathered from: the transpose of
-    `gather_loop`."""
+    """Adds each column of an im2col matrix to the window of the images, in `places`, from which
+    `gather_loop` copied it: the transpose of `gather_loop`. Pixels in several windows get the
+    sum."""
     for i in range(places.shape[-3]):
         for j in range(places.shape[-2]):
             place = places[..., i, j, :]
@@ -58,7 +59,12 @@ class Im2col:
     def __init__(
         self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int
     ) -> None:
-        """Takes x (N, H, W, C) with any strides and w (kh, kw, C / groups, O) contiguous."""
+        """Takes images x (N, H, W, C) with any strides and contiguous weights w (kh, kw, C /
+        groups, O).
+
+        `windows` have the stride, padding and dilation of rows and columns; `pool` is True if a 2x2
+        max-pool follows; `chunk` is the number of images that are computed at a time.
+        """
         self.x, self.w, self.xp = x, w, xp_of(x)
         self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
         self.sums = types_of(x.dtype).sums
@@ -177,7 +183,8 @@ class Im2col:
         return dw
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Does nothing: part of the interface of convolution methods."""
+        """Does nothing: other convolution methods prepare their weights here for a backward
+        pass."""
 
     def release(self) -> None:
         """Frees the images after the last chunk of a forward pass, if the backward pass reads their
@@ -273,9 +280,11 @@ def direct_outputs(
     zero: Array | None,
     stride: int,
 ) -> None:
-    """Writes the outputs y (n, h, w, O) of a convolution of padded images, with its epilogue.
+    """Writes the outputs y (n, h, w, O) of a convolution of padded images x (n, H, W, C) by w (kh,
+    kw, C, O), then of bias, ReLU and 2x2 max-pooling.
 
-    x (n, H, W, C)    w (kh, kw, C, O)    bias, zero: see `RowConstants`; largest: see `pool_loop`
+    `bias` and `zero` are a row of biases and of zeros, which ReLU compares with; None: no bias, no
+    ReLU. `largest` receives the position of the maximum in each pooling window; None: no pooling.
     """
     method = _im2col(x, w, stride, largest is not None)
     method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
@@ -326,8 +335,11 @@ class Direct(Im2col):
         return compiled and plain and few and undilated
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s] by the compiled kernel, after bias, ReLU and
-        pooling."""
+        """Writes the outputs y of images x[s] by the compiled kernel, after bias, ReLU and pooling.
+
+        `largest` receives the position of the maximum in each pooling window (None without
+        pooling), and `rows` has the bias.
+        """
         x = self.kept[s.start] = self._padded(s).copy()
         direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
 

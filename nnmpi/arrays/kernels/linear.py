@@ -136,7 +136,8 @@ def mlp_outputs(
     ys: Sequence[Out],
     relus: Sequence[bool],
 ) -> None:
-    """Writes the outputs of each layer of an MLP, which are the inputs of the next layer."""
+    """Writes the outputs `ys` of all layers of an MLP on x: layer i has the weight ws[i], the bias
+    bs[i] or None, and ReLU if relus[i]. The outputs of a layer are the inputs of the next one."""
     for w, b, y, relu in zip(ws, bs, ys, relus, strict=True):
         outputs(x, w, b, y, relu)
         x = y
@@ -153,7 +154,11 @@ def mlp_gradients(
     dws: Sequence[Out | None],
     dbs: Sequence[Out | None],
 ) -> None:
-    """Writes the gradients of an MLP, from the gradient g of its last outputs; each may be None."""
+    """Writes the gradients of an MLP, from the gradient g of its last outputs: dx of its input, dws
+    and dbs of the weights and biases of its layers; each may be None (not needed).
+
+    `ys` are the outputs of all layers; relus[i] is True if layer i ends in ReLU.
+    """
     for i in reversed(range(len(ws))):
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x

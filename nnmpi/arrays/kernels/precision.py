@@ -3,7 +3,8 @@
     cast, added, subtracted, multiplied, summed, averaged   arithmetic of arrays of any float dtype
     by_float32, elementwise                                 call a function of arrays
     promoted, all_promoted, floating                        PyTorch's types of results
-    widened, widened_on_device, ...                         decorate an op, with its gradients
+    widened, widened_on_device, ...                         decorators of ops: value and gradients
+                                                            are computed in float32
 
 Ops compute 16-bit arrays in float32, and round results once. NumPy takes 8 ns to add or multiply a
 bfloat16 element (ml_dtypes), so on the host kernels do it.
@@ -81,8 +82,8 @@ def cast(a: Array, dtype: Any) -> Array:
 
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
-    """Computes op(a, b); by a kernel, if both are 16-bit NumPy arrays of one dtype and one
-    shape."""
+    """Computes op(a, b): by the kernel `loop` if a and b are 16-bit NumPy arrays of one dtype and
+    one shape, otherwise by `op`."""
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
         return elementwise(op, a, b)
     y = np.empty_like(a)

@@ -107,9 +107,9 @@ def _chunks(
     """Yields matching chunks of an optimizer step's arrays, which fit in cache, with scratch
     arrays.
 
-    `arrays` are the parameters, their gradient, and optimizer state. Gradients are yielded as
-    copies, multiplied by the factor of `mixed`. If the device decides to skip the step, all changed
-    arrays are restored at the end.
+    `arrays` are the parameters, their gradient, and optimizer state; `scratches` is the number of
+    scratch arrays. Gradients are yielded as copies, multiplied by the factor of `mixed`. If the
+    device decides to skip the step, all changed arrays are restored at the end.
     """
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
@@ -150,10 +150,12 @@ def adam(
     largest: Array | None = None,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of Adam or AdamW on the parameters p, in place.
+    """Makes one step of Adam or AdamW, with the options c, on the parameters p with the gradient g,
+    in place.
 
-    M and V are Adam's running sums of gradients and of their squares, scaled as at the top of this
-    file. With `largest`, the largest V so far takes the place of V (AMSGrad).
+    M and V are Adam's running sums of gradients and of squared gradients, divided by 1 - beta1 and
+    by 1 - beta2. With `largest`, the largest V so far takes the place of V (AMSGrad). `mixed` has
+    the 16-bit copy of p, and a factor of g.
     """
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
@@ -181,7 +183,8 @@ def adam_loop(
 ) -> None:
     """Makes one step of Adam on flat arrays: p *= shrink, then p -= a M / (sqrt(V) + e).
 
-    M and V are Adam's scaled sums (see the top of this file), `largest` is None or AMSGrad's
+    M and V are Adam's running sums of g and of g^2, divided by 1 - beta1 and 1 - beta2; a and e are
+    the learning rate and epsilon with the corrections for the step. `largest` is None or AMSGrad's
     largest V, and `values` None or the 16-bit copy of p. Weight decay adds decay * p to the
     gradient, or is `shrink` if decoupled. `factor` multiplies the gradients.
     """
@@ -206,7 +209,11 @@ def adam_loop(
 
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
-    """Makes one step of SGD on p; without momentum `velocity` is not used, and may be None."""
+    """Makes one step of SGD, with the options c, on the parameters p with the gradient g, in place.
+
+    Without momentum `velocity` is not used, and may be None. `mixed` has the 16-bit copy of p, and
+    a factor of g.
+    """
     used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct, decay = c.nesterov or not c.momentum, c.weight_decay
@@ -259,7 +266,9 @@ def rmsprop(
     c: RmsPropStep,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of RMSprop on p; without momentum `velocity` is not used, and may be None.
+    """Makes one step of RMSprop, with the options c, on the parameters p with the gradient g, in
+    place. Without momentum `velocity` is not used, and may be None. `mixed` has the 16-bit copy of
+    p, and a factor of g.
 
     squares = alpha squares + (1 - alpha) g^2
     mean    = alpha mean + (1 - alpha) g          if not None; mean^2 is subtracted from squares
@@ -285,10 +294,12 @@ def rmsprop_loop(
     momentum: float,
     factor: float,
 ) -> None:
-    """Makes one step of RMSprop on flat arrays; see `rmsprop` for the formula.
+    """Makes one step of RMSprop on flat arrays, in place: p -= lr d with d = g / (sqrt(squares) +
+    eps); with momentum velocity = momentum velocity + d and p -= lr velocity.
 
-    `rest` is 1 - alpha, `values` None or the 16-bit copy of p, and `factor` multiplies the
-    gradients.
+    squares and mean are running means of g^2 and of g: alpha times the old value plus `rest` = 1 -
+    alpha times the new one. If mean is not None, the root is that of squares - mean^2. `decay` * p
+    is added to g. `values` is None or the 16-bit copy of p, and `factor` multiplies the gradients.
     """
     xp = xp_of(p)
     arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)

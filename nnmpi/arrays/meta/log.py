@@ -16,7 +16,8 @@ import numpy as np
 class Call(NamedTuple):
     """A logged call, function(*args, **options), to be executed later.
 
-    is_check   True if it writes nothing, and raises an error for values that do not fit
+    is_check   True if it writes nothing, but raises an error if values are not as they were
+               expected
     """
 
     function: Callable[..., object]
@@ -46,14 +47,15 @@ def logged_calls() -> Iterator[list[Call]]:
 
 
 def log_call(function: Callable[..., object], *args: Any, **options: Any) -> None:
-    """Appends a call on arrays without data to the log, if calls are being logged."""
+    """Appends the call function(*args, **options) on arrays without data to the log, if calls are
+    being logged, so that it can be executed later."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, options))
 
 
 def log_check(function: Callable[..., object], *args: Any) -> None:
-    """Appends to the log a call that raises an error for unexpected values, if calls are being
-    logged."""
+    """Appends to the log, if calls are being logged, the call function(*args): it raises an error
+    if values are not those for which the other calls were logged."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, is_check=True))
 

@@ -85,7 +85,8 @@ def most_alive(
     size: Callable[[Lifetime], int] = attrgetter("room"),
 ) -> int:
     """Returns the largest number of bytes of arrays that are in use at the same time, during the
-    calls `start` to `stop` - 1."""
+    calls numbered `start` to `stop` - 1. `size` returns the bytes of an array: by default `room`,
+    rounded up for alignment."""
     changes = Counter[float]()
     for a in arrays:
         if a.first < stop and a.last >= start:
