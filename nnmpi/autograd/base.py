@@ -208,7 +208,8 @@ def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
 
 
 def both_operators(op: OpFunction) -> tuple[Callable[[T, Any], T], Callable[[T, Any], T]]:
-    """Makes an operator method and its reflection, such as __add__ and __radd__."""
+    """Makes an operator method and its reflection for an op: __add__, which computes t + x, and
+    __radd__, which computes x + t."""
     return operator_of(op), lambda self, other: self.applied(op, other, self)
 
 
@@ -316,7 +317,8 @@ def extreme(over_all: OpFunction, place: OpFunction, of_two: OpFunction) -> Meth
     along an axis with the indices, t.max(1); elementwise of two tensors, t.max(u).
 
     Called with NumPy's argument names, as t.max(axis=1), or with several axes, it returns the
-    values only. The arguments are the ops for all elements, for the index, and for two tensors.
+    values only. The arguments are three ops: `over_all` returns the extreme over axes, `place` its
+    index, and `of_two` compares two tensors.
     """
     values_only = reduction(over_all)
 

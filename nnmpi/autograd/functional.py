@@ -66,8 +66,8 @@ def from_dlpack(value: Any) -> Tensor:
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
-    """The values as tensors; constants go to the backend of the first tensor among `values` and
-    `others`."""
+    """Returns the values as tensors; arrays, lists and numbers among them become constant tensors
+    on the backend of the first tensor among `values` and `others`."""
     on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 
@@ -99,8 +99,8 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 
 def _pair(a: Any, b: Any) -> tuple[Any, Any]:
-    """a and b with at least one of them made a tensor; the other may stay a Python number, which
-    promotes no dtype."""
+    """Returns the operands a and b, at least one of them as a tensor; the second may stay a Python
+    number, which promotes no dtype."""
     return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*as_tensors(a), b)
 
 

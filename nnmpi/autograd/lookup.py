@@ -15,8 +15,8 @@ class EmbeddingResult(Tensor):
     """The tensor that an embedding returns, with the index that was looked up: rows of the last
     axis with equal indices are equal, so a recurrent layer can compute each of them once.
 
-    Any op on it returns a plain tensor. `index` becomes None as soon as other code gets the memory,
-    and so could write there.
+    Any op on it returns a plain tensor. `index` becomes None as soon as other code gets the array:
+    it could write to it, and then rows with equal indices might differ.
     """
 
     __slots__ = ("index",)

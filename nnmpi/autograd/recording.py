@@ -99,8 +99,8 @@ class Sharing:
              (`nn.joined_memory.follow`)
     is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
     owners   weak references to the parameters that have this memory
-    renewed  the time of the last write that is part of a graph: older nodes of tensors in this
-             memory are replaced when the tensors are used (`shared_writes.renew`)
+    renewed  the time of the last write through which gradients must flow: a tensor in this memory
+             with an older tape node gets a new one before it is used (`shared_writes.renew`)
     """
 
     block: Any = None
@@ -115,8 +115,8 @@ class Storage:
     """A record of the last in-place write to a tensor's memory, shared by all tensors in this
     memory.
 
-    A tape node has the Storage of an operand that gets no gradient as its parent, to notice later
-    writes.
+    An operand that gets no gradient has no tape node; its Storage takes the place of a parent, so
+    that the backward pass notices if the operand was overwritten meanwhile.
 
     sharing   None while only one tensor has the memory; set once a view was made, or a function or
               an array of the program holds the memory

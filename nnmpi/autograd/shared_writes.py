@@ -155,8 +155,9 @@ def keeps_written(node: TapeNode, storage: Storage) -> bool:
 
 
 def _holds(things: Iterable[Any], block: Any, seen: set[int]) -> bool:
-    """True if any of these objects refers, directly or through closures and containers, to an array
-    in a block of memory; also if an object cannot be looked into."""
+    """True if any of the objects `things` refers, directly or through closures and containers, to
+    an array in the block of memory `block`, or cannot be looked into. `seen` collects the ids of
+    visited objects."""
     for thing in things:
         module = type(thing).__module__
         if id(thing) in seen or isinstance(thing, PLAIN) or module.startswith(NATIVE):
@@ -194,8 +195,8 @@ HOLDERS = (CellType, MethodType, partial, tuple, list, dict, set)
 
 
 def _base_of(t: AnyTensor) -> AnyTensor:
-    """The tensor of which t is a view, or a view of a view, and so on; else t itself, as for the
-    copy that `reshape` makes of some memory orders."""
+    """The tensor of which t is a view, or a view of a view, and so on; t itself if it is no view,
+    as where `reshape` had to copy."""
     block = owner(t.operand)
     while (viewed := t.viewed) is not None and viewed.storage is t.storage:
         if owner(viewed.operand) is not block:
@@ -224,7 +225,8 @@ def _addresses(array: Array) -> np.ndarray:
 
 
 def _places(base: Array, view: Array) -> Any:
-    """The C-order index in `base` of each element of `view`, or None if it has no single one."""
+    """The C-order index in the array `base` of each element of `view`, which lies in its memory;
+    None if strides do not tell it, for instance because elements of `base` overlap."""
     rest, found = _addresses(view) - backend.address_of(base), np.zeros(view.shape, np.int64)
     c_order = np.cumprod([1, *base.shape[:0:-1]])[::-1] if base.ndim else ()
     axes = [axis for axis in zip(base.strides, base.shape, c_order, strict=True) if axis[1] > 1]
@@ -244,8 +246,9 @@ def _places(base: Array, view: Array) -> Any:
 
 
 def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
-    """True if `value` is a view of t at this index, as the second half of `t[index] += 1` writes
-    it."""
+    """True if `value` is a view of t at this index. So it is when Python carries out `t[index] +=
+    1`: it changes t[index] in place, then assigns the result, the same view, to t[index], where
+    nothing is left to write."""
     if getattr(value, "storage", None) is not t.storage:
         return False
     there, array = t.operand[index], value.operand

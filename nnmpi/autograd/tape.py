@@ -2,7 +2,8 @@
 
     TapeNode(y, parents, needs, vjps, prepare)   how the tensor y was made
     backward(root, seed, on_leaf, until)         the gradient of every leaf under root
-    begun(root, seed).in_parts(parts)            ... stopping where the leaves of a part are final
+    begun(root, seed).in_parts(parts)            ... pausing whenever all gradients of the next of
+                                                 several groups of leaves (`parts`) are final
 
 There is no global list of operations: the tape is the graph of nodes below the root. Nodes are
 visited latest first, so the gradient of a tensor is complete when its node is visited: everything
@@ -185,9 +186,10 @@ class UnfinishedBackward:
         """Finishes the backward pass in parts: a generator that yields after each part but the
         last, when the gradients of the leaves in this part, and in earlier ones, are final.
 
-        absent[k] are leaves whose values are not in memory during part k (ZeRO 3). If there are
-        any, part k also visits the nodes that follow, until one would read such a leaf. For a node
-        whose function runs again in the backward pass, unrepeated[k] takes the place of absent[k].
+        absent[k] are parameters that are not in memory during part k, but gathered later (ZeRO 3).
+        With them, part k goes on after its last gradient, up to the first node that would read an
+        absent parameter. For a node whose function runs again in the backward pass (checkpointing),
+        unrepeated[k] takes the place of absent[k].
         """
         if len(parts) < 2:
             return self.finish()
@@ -237,8 +239,9 @@ def _walk_path(
     """Visits only the nodes between the root and the tensors `until`; returns the pass that
     computes all other gradients.
 
-    Only these nodes use a result of such a node. So its gradient is complete when it is visited,
-    and contributions arrive in the order of an undivided pass.
+    `visits` has the nodes to visit, `grads` the gradients of their results, and `path` the nodes
+    between. Only nodes on the path use a result of a node on it. So its gradient is complete when
+    it is visited, and contributions arrive in the order of an undivided pass.
     """
     late: list[Visit] = []
     late_grads: dict[TapeNode, Array] = {}
@@ -278,8 +281,12 @@ def _pass_on(
     contributed: OnLeaf | None,
     retain: bool,
 ) -> None:
-    """Runs the vjps of a node with its gradient g, and adds the results to the gradients of its
-    parents."""
+    """Runs the vjps of the tape node in `visit` with its gradient g, and adds the results to the
+    gradients of its parents: to `grads` for nodes, to `grad` for leaves.
+
+    `contributed` is called with each leaf that gets a contribution. Unless `retain`, the node is
+    cleared; `visits` are the nodes that the pass has still to visit.
+    """
     _, node, needs = visit
     parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.tick
     if vjps is None:
@@ -319,10 +326,9 @@ def _pass_on(
 
 
 def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
-    """Runs the function of a checkpointed node again, with recording on.
-
-    Adds the node of its result, with the gradient g, to the nodes to visit, and returns that node.
-    """
+    """Runs the function of a checkpointed node, which has the gradient g, again with recording on.
+    Returns the tape node of the result, after adding it to `visits`, the nodes to visit, and its
+    gradient to `grads`."""
     if node.vjps is None:
         _refuse_used()
     for parent in node.parents:

@@ -35,8 +35,8 @@ def to_method(where: str) -> Callable[..., Any]:
 
 
 def _is_array(bound: Any) -> bool:
-    """True if an argument is an array with axes, or requires a gradient: it is then no plain
-    number."""
+    """True if `bound`, an argument of clamp, is an array with axes or a tensor that requires a
+    gradient, and so cannot be treated as a plain number."""
     return getattr(bound, "ndim", 0) > 0 or getattr(bound, "requires_grad", False)
 
 

@@ -44,7 +44,7 @@ class ConvShape(NamedTuple):
     """The parameters of relu(max_pool_2x2(conv(x, w) + b)), where pool and relu are optional.
 
     windows    the kernel size, stride, padding and dilation along the rows and the columns
-    algorithm  the option --convolution: "auto", or the name of a way to compute it, such as "winograd"
+    algorithm  the option --convolution: "auto", or the name of an algorithm, such as "winograd"
     keep       True to keep what the backward pass needs
     """
 

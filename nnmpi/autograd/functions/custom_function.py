@@ -180,7 +180,8 @@ def _checked(
     places: Sequence[int],
     count: int,
 ) -> list[Array]:
-    """Returns the gradients of the arguments that are tensors, as arrays, with zeros for None.
+    """Returns the gradients that a user's `backward` has returned for `inputs`, the tensors among
+    the `count` arguments of `forward` (at the positions `places`), as arrays, with zeros for None.
     Raises ValueError if `backward` returned too few or too many gradients, or one of a wrong
     shape."""
     if len(gradients) < count or any(g is not None for g in gradients[count:]):

@@ -48,8 +48,8 @@ def grad(
 
 
 def _sum(roots: Sequence[Tensor], given: Sequence[Any]) -> Tensor:
-    """Returns the sum of all outputs, each weighted by its gradient in `given`; raises ValueError
-    for an output with several elements whose gradient is None."""
+    """Returns the sum of all outputs `roots`, each weighted by its gradient in `given`. The weight
+    may be None, which means 1, for an output with one element only; otherwise raises ValueError."""
     terms = []
     for root, weights in zip(roots, given, strict=True):
         if weights is None and root.numel() != 1:
@@ -67,8 +67,8 @@ def _sum(roots: Sequence[Tensor], given: Sequence[Any]) -> Tensor:
 def _gradients(
     root: Tensor, ends: Sequence[Tensor], retain_graph: bool, create_graph: bool
 ) -> list[Array | None]:
-    """Returns the gradients of a scalar with respect to tensors: by one backward pass if all are
-    leaves, else by one pass for each, since one may depend on another."""
+    """Returns the gradients of a scalar tensor `root` with respect to the tensors `ends`: by one
+    backward pass if all are leaves, else by one pass for each, since one may depend on another."""
     several = all(t.node is None for t in ends)
     groups = [list(ends)] if several else [[t] for t in ends]
     gradients: list[Array | None] = []

@@ -67,6 +67,7 @@ def _derivatives(
 
 
 def _results(value: Any) -> list[Tensor]:
-    """The results of a function that have gradients."""
+    """Returns the results of a function, one tensor or several, that are floating-point tensors
+    with a gradient."""
     several = value if isinstance(value, tuple | list) else [value]
     return [y for y in several if isinstance(y, Tensor) and y.requires_grad]

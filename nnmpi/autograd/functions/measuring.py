@@ -13,8 +13,8 @@ from nnmpi.autograd.tensor import Tensor, apply, on_host
 def norm(
     t: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    """The p-norm (sum |t|^p)^(1/p) of all elements, or over the axes `dim`; p is 2 by default. It
-    may be inf, -inf, or 0, which counts the elements that are not 0."""
+    """The p-norm (sum |t|^p)^(1/p) of all elements, or over the axes `dim`. "fro", the default,
+    means p = 2. It may be inf, -inf, or 0, which counts the elements that are not 0."""
     (t,) = as_tensors(t)
     if dtype is not None:
         t = t.to(dtype)

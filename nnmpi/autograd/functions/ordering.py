@@ -141,7 +141,8 @@ _BETWEEN: dict[str, Callable[[Any], Any]] = {
 
 
 def _one(op: Any, t: Tensor, dim: int, keepdim: bool, **options: Any) -> Chosen:
-    """One element of each row along an axis: the one whose index `op` returns."""
+    """Returns one element of each row along the axis `dim`, with its index in the row: the index
+    that the op `op` returns."""
     rows = t if t.ndim else t.reshape(1)
     index = apply(op, rows, axis=shape.axis_within(dim, rows.ndim), keepdims=keepdim, **options)
     values = apply(shape.element_along, rows, index, axis=dim, keepdims=keepdim)

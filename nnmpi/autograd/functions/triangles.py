@@ -1,4 +1,5 @@
-"""Triangles of matrices under PyTorch's names: their elements, and the places of these."""
+"""Functions for triangles of matrices, under PyTorch's names: `tril` and `triu` keep the elements
+of a triangle, `tril_indices` and `triu_indices` return their rows and columns."""
 
 from typing import Any
 

@@ -1,4 +1,9 @@
-"""PyTorch's constructors of tensors of one type, as LongTensor, and names of types."""
+"""PyTorch's typed constructors, such as LongTensor, each for tensors of one dtype, and the methods
+`type` and `type_as`.
+
+    LongTensor([1, 2])          an int64 tensor with these elements
+    t.type("torch.LongTensor")  t converted to int64; t.type() returns such a name
+"""
 
 from dataclasses import dataclass
 from typing import Any

@@ -60,10 +60,12 @@ def attention(
 def self_attention(
     qkv: Array, *, scale: float, causal: bool = False, keep: Keep | None = None
 ) -> Result:
-    """`attention` of packed qkv (N, T, K, G + 2, D): at each position, the G queries, the key and
-    the value of each key head.
+    """Attention whose queries, keys and values are packed in one array qkv (N, T, K, G + 2, D): at
+    each position, for each of K key heads, G queries, the key and the value.
 
-    Returns (N, T, K G, D), with one gradient in the shape of qkv. `keep` as in `attention`.
+    Returns (N, T, K G, D), with one gradient in the shape of qkv. `scale` multiplies the scores;
+    with `causal`, query i sees keys 0 to i only; `keep` returns dropout's factors, 0 or 1 / (1 -
+    p), for a block of probabilities.
     """
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, K, parts, D = qkv.shape
@@ -95,12 +97,13 @@ def _grouped(q: Array, k: Array) -> Array:
 
 def _lse(q: Array) -> Array:
     """An empty array for the log-sum-exp of the scores of each query of q (N, K, G, T, D), in the
-    accumulation type."""
+    dtype of sums (float32 for 16 bits)."""
     return xp_of(q).empty(q.shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:
-    """An empty array (N, H, T, D) whose memory order is (N, T, H, D)."""
+    """An empty array (N, H, T, D) whose memory order is (N, T, H, D), with the library and dtype of
+    `like`."""
     N, H, T, D = shape
     return xp_of(like).empty((N, T, H, D), like.dtype).transpose(0, 2, 1, 3)
 
@@ -141,8 +144,8 @@ def rotary(
 
 
 def _angles(x: Array, base: float, positions: Array | None) -> Array:
-    """The rotation angles (N or 1, T, 1, ..., D / 2) in float64, since large ones lose digits in
-    float32."""
+    """The rotation angles (N or 1, T, 1, ..., D / 2) of the pairs of channels of x: position *
+    base^(-2 i / D) for pair i. They are float64, since large angles lose digits in float32."""
     xp, D = xp_of(x), x.shape[-1]
     position = xp.arange(x.shape[1]) if positions is None else positions
     turns = xp.empty(D // 2, "float64")  # for arrays without data, it has none either

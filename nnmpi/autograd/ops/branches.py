@@ -54,7 +54,8 @@ def part_of_gradient(
     shapes: Sequence[tuple[int, ...]], join: str, axis: int, i: int
 ) -> Callable[[Array, Array | None], Array]:
     """Makes the vjp of the i-th of several arrays that were concatenated or stacked: it returns the
-    slice of the gradient that belongs to this array."""
+    slice of the gradient that belongs to this array. `shapes` are those of all arrays, and `join`
+    is "concat" or "stack"."""
     if join == "stack":
         along = axis_within(axis, len(shapes[i]) + 1)
         index: tuple[Any, ...] = ((slice(None),) * along) + (i,)

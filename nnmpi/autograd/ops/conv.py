@@ -26,7 +26,11 @@ def conv2d(
     keep: bool = True,
 ) -> Result:
     """The convolution of x (N, C, H, W) with w (O, C / groups, kh, kw), plus b (O), then optionally
-    2x2 max-pooling and ReLU."""
+    2x2 max-pooling (`pool`) and ReLU.
+
+    `algorithm` is the option --convolution, "auto" by default; `keep` is False if there will be no
+    backward pass, so that nothing is kept for it.
+    """
     shape = conv.ConvShape(
         windows(w.shape[2:], stride, padding, dilation), groups, relu, pool, algorithm, keep
     )
@@ -57,7 +61,7 @@ def conv1d(
     keep: bool = True,
 ) -> Result:
     """The convolution of x (N, C, L) with w (O, C / groups, k), plus b (O), computed as images of
-    one row."""
+    one row. `keep` is False if there will be no backward pass, so that nothing is kept for it."""
     x = like_weight(x, w)
     _check_input("conv1d", x.shape, x.dtype, w, w.shape[1] * groups, "L")
     along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
@@ -159,7 +163,9 @@ def conv_transpose2d(
 def _check_input(
     name: str, shape: Sequence[int], dtype: Any, w: Array, channels: int, axes: str
 ) -> None:
-    """Raises ValueError unless the input has this number of channels and the dtype of w."""
+    """Raises ValueError unless an input of this shape and dtype has the number `channels` of
+    channels and the dtype of w. `name` (of the op) and `axes`, such as "H, W", are for the
+    message."""
     if len(shape) != w.ndim or shape[1] != channels:
         grey = channels == 1 and len(shape) == w.ndim - 1
         raise ValueError(

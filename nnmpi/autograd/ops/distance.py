@@ -1,4 +1,4 @@
-"""Norms over axes."""
+"""The op for p-norms of an array over axes, with their gradient."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result

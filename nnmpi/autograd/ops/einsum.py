@@ -10,7 +10,8 @@ from nnmpi.arrays.kernels.precision import widened
 
 @widened
 def einsum(*arrays: Array, equation: str) -> Result:
-    """The product of the arrays' elements, summed over all letters that are not in the output."""
+    """The product of the arrays' elements, summed over all letters that are not in the output:
+    np.einsum(equation, *arrays) with its gradients."""
     xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):
@@ -55,7 +56,8 @@ def einsum(*arrays: Array, equation: str) -> Result:
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each input and of the output, with unused letters in the place of "..."."""
+    """The letters of each input and of the output of an einsum equation, with unused letters in the
+    place of "..."; `axes` are the numbers of axes of the inputs."""
     inputs_text, arrow, right = equation.replace(" ", "").partition("->")
     terms, dots = inputs_text.split(","), "..."
     named = [term.replace(dots, "", 1) for term in terms]

@@ -66,8 +66,9 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """Calls the function called `name` on a and b, as `broadcasting` does, in float32 for 16-bit
-    arrays, and rounds the result.
+    """Calls the function of NumPy or CuPy called `name` on a and b. 16-bit arrays are computed in
+    float32, and the result is rounded; shapes that do not broadcast raise a ValueError that shows
+    both.
 
     It is for functions whose results are numbers, not booleans.
     """

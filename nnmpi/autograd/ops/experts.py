@@ -137,10 +137,11 @@ def experts(
     """Computes the sum over experts e of gates_e (w2_e act(w1_e x + b1_e) + b2_e), for each token
     of x (N, ..., C).
 
-    w1 (E, H, C), b1 (E, H), w2 (E, C, H), b2 (E, C) belong to experts `start` to start + E - 1 of
-    the gates (N, ..., all experts). An expert computes on exactly `slots` rows for each sample, its
-    capacity; rows without a token are zeros. So one matrix product with N slots rows serves all
-    experts, and the memory that is kept for the backward pass does not depend on the samples.
+    act is `activation`. w1 (E, H, C), b1 (E, H), w2 (E, C, H), b2 (E, C) belong to experts `start`
+    to start + E - 1 of the gates (N, ..., all experts). An expert computes on exactly `slots` rows
+    for each sample, its capacity; rows without a token are zeros. So one matrix product with N
+    slots rows serves all experts, and the memory that is kept for the backward pass does not depend
+    on the samples.
     """
     xp, E, shape, of_gates, dtype = xp_of(x), len(w1), x.shape, gates.shape, gates.dtype
     flat = x.reshape(-1, shape[-1])
@@ -185,8 +186,9 @@ def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Arra
     """Assigns the tokens of each expert to its rows: returns, for each row, the token's index and
     its gate, both (E, N slots).
 
-    Each expert has `slots` rows for each of N samples. A row without a token has gate 0 and a
-    distinct index after the last token, so indices never repeat.
+    The experts are those with the numbers `start` to start + E - 1. Each has `slots` rows for each
+    of N samples. A row without a token has gate 0 and a distinct index after the last token, so
+    indices never repeat.
     """
     xp, (N, T, _) = xp_of(gates), gates.shape
     gates_here = gates[..., start : start + E].transpose(2, 0, 1)

@@ -43,8 +43,8 @@ def matmul(a: Array, b: Array) -> Result:
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
     def gradient(left: Array, other: Array, like: Array) -> Array:
-        """left @ other, summed over the axes that were broadcast, and only then rounded to 16
-        bits."""
+        """left @ other, summed over the axes along which the array `like` was broadcast, and only
+        then rounded to 16 bits."""
         lead = xp.broadcast_shapes(left.shape[:-2], other.shape[:-2])
         types = types_of(like.dtype)
         dtype = types.sums if types.is_mixed and lead != like.shape[:-2] else None
@@ -133,8 +133,8 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
 
 def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
-    """A chain of `linear` layers on x (n, K), with w and b of each layer: the same bits in fewer
-    calls."""
+    """A chain of linear layers on x (n, K): `parameters` are w and b of each layer, and relus[i] is
+    True if layer i ends in ReLU. It gives the bits of `linear` for each layer, in fewer calls."""
     if x.dtype != parameters[0].dtype:
         x = like_weight(x, parameters[0])
     ws, bs, xp, dtype = parameters[::2], parameters[1::2], xp_of(x), x.dtype

@@ -110,8 +110,9 @@ def weighted_cross_entropy(
     smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Result:
-    """The cross-entropy of scores z with class weights, ignored labels and smoothing (see the top
-    of this file)."""
+    """The cross-entropy of scores z (N, C, ...) and labels (N, ...) with class weights, label
+    smoothing, and labels equal to `ignore_index` left out, as in PyTorch. The mean is weighted by
+    the classes' weights."""
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     if weight is None and not smoothing and not of(z).is_host:
         return _by_rows(z, labels, target, reduction)
@@ -139,7 +140,8 @@ def weighted_cross_entropy(
 
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
     """Computes cross-entropy with ignored labels, but without weights and smoothing, on a device,
-    by kernels that pass over the scores once."""
+    by kernels that pass over the scores once. `target` has the labels with a mask of the ignored
+    ones."""
     losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
@@ -158,7 +160,8 @@ def nll(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Result:
-    """The negative log-likelihood of log-probabilities, with weights and ignored labels."""
+    """The negative log-likelihood of log-probabilities logp (N, C, ...) and labels (N, ...), with
+    class weights; labels equal to `ignore_index` are left out."""
     xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
     s, shape, dtype = _transposed(logp), logp.shape, logp.dtype
     of_s, rows = s.shape, xp.arange(len(target.classes))
@@ -175,12 +178,12 @@ def nll(
 
 
 def _transposed(z: Array) -> Array:
-    """z (N, C, ...) as (C, n)."""
+    """Returns scores z (N, C, ...) as (C, n): a row for each class, and a column for each label."""
     return xp_of(z).moveaxis(z, 1, 0).reshape(z.shape[1], z.size // z.shape[1])
 
 
 def _back(d: Array, shape: tuple[int, ...]) -> Array:
-    """d (C, n) as an array of `shape` (N, C, ...), the inverse of `_transposed`."""
+    """Returns d (C, n), which has a column for each label, as an array of `shape` (N, C, ...)."""
     n, c, *rest = shape
     return xp_of(d).moveaxis(d.reshape(c, n, *rest), 0, 1)
 

@@ -36,7 +36,8 @@ class _GradientSums(NamedTuple):
 
 
 def _rows(x: Array) -> Array:
-    """x (N, C) or (N, C, ...) as rows (M, C): a view if x is channels-last in memory."""
+    """Returns x (N, C) or (N, C, ...) as a matrix of rows (M, C), one for each position: a view if
+    x is channels-last in memory."""
     return x if x.ndim == 2 else xp_of(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
@@ -48,7 +49,7 @@ def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _by_sample(x: Array) -> Array:
-    """x (N, C, ...) as (N, positions, C)."""
+    """Returns x (N, C, ...) as (N, positions, C): a view if x is channels-last in memory."""
     return _rows(x).reshape(len(x), prod(x.shape[2:]), x.shape[1])
 
 
@@ -100,10 +101,9 @@ def batch_norm(
 
     var may be a sum of squared deviations; `parts` is then the number of values in it. n is the
     number of values behind each statistic, or 0 if the statistics do not depend on x (evaluation).
-    If n counts samples of other ranks too, `total` sums a 1-D array over these ranks. A backward
-    pass calls `total` once, for the gradient of x; if the pass runs in two halves, in the half that
-    computes this gradient, the same one on every rank. The gradients of w and b are sums over this
-    rank's x alone.
+    If n counts samples of other ranks too, `total` sums a 1-D array over these ranks (an
+    all-reduce). A backward pass calls it once, when it computes the gradient of x. The gradients of
+    w and b are sums over this rank's x alone.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics are updated in place
@@ -160,7 +160,8 @@ def layer_norm(
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """Returns the output's gradient as a matrix of rows, and the gradients of w and b.
 
-        The gradients of w and b have no values if neither is needed.
+        needs[1] and needs[2] say whether those of w and b are needed; if neither is, they are not
+        computed.
         """
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))

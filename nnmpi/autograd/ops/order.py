@@ -31,13 +31,14 @@ def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
 
 
 def kth(a: Array, *, axis: int, keepdims: bool, k: int) -> Result:
-    """The index of the k-th smallest element, counted from 1."""
+    """The index of the k-th smallest element of each row along `axis`, counted from 1."""
     _, ranks = _ordered(a, axis)
     return Result(_back(ranks[..., k - 1], axis, keepdims), ())
 
 
 def median(a: Array, *, axis: int, keepdims: bool) -> Result:
-    """The index of the lower median; of the first NaN, if there is any."""
+    """The index of the lower median of each row along `axis`; that of the first NaN, if there is
+    any."""
     xp, (rows, ranks) = xp_of(a), _ordered(a, axis)
     n = rows.shape[-1]
     _check_not_empty("median", a, axis)
@@ -47,7 +48,8 @@ def median(a: Array, *, axis: int, keepdims: bool) -> Result:
 
 
 def mode(a: Array, *, axis: int, keepdims: bool) -> Result:
-    """The last index of the most frequent element, of the smallest one if several are."""
+    """The last index of the most frequent element of each row along `axis`; of the smallest
+    element, if several are equally frequent."""
     xp, (rows, ranks) = xp_of(a), _ordered(a, axis)
     n = rows.shape[-1]
     _check_not_empty("mode", a, axis)

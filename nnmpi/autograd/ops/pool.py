@@ -44,8 +44,9 @@ def _pooled(
     ceil_mode: bool,
     sizes: Mapping[str, Size],
 ) -> Result:
-    """x pooled along its last one or two axes; sequences (N, C, L) are pooled as images of one
-    row."""
+    """Returns x pooled by `kernel` along its last one or two axes (`axes`); sequences (N, C, L) are
+    pooled as images of one row. `sizes` are kernel, stride, padding and dilation; with `ceil_mode`
+    a last window may end beyond the input."""
     w: Sequence[Window] = windows(**sizes)[-axes:]
     if ceil_mode and x.ndim == 2 + axes:
         w = [window.ceiled(size) for window, size in zip(w, x.shape[2:], strict=True)]
@@ -58,14 +59,15 @@ def _pooled(
 
 
 def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window along the last `axes` axes; `sizes` are the arguments of
-    `windows`."""
+    """The maximum of each window along the last `axes` axes of x: 2 for images, 1 for sequences.
+    `sizes` are kernel, stride, padding and dilation; with `ceil_mode` a last window may end beyond
+    the input."""
     return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
 
 
 def max_pool_indices(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The index of the maximum of each window: row * W + column in its image, or position in its
-    sequence."""
+    """The index of the maximum of each window that `max_pool` would take: row * W + column in an
+    image, or the position in a sequence (`axes` is 1)."""
     return _pooled(f"max_pool{axes}d", _indices, x, axes, ceil_mode, sizes)
 
 
@@ -81,7 +83,9 @@ def avg_pool(
     count_include_pad: bool = True,
     **sizes: Size,
 ) -> Result:
-    """The mean of each window, with or without the zeros of the padding."""
+    """The mean of each window along the last `axes` axes of x, 2 for images and 1 for sequences;
+    with `count_include_pad` the zeros of the padding count. `sizes` are kernel, stride and
+    padding."""
     name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
     _check_floats(name, x)
     return _pooled(name, kernel, x, axes, ceil_mode, sizes)

@@ -107,7 +107,8 @@ class PackedRows(NamedTuple):
         return x[*at]
 
     def unpack(self, rows: Array, x: Array) -> None:
-        """Writes packed rows back to x (T, N, K), the inverse of `pack`; padding becomes 0."""
+        """Writes packed rows, stored step by step and without padding, to x (T, N, K), and 0 to its
+        padding: the inverse of `pack`."""
         if self.at is None:
             x[: len(self.steps)] = rows.reshape(len(self.steps), *x.shape[1:])
         else:
@@ -119,7 +120,8 @@ class PackedRows(NamedTuple):
         return state.copy() if self.order is None else state[self.order]
 
     def unsorted(self, state: Array) -> Array:
-        """A state (N, H) with its sequences in their original order, the inverse of `sorted`."""
+        """Returns a state (N, H), whose sequences are sorted by descending length, with its
+        sequences in their original order."""
         if self.order is None:
             return state
         unsorted_state = xp_of(state).empty_like(state)
@@ -128,7 +130,9 @@ class PackedRows(NamedTuple):
 
 
 def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
-    """Computes where the positions of N sequences, at most T long, are stored without padding."""
+    """Computes where each position of N sequences, at most T long, is stored without padding; with
+    `reverse`, steps are run from the last position to the first. `lengths` None: all have length
+    T."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
     else:
@@ -263,9 +267,10 @@ def _in_time(
     """Runs all steps of a recurrent layer forward; writes the outputs y and what the backward pass
     needs.
 
-    z holds the products of the inputs with W_ih, and is overwritten by the gates. `recurrence` is
-    W_hh and b_hh; `states` are the initial states, which become the final ones; `saved` are arrays
-    of the cell, and `h_before` receives h before each step.
+    `rows` says where each step is stored. z holds the products of the inputs with W_ih, and is
+    overwritten by the gates. `recurrence` is W_hh and b_hh; `states` are the initial states, which
+    become the final ones; `saved` are arrays of the cell, and `h_before` receives h before each
+    step.
     """
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
@@ -287,9 +292,9 @@ def _through_time(
 ) -> list[Array]:
     """Runs all steps of a recurrent layer backward; returns the gradients of the initial states.
 
-    g (T + states, N, H) is the gradient of the outputs and final states, z has the gates and
-    `saved` the arrays of the forward pass. Writes to d the gradients of the products with W_ih and,
-    if they differ, with W_hh.
+    `rows` says where each step is stored. g (T + states, N, H) is the gradient of the outputs and
+    final states, z has the gates and `saved` the arrays of the forward pass. Writes to d the
+    gradients of the products with W_ih and, if they differ, with W_hh.
     """
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.pack(g[:T])

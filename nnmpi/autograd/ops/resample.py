@@ -33,7 +33,8 @@ class Tap(NamedTuple):
 
 
 def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
-    """Interpolates along an axis: each output is the sum over taps of an input times its weight."""
+    """Interpolates along an axis: each output is the sum over `taps`, the terms of the
+    interpolation, of the tap's input times its weight."""
     xp, on = xp_of(a), of(a)
     first, *others = (
         tap.scaled(xp.take(a, on.asarray(tap.places), axis=axis), axis) for tap in taps
@@ -44,8 +45,8 @@ def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
 
 
 def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
-    """The gradient of interpolation (`gather`): distributes the gradient g of the outputs to the
-    inputs, which have length `size` along the axis."""
+    """Returns the gradient of an interpolation along an axis: adds each gradient in g, that of an
+    output, times the weights in `taps`, to the inputs, which have length `size` along the axis."""
     leading = (slice(None),) * axis
     d = xp_of(g).zeros((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
     for tap in taps:
@@ -58,8 +59,9 @@ def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
 
 
 def _without_repeats(places: np.ndarray) -> Iterator[np.ndarray]:
-    """Splits the outputs into groups in which no input occurs twice, so that `+=` by index is
-    right."""
+    """Splits the outputs into groups, each an array of output numbers, in which no input occurs
+    twice: for such a group `d[places[group]] += g[group]` adds every gradient. places[i] is the
+    input of output i."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     uses = np.arange(len(places)) - np.searchsorted(ordered, ordered)
@@ -80,7 +82,8 @@ def _in_memory(a: Array, back: bool = False) -> Array:
 
 
 def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> Result:
-    """`a` padded with a constant, or with its own elements as a mode of `PAD_MODES` says."""
+    """`a` padded with `value`, or with copies of its own elements (`mode` "reflect", "replicate" or
+    "circular"); `widths` has (before, after) for each axis, and negative widths cut off."""
     if a.ndim == 4:
         widths = [widths[k] for k in _LAST]
     x = _in_memory(a)
@@ -111,7 +114,8 @@ of the axis (None: any): mirrored without the edge, the edge repeated, or from t
 
 
 def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
-    """The index of the element of an axis of length n that is at each place of the padded axis."""
+    """For each place of an axis of length n that is padded by `before` and `after` places, the
+    index of the element that is copied there; `mode` is "reflect", "replicate" or "circular"."""
     excess = PAD_MODES[mode]
     if not n or (excess is not None and max(before, after) > n + excess):
         raise ValueError(
@@ -154,8 +158,8 @@ def upsample2d(
     align_corners: bool = False,
     recompute_scale_factor: bool = False,
 ) -> Result:
-    """Images (N, C, H, W) resized to `size`, or by the factors `scales`: nearest pixels or
-    bilinear."""
+    """Images (N, C, H, W) resized to `size`, or by the factors `scales`: `mode` is "nearest",
+    "nearest-exact" or "bilinear", and the other options are those of PyTorch's interpolate."""
     lengths = x.shape[2:]
     if size is None:
         size = [int(n * s) for n, s in zip(lengths, scales or (), strict=False)]

@@ -37,7 +37,9 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """The new shape of an empty array, with its -1 inferred from the axes after the unchanged ones.
+    """Returns `new`, the shape for a reshape of an empty array of shape `old`, with the length for
+    its -1. NumPy cannot tell it from 0 elements; here it is the product of the axes that follow the
+    unchanged ones.
 
     (0, 8, 8) to (0, -1) gives (0, 64), as (n, 8, 8) gives (n, 64).
     """
@@ -184,11 +186,12 @@ def add_at(to: Array, index: Any, g: Array) -> None:
 
 
 def _basic(index: Any) -> tuple[Any, ...] | None:
-    """An index of integers and slices only, as a tuple; None for any other index.
+    """Returns a basic index, one of integers, slices and None only, as a tuple; None for any other
+    index.
 
-    With such an index a[index] is a view without duplicates; an ellipsis is added so that NumPy
-    returns an array instead of a scalar. Bools are masks, and 0-d integer arrays copy as larger
-    ones do.
+    a[index] is then a view in which no element occurs twice. An ellipsis is appended, so that NumPy
+    returns an array instead of a scalar. Booleans are masks, and 0-d integer arrays copy, so
+    neither is basic.
     """
     parts = index if isinstance(index, tuple) else (index,)
     ellipsis = False

@@ -88,7 +88,8 @@ def _of_positions(z: Array, labels: Array, reduction: str, widens: bool) -> Resu
 
 
 def rows_of(z: Array) -> Array:
-    """z (N, C, ...) as rows (n, C): a view if classes are last in memory."""
+    """Returns scores z (N, C, ...) as rows (n, C), one for each label: a view if classes are last
+    in memory."""
     if z.ndim == 2:
         return z
     xp = xp_of(z)
@@ -96,7 +97,8 @@ def rows_of(z: Array) -> Array:
 
 
 def like_rows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """Rows (n, C) as an array of `shape` (N, C, ...), the inverse of `rows_of`."""
+    """Returns rows of class scores (n, C) as an array of `shape` (N, C, ...): the inverse of
+    `rows_of`."""
     if len(shape) == 2:
         return rows
     N, C, *rest = shape
