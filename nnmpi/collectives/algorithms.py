@@ -136,10 +136,10 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """Makes an algorithm for a power of two of ranks one for any number of ranks p.
+    """Makes an algorithm that needs a power of two of ranks one for any number of ranks p.
 
-    If p is no power of two, `fold` comes before it: some ranks send their buffers to a neighbour
-    and wait, and the other ranks, a power of two, run the algorithm.
+    If p is no power of two, `fold` must come before it: some ranks send their buffers to a
+    neighbour and then wait, and the other ranks, a power of two, run the algorithm.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -148,11 +148,12 @@ def folded(a: Algorithm) -> Algorithm:
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:
-            """Maps a number v among the ranks that take part to the rank itself, and a chunk to the
-            first chunk.
+            """Maps v, the number of a rank in the algorithm for a power of two of ranks, to its
+            number among all p ranks. The same formula maps a chunk to the first chunk that takes
+            its place among p chunks.
 
-            One number stands for one rank, or for two of which one has sent its buffer to the
-            other.
+            A number below p - (the power of two) stands for two ranks, of which one has sent its
+            buffer to the other.
             """
             return v + np.minimum(v, extra)
 
@@ -209,7 +210,9 @@ def all_reduce(reduction: Algorithm) -> Algorithm:
 # On a torus with D sides each rank has 2 D ports. The buffer is cut into 2 D parts; one part goes
 # along each side first, in each direction. Without a shape, ranks form a ring with two ports.
 def bucket(shape: Shape = ()) -> Algorithm:
-    """The bucket all-reduce of a torus with these sides: rings along one side after the other."""
+    """Returns the bucket all-reduce of a torus whose sides have the lengths `shape`: ring
+    reduce-scatters along one side after the other, then ring all-gathers back; parts of the buffer
+    start along different sides and in both directions at once."""
     sides = range(len(shape) or 1)
     return all_reduce(
         beside([along(_ring(d), lambda p: shape or (p,), i) for i in sides for d in (1, -1)])
@@ -230,8 +233,8 @@ def swinging(shape: Shape = ()) -> Algorithm:
 
 
 def _not_folded(p: int) -> list[int]:
-    """The ranks that run an algorithm for a power of two of ranks; the others have sent their
-    buffers to a neighbour."""
+    """Returns the ranks, a power of two, that run an algorithm for a power of two of ranks; each
+    other rank has sent its buffer to one of them."""
     return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
 
 
@@ -308,7 +311,8 @@ def _sums(holds: Starts) -> Ends:
 
 
 class Collective(Enum):
-    """The collectives, such as ALL_REDUCE, with their algorithms; then other kinds of messages.
+    """The collectives, such as ALL_REDUCE, with their algorithms; the last members are other kinds
+    of messages, such as a message from one rank to another, and have no algorithms.
 
     passes      the passes over the data: True for one that adds partial sums, False for one that
                 copies
@@ -339,8 +343,9 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes a member whose enum value is its name alone, so that a copy or a pickle of a member
-        is the member itself."""
+        """Makes a member with the attributes passes, algorithms and claim (made of `starts` and
+        `ends`). Its enum value is its name alone, so that a copy or a pickle of a member is the
+        member itself."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms
         row.claim = Claim(starts, ends)

@@ -1,8 +1,9 @@
 """Functions that make collective algorithms from others, and the algorithm Swing.
 
-An algorithm can be run on some ranks, on parts of the buffer, or along the sides of a torus. After
-a reduce-scatter by `beside`, `along` or `swing`, rank r does not hold chunk r, but another one. So
-such a reduce-scatter is only used in an all-reduce, followed by its transpose.
+An algorithm can be run on some of the ranks (`within`, `among`), on several parts of the buffer at
+the same time (`beside`), or along the sides of a torus (`along`). After a reduce-scatter that
+`beside`, `along` or `swing` has made, rank r does not hold chunk r, but another one. So it is only
+used as the first half of an all-reduce, whose second half, its transpose, brings the chunks back.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +19,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> Step:
-    """Renumbers a step: its peers r become ranks `place(r)`, and ranks that are not `inside` do
-    nothing.
-    """
+    """Returns a step with other rank numbers: its peers r become ranks `place(r)`. Ranks for which
+    `inside` is False send and receive nothing."""
     to, source = (only(inside & (np.asarray(x) >= 0), place(x)) for x in (s.to, s.source))
     return s._replace(to=to, source=source)
 
@@ -64,8 +64,8 @@ def rooted(a: Algorithm, root: int) -> Algorithm:
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
     """Runs algorithms at the same time, each on another part of the buffer.
 
-    In each round a rank then sends one message for each algorithm, on separate ports. All must have
-    the same numbers of rounds and of chunks.
+    In each round a rank then sends one message for each algorithm, at the same time. All algorithms
+    must have the same numbers of rounds and of chunks.
     """
     n = len(parts)
 
@@ -184,7 +184,9 @@ def swing(sides: Callable[[int], Shape], first: int, turn: int) -> Algorithm:
     """The Swing reduce-scatter, with one message at a time: in each step a rank sends half of the
     chunks that it is still reducing to its partner, and adds the other half that it receives.
 
-    Arguments are as in `swing_partners`.
+    `sides(p)` has the lengths of the torus' sides for p ranks, all powers of two. The steps go
+    through the sides in turn, starting with side `first`; `turn` is 1, or -1 for partners in the
+    opposite direction.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:

@@ -91,7 +91,8 @@ def sent(
 ) -> tuple[str, Compressed | None]:
     """Returns the name of a codec, and the traffic of one bucket of gradients with it.
 
-    `spec` is a value of `--compress`. The traffic of a codec of the user is None.
+    `spec` is a value of `--compress`, `shapes` are the shapes of the bucket's gradients, and
+    `itemsize` is the number of bytes of an element. The traffic of a codec of the user is None.
     """
     name, number = compression(spec)
     traffic = BYTES_OF.get(name)

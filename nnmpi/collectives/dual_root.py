@@ -25,8 +25,8 @@ class Trees(NamedTuple):
     peer     the parent of each rank, or for a root the other root
     sender   [3, rank]: the first child, the second child and, for a root, the other root; or NOBODY
     depth    the depth of each rank, 0 for roots
-    start    the turn in which each rank first exchanges with its peer
-    period   the number of turns until a rank exchanges with its peer again
+    start    the round in which each rank first exchanges a block with its peer
+    period   the number of rounds until a rank exchanges with its peer again
     """
 
     peer: Ranks
@@ -38,10 +38,12 @@ class Trees(NamedTuple):
 
 @cache
 def trees(p: int) -> Trees:
-    """The trees of p ranks, p >= 2; the first tree has the ranks from 0 and is the larger one.
+    """Returns the two trees of p ranks, p >= 2, with the round in which each rank first exchanges a
+    block with its peer (its parent, or for a root the other root). The first tree has the ranks
+    from 0, and is the larger one.
 
-    A first child exchanges with its parent two turns before the parent exchanges with its own peer;
-    a second or an only child does so one turn before.
+    A first child exchanges with its parent two rounds before the parent exchanges with the parent's
+    peer; a second or an only child does so one round before.
     """
     half = p - p // 2
     rows = []

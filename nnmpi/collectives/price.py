@@ -67,7 +67,8 @@ class Network(NamedTuple):
         return ranks // self.per_node if self.nodes is None else self.nodes[ranks]
 
     def links(self, source: Ranks, to: Ranks) -> Ranks:
-        """The numbers of the links that each message crosses, one column per message."""
+        """Returns the numbers of the links that each message crosses, one column per message;
+        `source` and `to` are arrays of their senders and receivers."""
         if self.topology is not None:
             return self.topology.links(source, to)
         if self.inner is None:
@@ -76,7 +77,12 @@ class Network(NamedTuple):
         return through(a == b, source, to, a, b)
 
     def seconds(self, source: Ranks, to: Ranks, nbytes: Floats, ports: int = 1) -> Floats:
-        """The time of each message of one round: that of the most loaded of its links."""
+        """Returns the seconds that each message of one round takes, on the most loaded of its
+        links.
+
+        `source`, `to` and `nbytes` are arrays with the sender, the receiver and the size of each
+        message; `ports` is the number of messages that a rank sends at once.
+        """
         if ports == 1 and self.topology is None and self.inner is None:  # nothing is shared
             return np.asarray(self.link.alpha + nbytes * self.link.beta)
         waiting = crowd(self.links(source, to), self.topology and self.topology.width)

@@ -48,7 +48,9 @@ def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
 
 
 def out_and_in(source: Ranks, to: Ranks) -> Ranks:
-    """The links of a flat network: messages leave rank r by link 2 r and arrive by link 2 r + 1."""
+    """Returns the links of messages in a flat network: each leaves its sender, rank r, by link 2 r,
+    and arrives at its receiver, rank s, by link 2 s + 1. The result has two rows, one column per
+    message."""
     return np.stack([2 * source, 2 * to + 1])
 
 

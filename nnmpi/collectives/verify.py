@@ -68,7 +68,8 @@ def rounds(
 ) -> Iterator[tuple[list[Step], Held]]:
     """Yields, for each round, the steps of all ranks and the expressions that they then hold.
 
-    The first item is the start, without steps. Raises PlanError as `verify` does.
+    The first item is the start, without steps. `sums` numbers the expressions. Raises PlanError if
+    a step is wrong, for example if a send has no receive, or if the end is not what `claim` says.
     """
     chunks = check_sizes(algorithm, p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
@@ -97,7 +98,8 @@ def check_sizes(algorithm: Algorithm, p: int) -> int:
 
 
 def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
-    """Calls `rounds` or `chunks` for p ranks, and checks that it returns an integer in range."""
+    """Calls f, the function `rounds` or `chunks` of an algorithm (`name`), for p ranks; returns the
+    number. Raises PlanError if it is not an integer of at least `least`, or is too large."""
     try:
         n = f(p)
     except Exception as error:
@@ -133,7 +135,7 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
 
 
 def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
-    """Raises PlanError unless all ranks and chunks are in range."""
+    """Raises PlanError unless all ranks and chunks that the steps `rows` of round t name exist."""
     p = len(rows)
     for r, s in enumerate(rows):
         for does, way, peer, (lo, hi) in (
@@ -155,7 +157,8 @@ def _each(messages: tuple[Pieces, ...]) -> list[int]:
 
 
 def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
-    """Raises PlanError unless each send has its receive, and each receive its send."""
+    """Raises PlanError unless, in round t, each send has its receive and each receive its send, and
+    no rank overwrites a chunk while it sends it. `rows` are the steps of all ranks."""
     for r, s in enumerate(rows):
         if s.to >= 0 and (rows[s.to].source, rows[s.to].recv) != (r, s.send):
             raise PlanError(
@@ -174,8 +177,8 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
-    """Checks the step of one port against the other steps of its round; returns how many are left
-    to come.
+    """Checks the steps `rows` of all ranks on one port, one of the messages that a rank sends at
+    once, against the steps on other ports in the same round; returns how many are left to come.
 
     Raises PlanError unless the step has the next port number, and neither sends nor replaces chunks
     that arrive on another port of the round. `left` is the number of steps that were to come before

@@ -84,8 +84,8 @@ class CallRunner:
         cannot.
 
         It can if the array is contiguous, `prepared` has compiled code for it, this rank has no
-        operation in progress, and calls are not compared. It takes the frame two above its own for
-        the user's code.
+        operation in progress, and calls are not compared. The call log gets the line of code two
+        frames above this method, which is in the user's program.
         """
         if type(array) is not ndarray or not array.flags.carray:
             return False
@@ -139,8 +139,9 @@ class CallRunner:
         """Returns a collective on `array` as a generator of the requests it waits for, and its log
         record.
 
-        The algorithm is `plan` if given, else the one called `name` of the Collective `operation`.
-        `starts` means that the caller does not wait, so that no step may block inside MPI.
+        The algorithm is `plan` if given, else the one called `name` of the Collective `operation`;
+        `interpreter` sends its messages. `starts` means that the caller does not wait, so that no
+        step may block inside MPI.
         """
         plan, adds = (plan, True) if plan else algorithm_of(operation, name)
         row, bounds = flat(array, operation), None
@@ -156,10 +157,10 @@ class CallRunner:
         return steps if row is array else put_back(steps, row, array), call
 
     def agree(self, error: BaseException | None, interpreter: Interpreter) -> None:
-        """Raises on all ranks if any rank passes an error; collective.
+        """Raises an error on all ranks if any rank passes one; collective.
 
-        The first such rank raises its error, the others OtherRankError with the text of it. For
-        this, each rank gathers the texts of all errors.
+        The first such rank raises its own error, all other ranks OtherRankError with its text. For
+        this, each rank gathers the texts of all errors, by messages of `interpreter`.
         """
         rank, size = self.transport.rank, self.transport.size
         text = "" if error is None else str(error).strip() or type(error).__name__

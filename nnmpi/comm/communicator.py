@@ -93,8 +93,8 @@ class Comm:
         """Starts an all-reduce and returns its Work; do not touch the array until that is complete.
 
         The first call with `auto` or `mpi` of a Comm, and the first with `shared` for a length,
-        wait for all ranks. `copies`, here and in other methods, delays the start until a device has
-        filled the array.
+        wait for all ranks. `copies`, for an array that holds the data of a GPU, delays the start
+        until the data have arrived, and copies the result back.
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True), copies)
 
@@ -116,7 +116,9 @@ class Comm:
     ) -> Work:
         """Starts a reduce-scatter and returns its Work: in the end this rank's part is the sum.
 
-        Do not touch the array until the work is complete.
+        Do not touch the array until the work is complete. `parts` are the lengths of all ranks'
+        parts, in rank order (default: about equal). `copies`, for an array that holds the data of a
+        GPU, delays the start until the data have arrived, and copies the result back.
         """
         steps = self._steps("reduce_scatter", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
@@ -124,7 +126,7 @@ class Comm:
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
         """Fills the array on every rank with the parts of all ranks; each rank provides its own.
 
-        `parts` are as in `reduce_scatter`.
+        `parts` are the lengths of all ranks' parts, in rank order; by default they are about equal.
         """
         self._calls.finish(*self._steps("all_gather", algorithm, array, parts, starts=False))
 
@@ -133,7 +135,9 @@ class Comm:
     ) -> Work:
         """Starts an all-gather and returns its Work. Do not touch the array until it is complete.
 
-        `parts` are as in `reduce_scatter`.
+        `parts` are the lengths of all ranks' parts, in rank order (default: about equal). `copies`,
+        for an array that holds the data of a GPU, delays the start until the data have arrived, and
+        copies the result back.
         """
         steps = self._steps("all_gather", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
@@ -146,7 +150,11 @@ class Comm:
     def start_broadcast(
         self, array: Array, root: int = 0, algorithm: str = "tree", copies: Copies = None
     ) -> Work:
-        """Starts a broadcast and returns its Work. Do not touch the array until it is complete."""
+        """Starts a broadcast and returns its Work. Do not touch the array until it is complete.
+
+        `copies`, for an array that holds the data of a GPU, delays the start until the data have
+        arrived, and copies the result back.
+        """
         root = checked_rank(root, self.size)
         steps = self._steps("broadcast", algorithm, array, starts=True, root=root)
         return self._calls.start(*steps, copies)
@@ -158,7 +166,8 @@ class Comm:
         self._calls.finish(*self._steps("reduce", algorithm, buffer, root=root))
 
     def chunk(self, n: int) -> slice:
-        """This rank's slice of n elements, as in `reduce_scatter` and `all_gather`."""
+        """Returns this rank's slice of n elements that are divided about equally among the ranks:
+        its part in `reduce_scatter` and `all_gather` without `parts`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
@@ -185,7 +194,9 @@ class Comm:
             roll_call(self._calls, call, self._p2p)
 
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
-        """Starts a send and returns its Work; do not change the array until that is complete."""
+        """Starts a send and returns its Work; do not change the array until that is complete.
+        `copies`, for an array that holds the data of a GPU, delays the start until the data have
+        arrived."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
         array = host_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -197,6 +208,7 @@ class Comm:
         """Starts a receive into the array and returns its Work.
 
         The work raises MessageLengthError if the message has more or fewer bytes than the array.
+        `copies` copies what has arrived to a GPU.
         """
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
@@ -260,7 +272,8 @@ class Comm:
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> "Comm | None":
         """A Comm of the given ranks, which all pass the same list; None for an empty list.
 
-        Collective over all ranks of this Comm: ranks outside the subset pass an empty list.
+        Collective over all ranks of this Comm: ranks outside the subset pass an empty list. With
+        `narrow_sums`, sums of 16-bit floats are rounded after each addition, and travel in 16 bits.
         """
         return self.split(ranks[0] if ranks else None, narrow_sums=narrow_sums)
 

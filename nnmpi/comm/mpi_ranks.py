@@ -62,7 +62,7 @@ def _cached() -> list[Comm]:
 
 
 class _UnusableError(RuntimeError):
-    """MPI cannot be used on this rank, or cannot see the other ranks."""
+    """Raised if MPI cannot be used on this rank, or cannot see the other ranks."""
 
 
 def _make_world(guard: bool) -> Comm:

@@ -29,7 +29,8 @@ class SharedBuffer:
         self._reduction, self._n, self._calls = reduction, n, calls
 
     def all_reduce(self, start: int = 0, stop: int | None = None) -> None:
-        """Makes `total` the sum over all ranks of their `mine`."""
+        """Makes elements start..stop-1 of `total`, by default all, the sum over all ranks of their
+        `mine`."""
         self._calls.finish(*self._steps(start, stop, starts=False))
 
     def start(self, start: int = 0, stop: int | None = None) -> Work:
@@ -97,7 +98,9 @@ class NodeMemory:
         self._calls.finish(_meet(arrive), self._calls.log("node_memory.barrier"))
 
     def free(self, check: bool = True) -> None:
-        """Frees the memory; collective within the node. Raises as `SharedBuffer.free` does."""
+        """Frees the memory; collective within the node. Raises BufferError on all ranks, and frees
+        nothing, if an array of any rank still views the memory. Without `check` such arrays become
+        invalid, and using one ends the process."""
         memory, label = self._window, f"the memory {self._calls.comm}"
         freed: Any = FreedObject(label)
         self._window = self.array = freed

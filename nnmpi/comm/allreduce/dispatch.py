@@ -142,7 +142,8 @@ class AllReduceDispatch:
         return steps if blocks else self._queue.add(steps)
 
     def _agree_and_sum(self, row: Array, starts: bool) -> Steps:
-        """Sums by MPI_Allreduce if all ranks make a blocking call, otherwise by MPI_Iallreduce.
+        """Sums the row in place by MPI_Allreduce if all ranks make a blocking call, otherwise by
+        MPI_Iallreduce; `starts` is True if this rank's call is not to block.
 
         MPI does not match one with the other, so the ranks agree first. MPI_Allreduce is up to
         three times as fast, but a rank's pending operations make no progress in it. Short sums

@@ -235,8 +235,10 @@ class Interpreter:
     def carry_out(
         self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
     ) -> Steps:
-        """Runs a plan of this rank on a flat buffer, in place: a generator as that of `steps`, with
-        the same arguments.
+        """Runs a plan, all messages and additions of this rank in an algorithm, on a flat buffer in
+        place: a generator that yields requests, and is to be resumed when these are complete.
+
+        `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
         """
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:

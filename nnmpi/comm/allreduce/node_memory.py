@@ -56,7 +56,8 @@ class NodeTopology(NamedTuple):
         return cls(node, size, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
 
     def check_memory(self, needed: int, label: str, remedy: str) -> None:
-        """Raises NoRoomError on all ranks if a node has too little shared memory; collective.
+        """Raises NoRoomError on all ranks if a node has less shared memory than `needed` bytes;
+        collective. `label` and `remedy` are for the message.
 
         Without this check, the first write to a page without memory would kill the process.
         """
@@ -148,10 +149,11 @@ class SharedReduction:
         return self._window.short_sum(self._turn, *self._half_segments(n))
 
     def _exchange(self, array: Array, blocks: bool) -> Steps:
-        """Sums a short array with a single barrier: each segment has two halves, used in turns.
+        """Sums a short array over the ranks of a node through shared memory, with a single barrier:
+        a generator of the requests to wait for. `blocks` allows it to wait in the barrier.
 
-        All ranks have read a half before it is overwritten: the barrier of the other half lies
-        between.
+        Each rank's segment has two halves, used in turns. A half is overwritten only in the next
+        but one sum; the barrier of the sum between ensures that all ranks have read it.
         """
         parts = self._half_segments(array.size)[self._turn[0]]
         self._turn ^= 1

@@ -24,9 +24,8 @@ class MismatchError(RuntimeError):
 
 
 class CallComparison:
-    """Compares the collectives that the ranks of a communicator call, by messages on a new
-    transport.
-    """
+    """Compares each collective that this rank calls with those of the other ranks of a
+    communicator, by messages on a transport of its own."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport.duplicate(Ledger(transport.size))

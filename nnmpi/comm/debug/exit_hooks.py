@@ -57,9 +57,9 @@ class Failures(NamedTuple):
 def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Returns a context in which an exception is printed and ends this rank.
 
-    Exceptions of the types in `passed` propagate instead. `who` names the rank in the message. The
-    context is for code that runs before the hooks are installed, or after Python stops calling
-    them.
+    Exceptions of the types in `passed` propagate instead. `who` names the rank in the message, and
+    `ending` ends it, or the whole job. The context is for code that runs before the hooks are
+    installed, or after Python stops calling them.
     """
     try:
         yield

@@ -75,7 +75,8 @@ class SilentRanks(Protocol):
     """
 
     def note_activity(self) -> None:
-        """Records whether this rank makes progress; the watchdog calls it every TICK."""
+        """Records the time if this rank makes progress; the watchdog calls it regularly, every TICK
+        seconds."""
 
     def receive(self, source: int, kind: str, value: float) -> None:
         """Handles a message of type `kind` about silent ranks, from rank `source`."""
@@ -83,7 +84,8 @@ class SilentRanks(Protocol):
     def kill(self, reason: str, limit: float) -> bool:
         """Has silent ranks killed; returns False if that cannot help.
 
-        The watchdog calls it every TICK while this rank has waited for longer than `limit` seconds.
+        The watchdog calls it every TICK seconds while this rank has waited for longer than `limit`
+        seconds. `reason` is for the message.
         """
 
 

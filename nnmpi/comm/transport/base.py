@@ -175,12 +175,14 @@ class Transport(Receiver, Protocol):
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
-        """Sends, receives, or does both at once; returns when they are complete."""
+        """Sends the bytes `out` to rank `to`, receives a message from `source` into `into`, or does
+        both at once (None: not this one); returns when they are complete."""
 
     def receiver(self) -> Receiver:
         """Returns a receiver that raises MessageLengthError for messages of an unexpected length.
 
-        Its `wait` and `test` take only requests of its own `irecv`.
+        The methods `wait` and `test` of the receiver take only requests that the receiver's `irecv`
+        has returned.
         """
 
     def ibarrier(self) -> Request:

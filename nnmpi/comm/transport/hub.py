@@ -126,9 +126,9 @@ class Hub:
     # ---- operations of a rank
 
     def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
-        """Posts a send or receive of a rank. If the matching receive or send is posted already, the
-        message is delivered; else this one waits for it in a queue. Returns `message`.
-        """
+        """Posts a send or receive of a rank, and returns `message`. If the matching receive or
+        send, one with the same `key`, is posted already, the message is delivered; otherwise
+        `message` waits for it in a queue."""
         with self._lock:
             self._begin(caller, "posts", (message,))
             queue = self._posted.get(key, deque())
@@ -208,9 +208,8 @@ class Hub:
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
-        """Makes all pending and later operations raise RankLost, on communicators of the given era:
-        those made between two shrinks.
-        """
+        """Makes all pending and later operations raise RankLost, on communicators of the given era,
+        which ends when the ranks shrink after a loss and make new ones."""
         with self._lock:
             self._tell(("revoked", era))
 

@@ -67,8 +67,9 @@ class SilentRankMonitor:
         """Has silent ranks killed and returns True; returns False if all ranks wait, or killing is
         impossible.
 
-        The watchdog calls it repeatedly while this rank has waited for longer than `limit` seconds.
-        The first call asks the other ranks; later calls evaluate their answers.
+        The watchdog calls it repeatedly while this rank has waited for longer than `limit` seconds;
+        `reason` is for the message. The first call asks the other ranks; later calls evaluate their
+        answers.
         """
         now, others = time.monotonic(), self._channel.left()
         answer_time = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
@@ -95,9 +96,8 @@ class SilentRankMonitor:
         return not new or self._kill(new, reason)
 
     def _kill(self, silent: list[int], reason: str) -> bool:
-        """Has these ranks killed; returns False if no rank on the host of one of them can kill
-        it.
-        """
+        """Has the ranks `silent` killed, each by a rank on its host; returns False if on the host
+        of one of them no rank can do it. `reason` is for the message."""
         processes = self._channel.processes
         here = sorted({self._rank, *self._busy_seconds} - {*self._killed_at})
         print_error(

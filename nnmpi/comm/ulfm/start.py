@@ -16,9 +16,8 @@ from nnmpi.comm.ulfm.transport import UlfmTransport
 
 
 def is_available() -> bool:
-    """Returns True if this job can continue without lost ranks: it was started with ULFM, which MPI
-    has.
-    """
+    """Returns True if this job continues when ranks are lost: it was started with --with-ft ulfm,
+    and the MPI library supports that."""
     if not OUTLIVES_RANKS or MPI.get_vendor()[0] != "Open MPI":
         return False
     try:

@@ -9,13 +9,14 @@ Rules, each of which comes from an experiment:
 - A rank polls its requests one by one. Waitall ends the job if one of them fails, and Sendrecv may
   crash the process.
 - Pending requests and their buffers are kept for ever: the library may still write to the buffers.
-- Only ranks that wait for the lost one notice the loss. They revoke their family's communicator, so
-  that ranks which wait for them notice too, and so on.
+- Only ranks that wait for the lost one notice the loss. They revoke the one MPI communicator on
+  which all their transports are (a "family", `family.py`), so that ranks which wait for them notice
+  too, and so on.
 - A probe that finds a message returns it even if its sender is lost, and does not report the loss:
   so a look for losses probes for a tag that no message has.
 - Nothing that was revoked is freed.
-- If a rank dies while MPI creates a communicator, survivors may be killed, so few are made: see
-  `family`.
+- If a rank dies while MPI creates a communicator, survivors may be killed. So communicators are
+  made only at the start and after a loss; a new transport is a new range of tags on the same one.
 """
 
 import time
