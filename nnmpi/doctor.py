@@ -76,7 +76,8 @@ def library() -> Finding:
 
 
 def _load(settings: Mapping[str, str]) -> tuple[int, str]:
-    """Loads the MPI library in a new process; returns 0 and VERSION;PATH, or an error."""
+    """Loads the MPI library in a new process with the environment variables `settings`; returns 0
+    and "VERSION;PATH" of the library, or an exit status and an error."""
     return _try([sys.executable, "-c", LIBRARY], settings)
 
 

@@ -103,8 +103,8 @@ def blank(
 ) -> Dataset:
     """Returns the data set that `--data` names, unread: all samples share one row of zeros.
 
-    If the size cannot be known without reading the samples, the data set is loaded. Arguments are
-    as in `load`.
+    If the size cannot be known without reading the samples, the data set is loaded. `context` is
+    the number of tokens in a window of text, and `tokenizer` the folder or file of a tokenizer.
     """
     name, _, argument = spec.partition(":")
     entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text
@@ -120,7 +120,8 @@ def blank(
 
 
 def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
-    """A data set of windows of tokens in which all rows are the same zeros, to plan without data.
+    """A data set of windows of tokens, of a vocabulary of so many tokens, in which all rows are the
+    same zeros: to plan a run without its data.
 
     x and y: int64, (samples, context)
     """

@@ -11,8 +11,8 @@ from nnmpi.options.terms import Augment
 
 
 def check_images(split: Split, how: Augment) -> None:
-    """Raises ValueError unless samples are images with one label each, and larger than the largest
-    shift."""
+    """Raises ValueError unless the samples of a split can be augmented as `how` says: images (N, C,
+    H, W) with one label each, larger than the largest shift, `how.crop` pixels."""
     if not isinstance(split.x, np.ndarray) or split.x.ndim != 4 or split.y.ndim > 2:
         shape = getattr(split.x, "shape", "several inputs")
         raise ValueError(

@@ -132,7 +132,8 @@ def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) ->
     """Raises ValueError unless the tokenizer is byte-level BPE that splits a text into words as
     GPT-2 does.
 
-    Only then do parts of a text have the same tokens as the whole text.
+    Only then do parts of a text have the same tokens as the whole text. `described` is the content
+    of its tokenizer.json, `vocabulary` maps tokens to ids, and `path` is for the message.
     """
     model, splitter = described["model"], described["pre_tokenizer"] or {}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}

@@ -188,7 +188,8 @@ def from_arrays(
 
 
 def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
-    """Yields notes for the user about how the data were split and understood."""
+    """Yields sentences for the user about how the data were split and understood: for instance that
+    a fifth of the rows is held out, or that integers are taken as indices and not standardised."""
     if is_held_out:
         yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     if labels.size and labels.min() > 0:
@@ -213,7 +214,9 @@ def samples_like(x: Any, train: Split) -> Inputs:
 
 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
-    """A split made of these arrays; raises ValueError if they are unusable."""
+    """Returns the split made of samples x and labels or targets y; raises ValueError if they are
+    unusable, or if their numbers differ. `name` of the data set and `suffix`, "" or "_test", name
+    the arrays in messages."""
     samples = _inputs(x, f"{name}: x{suffix}")
     labels = _targets(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}", ignore_index)
     for part, array in parts(samples):
@@ -238,8 +241,8 @@ def _array(value: Any, label: str) -> np.ndarray:
 
 
 def _inputs(x: Any, label: str) -> Inputs:
-    """x as one array, or as a tuple or dict of arrays; raises ValueError if they are unusable as
-    inputs."""
+    """Returns x as one array, or as a tuple or dict of arrays; raises ValueError if they are
+    unusable as inputs of a model. `label` names x in messages."""
     if isinstance(x, tuple | dict) and not x:
         raise ValueError(f"{label} is {described(x)} of 0 arrays; give at least one")
     for name in x if isinstance(x, dict) else ():
@@ -252,7 +255,8 @@ def _inputs(x: Any, label: str) -> Inputs:
 
 
 def _samples(x: np.ndarray, label: str) -> np.ndarray:
-    """x as uint8, int64 or finite float32, with an axis of samples; raises ValueError otherwise."""
+    """Returns x as uint8, int64 or finite float32, with an axis of samples; raises ValueError
+    otherwise. `label` names x in messages."""
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{label} holds {x.dtype}; samples must be real numbers")
     if x.ndim == 0:
@@ -283,7 +287,8 @@ def _check_finite(rows: np.ndarray, label: str) -> None:
 
 
 def _targets(y: np.ndarray, label: str, ignore_index: int | None) -> np.ndarray:
-    """y as non-negative int64 or as finite floats; raises ValueError otherwise."""
+    """Returns y as non-negative int64 (or `ignore_index`), the classes of samples, or as finite
+    floats; raises ValueError otherwise. `label` names y in messages."""
     if y.ndim == 0:
         raise ValueError(f"{label} is one number; give one or more for each row, (N, ...)")
     if y.dtype.kind == "f":
@@ -304,7 +309,7 @@ def _targets(y: np.ndarray, label: str, ignore_index: int | None) -> np.ndarray:
 
 def _check_same_kind(train: Split, test: Split, name: str, label: str = "x_test") -> None:
     """Raises ValueError unless training and test samples, and their targets, have the same shape
-    and dtype."""
+    and dtype. `name`, of the data set, and `label`, of the test samples, are for the message."""
     tests = dict(parts(test.x))
     if tests.keys() != dict(parts(train.x)).keys():
         raise ValueError(

@@ -9,7 +9,8 @@ from nnmpi.options.user_files import RefusedError
 
 
 def check_room(file: object, needs: str, count: int) -> None:
-    """Raises RefusedError if arrays of `count` bytes would not fit into memory."""
+    """Raises RefusedError if arrays of `count` bytes would not fit into memory. The message begins
+    with `file` and `needs`, a phrase such as "an array of 10x3 has"."""
     memory = memory_size()
     if count > memory:
         raise RefusedError(

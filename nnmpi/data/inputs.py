@@ -96,8 +96,8 @@ def take(x: Inputs, rows: np.ndarray) -> Inputs:
 
 
 def zeros(x: Inputs, samples: int, dtype: Any) -> Inputs:
-    """A batch of zeros as a model would get it: integer indices, and `dtype` for all other
-    inputs."""
+    """A batch of `samples` zero samples, as a model would get it: integer indices keep their dtype,
+    all other inputs have `dtype`. x gives the shape of a sample."""
 
     def zeros_like(array: np.ndarray) -> np.ndarray:
         array_dtype = array.dtype if is_index(array) else dtype

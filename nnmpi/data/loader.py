@@ -163,7 +163,8 @@ class Loader:
     def gather(
         self, rows: np.ndarray, fields: WantedFields = X_AND_Y, epoch: int | None = None
     ) -> Batch:
-        """The batch of the given rows, in new arrays; augmented if an epoch is given."""
+        """Returns the batch of the given rows, in new arrays; augmented if an epoch is given.
+        `fields` says whether x or y is needed, and for which positions of sequences."""
         wanted = rows if fields.x else rows[:0]
         if self.standardised is not None:
             x = take(self.standardised, wanted)
@@ -188,7 +189,7 @@ class Loader:
         """Yields the batches of an epoch, from batch number `first` on, as StepBatch.
 
         `cut` divides the rows of a batch into the micro-batches of this rank; only these rows are
-        read.
+        read, and of these only the `fields` (x, y or positions) that the rank needs.
         """
         loads = self._loads(epoch, cut, first, fields)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
@@ -202,8 +203,8 @@ class Loader:
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """The array with contiguous rows; windows of text have them already, and one repeated row is
-    kept."""
+    """Returns the array with contiguous rows, from which batches are gathered fast. Windows of
+    text, and arrays that repeat one row, are returned as they are."""
     if not isinstance(array, np.ndarray) or is_one_row(array):
         return array
     return np.ascontiguousarray(array)
@@ -213,7 +214,8 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 
 class _EndOfItems(NamedTuple):
-    """The last entry of the queue, with the error that ended the items, if any."""
+    """The last entry of the queue through which a thread passes prefetched items, with the error
+    that ended the items, if any."""
 
     error: BaseException | None
 
@@ -281,7 +283,8 @@ def lengths_of(x: Inputs, name: str) -> np.ndarray:
 def by_length(
     order: np.ndarray, lengths: np.ndarray, batch_size: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The rows of each batch: samples sorted by length, those of equal length in the given order.
+    """The row numbers of each batch: samples sorted by their lengths, those of equal length in the
+    order of `order`, and cut into batches.
 
     The order of the batches is random, and so is the place of the smaller batch among the lengths.
     """

@@ -90,7 +90,8 @@ def _divided(name: str, files: dict[str, Path]) -> Dataset:
 
 
 def _read_pair(files: dict[str, Path], stems: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 1, H, W) and their labels; raises ValueError unless they fit together."""
+    """Returns the images (N, 1, H, W) and the labels in the two of `files` that `stems` name;
+    raises ValueError unless their numbers are equal."""
     images, labels = (files[stem] for stem in stems)
     x, y = read_idx(images, 3), read_idx(labels, 1)
     if len(x) != len(y):

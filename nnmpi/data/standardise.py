@@ -166,8 +166,8 @@ def _to_json(values: Structure[np.ndarray | None]) -> Any:
 
 
 def _from_json(values: Any) -> Any:
-    """The inverse of `_to_json`: a list, or a dict of lists; the keys "0", "1", ... mean a
-    tuple."""
+    """Returns the mean or deviation that JSON in a model's metadata gives: a list of numbers; for
+    several inputs a dict of lists, or a tuple if its keys are "0", "1", ..."""
     is_tuple = isinstance(values, dict) and [*values] == [str(i) for i in range(len(values))]
     return tuple(values.values()) if is_tuple else values
 

@@ -16,7 +16,8 @@ AMPLITUDE = 2.0  # noise is uniform in (-2, 2); prototypes have standard deviati
 
 
 def synthetic(request: DatasetRequest) -> Dataset:
-    """Makes SAMPLES random samples for training, and a fifth as many (at least one) for testing.
+    """Makes random samples as `synthetic:SHAPE:CLASSES:SAMPLES` asks for (`request.argument` has
+    the last three): SAMPLES for training, and a fifth as many (at least one) for testing.
 
     Sample i belongs to class i mod CLASSES. It depends only on the seed, the shape and i, so sample
     i is the same whatever the number of samples.

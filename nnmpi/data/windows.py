@@ -61,7 +61,8 @@ class TokenInfo(NamedTuple):
 
     tokenizer: the tokenizer's description, from which `tokenizer_of` makes it
     size: the number of tokens in its vocabulary
-    tokens, unit: as in `Tokenizer`
+    tokens: the word for the tokens in messages, such as "characters"
+    unit: the unit in which texts are measured: "character" or "byte"
     held_out_units: how many characters, or bytes, the last tenth of the tokens stands for
     """
 
@@ -73,7 +74,8 @@ class TokenInfo(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "TokenInfo":
-        """The description of the tokens that a tokenizer makes."""
+        """The description of the tokens that a tokenizer makes; the last tenth of them stands for
+        `held_out_units` characters or bytes."""
         words = tokenizer.tokens, tokenizer.unit
         return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
 

@@ -252,7 +252,8 @@ def _write(output: Array, part: Array) -> None:
 
 def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array) -> list[Any]:
     """Converts a list of tensors, one for each rank, to 1-D arrays to write to, each with the
-    function to call after the write (see `to_write`).
+    function to call after the write: if the 1-D array is a copy, it copies the values back to the
+    tensor.
 
     Raises an error unless there are `size` tensors with the type and the size of `like`.
     """

@@ -80,7 +80,8 @@ class Handle:
     """`is_completed` under its name in Transfer, so that a handle may be a part of another one."""
 
     def followed_by(self, then: Then) -> "Handle":
-        """Adds a function to call when the messages have arrived; returns the handle."""
+        """Adds a function, `then`, that the handle calls when the messages have arrived; returns
+        the handle."""
         self._then.append(then)
         return self
 

@@ -208,7 +208,8 @@ def _as(x: Any, like: Tensor) -> Tensor:
 
 
 def _one_of(owner: str, probs: Any, logits: Any) -> Tensor:
-    """Returns the one of two parameters that is given, as floats."""
+    """Returns the parameter of a distribution that is given, `probs` or `logits`, as a float
+    tensor; raises ValueError, which names the distribution `owner`, unless exactly one is given."""
     if (probs is None) == (logits is None):
         raise ValueError(f"{owner}: give either probs or logits")
     given = probs if logits is None else logits
@@ -226,7 +227,8 @@ def _check_probabilities(owner: str, p: Tensor) -> None:
 
 
 def _inside(p: Tensor) -> Tensor:
-    """Returns probabilities at least eps away from 0 and from 1, as PyTorch takes their logs."""
+    """Returns probabilities limited to [eps, 1 - eps], where eps is the precision of their dtype,
+    so that the logarithms of p and of 1 - p are finite; PyTorch does the same."""
     eps = float(np.finfo(p.dtype).eps)
     return p.clamp(eps, 1 - eps)
 

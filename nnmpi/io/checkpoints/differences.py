@@ -46,7 +46,8 @@ def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], sour
 def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
     """Raises ValueError if the model has BatchNorm and the new run divides batches differently.
 
-    BatchNorm's means are over each part of a batch.
+    BatchNorm takes means over the samples that are computed together (a micro-batch, or a rank's
+    part of it), so another division gives other results.
     """
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return

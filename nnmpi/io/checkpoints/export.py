@@ -46,7 +46,9 @@ def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
 
 
 def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """Returns the parameters and buffers as --save writes them: 16-bit parameters as float32."""
+    """Returns the parameters and buffers of a checkpoint as --save writes them, whole and with
+    16-bit parameters as float32. `about` has the facts about the run, and `arrays` are the stored
+    arrays."""
     known, first = {x.name: x for x in arrays}, about.tensors
     return WholeArrays(
         [known[first[name]].named(name).as_whole() for name in first],

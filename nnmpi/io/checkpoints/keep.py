@@ -153,7 +153,8 @@ def remove(folder: Path) -> None:
 def replace(part: Path, folder: Path) -> None:
     """Renames a complete checkpoint to its final name, and removes an older one of that name.
 
-    If the writer is killed in between, the new one is intact, and `clean` renames it.
+    `part` is the temporary folder with the complete checkpoint. If the writer is killed between the
+    two renames, that folder remains intact, and `clean` renames it later.
     """
     old = folder.with_name(f".{folder.name}.old.part")
     shutil.rmtree(old, ignore_errors=True)  # left by a writer that was killed here

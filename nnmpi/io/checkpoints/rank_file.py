@@ -210,7 +210,8 @@ def prepared(
 ) -> Callable[[], FileWritten]:
     """Copies the arrays that a rank writes, and returns a function that writes them to its file.
 
-    `arrays` are to be written, `owned` are the rank's arrays, which contain them.
+    `arrays` are to be written, `owned` are the rank's arrays, which contain them. Once `stop` is
+    set, the write ends with CancelledError.
     """
     try:
         file = laid_out(rank, arrays)

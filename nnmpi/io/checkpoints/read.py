@@ -126,7 +126,9 @@ class StoredCheckpoint(NamedTuple):
         return self.manifest.snapshot._replace(arrays=tuple(arrays), norms=norms)
 
     def _arrays(self, ranks: Iterable[int]) -> Iterator[StateArray]:
-        """Yields the arrays in the files of some ranks, all read by one reader."""
+        """Yields the arrays in the files of the given ranks; their values are read from disk, and
+        checked against digests, only when they are used. One BlockReader reads all of them, so that
+        a block with parts of several arrays is read once."""
         reader = BlockReader(self.folder, self.manifest)
         for rank in ranks:
             name, _, _, arrays, starts, _ = self.manifest.files[rank]
@@ -200,7 +202,13 @@ def newest(
 def newest_of(
     directory: Path, without: Mapping[int, str] | None = None, restored: Sequence[int] = ()
 ) -> StoredCheckpoint | None:
-    """Returns the newest usable checkpoint as `newest` does, on one rank alone."""
+    """Returns the newest usable checkpoint in a directory, or None, without asking other ranks.
+
+    A checkpoint is passed over if it is damaged, if the run was later restored to an earlier step,
+    or if its step is in `without`, which maps steps to the reason. `restored` has the steps to
+    which `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises
+    ValueError if there are only checkpoints that cannot be used.
+    """
     try:
         by_step = folders(directory)
     except FileNotFoundError:

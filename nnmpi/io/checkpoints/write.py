@@ -214,7 +214,8 @@ class Writer:
         """Writes a checkpoint as a generator, which returns the result.
 
         It yields when this rank's arrays are copied, then whenever it waits for threads or
-        messages.
+        messages. `problem`, if not empty, says why nothing can be written; `began` is the time of
+        the start, by the writer's clock.
         """
         snapshot, files = content.snapshot, list[FileWritten]()
         step = snapshot.state.step

@@ -94,8 +94,7 @@ def sync(path: Path) -> None:
 
 def check_target(path: str | os.PathLike[str], action: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`, so that a run can check it before
-    it trains.
-    """
+    it trains. `action`, such as "save", is the verb of the message."""
     check_not_read_only(path, action)
     cannot, path = f"cannot {action} {shown(path)}", Path(os.path.realpath(path))
     folder, why = path.parent, ""

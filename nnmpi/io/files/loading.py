@@ -180,8 +180,8 @@ def _checked(
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:
-    """Compares the names and shapes of a file's tensors with those of a model; returns which fit,
-    as a Loaded.
+    """Compares the names and shapes of a file's tensors (`sources`, by name) with those of a model
+    (`places`); returns which fit, as a Loaded.
 
     Raises ValueError unless all fit or, with `partial`, some do.
     """

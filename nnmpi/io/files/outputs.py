@@ -64,7 +64,8 @@ def check_log(log: str, appends: bool) -> None:
 
 
 def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
-    """Opens a log for appending; raises ValueError if another run writes to it.
+    """Opens a log for appending; raises ValueError if another run writes to it, or if it has the
+    events of another run and `appends` is False.
 
     With the mark from a checkpoint, the log is truncated to its length when the checkpoint was
     written.
@@ -93,9 +94,11 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
 
 def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
-    """Returns the number of bytes of a log to keep: the whole lines of earlier runs.
+    """Returns how many bytes of a log to keep before a run appends to it: its whole lines or, if it
+    is the log of the run whose checkpoint has `mark`, its length at the mark.
 
-    Raises OSError if a run must not write to the file.
+    Raises OSError if a run must not write to the file: it is no log, or it has another run and
+    `appends` is False.
     """
     with open(log, "rb") as file:
         head = file.read(len(DRY))
@@ -194,8 +197,8 @@ def _refuse_other_kinds(
     path: str | None, action: str, kind: str, fits: Callable[[bytes], bool]
 ) -> None:
     """Raises ValueError if the file exists and is not of this kind, since its name may be a
-    mistake.
-    """
+    mistake: `fits` gets its first 9 bytes, and returns False. `action` and `kind` are for the
+    message."""
     if path and os.path.isfile(path):
         head = b""
         with suppress(OSError), open(path, "rb") as file:  # unreadable: it can still be replaced

@@ -220,7 +220,9 @@ def _fill_in(file: IO[bytes], place: int, text: str) -> None:
 def header_of(
     path: Path, index: Sequence[HeaderRow], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[int]]:
-    """Returns the bytes before the data, and the offset of each tensor in the file."""
+    """Returns the bytes of a safetensors file before the tensors' data, and the offset in the file
+    of each tensor, in the order of `index`. `metadata` are part of the header; `path` is for
+    messages."""
     header: dict[str, dict[str, Any]] = {}
     end = 0
     for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):

@@ -57,7 +57,7 @@ def _suspended(e: Event) -> str:
 def _waited(e: Event, which: str = "") -> str:
     """Returns text on how many checkpoints were written, and how long training waited for them.
 
-    `which` is added after the directory.
+    `which` is text to add after the name of their directory.
     """
     return (
         f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
@@ -127,7 +127,8 @@ def ranks_used(e: Event) -> Iterator[str]:
 def phrases(table: str, e: Event) -> Iterator[str]:
     """Yields phrases that add-ons have for fields of an event.
 
-    `table` names a table of functions by field (see `addons.py`): "phrases" or "sync_phrases".
+    `table` is the name of a table of add-ons, "phrases" or "sync_phrases", which has a function for
+    each field that an add-on adds to events.
     """
     for of_field in addons.of_fields(table, e):
         yield from of_field(e)

@@ -154,7 +154,8 @@ def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable
 
 
 def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str) -> None:
-    """Draws one line per run for a quantity, with the y axis from 0."""
+    """Draws a quantity, such as the learning rate, with one line per run and the y axis from 0;
+    `key` is the quantity of the x axis."""
     for i, run in enumerate(runs):
         _line(axes, run, key, quantity, i, label=_plain(run.name))
     axes.set_ylim(bottom=0)
@@ -210,7 +211,8 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _legend(axes: "Axes", corner: str, several: bool) -> None:
-    """Draws a legend: in a free corner for one run, below for several, since names may be long."""
+    """Draws a legend: for one run in the free corner `corner`, such as "upper left"; for several
+    runs below the panel, since their names may be long."""
     beside = (0, -0.14) if several else None
     corner = "upper left" if several else corner
     axes.legend(fontsize=13, frameon=False, loc=corner, bbox_to_anchor=beside)

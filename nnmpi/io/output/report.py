@@ -212,8 +212,8 @@ def open_report(
     """Returns the object with which this rank reports events; every rank calls it.
 
     It is `given`, or else a Report by the config on rank 0 and a NullReport on other ranks. All
-    ranks raise an error if the log cannot be opened. `mark` is the position in the log at which a
-    resumed run continues to write.
+    ranks raise an error if the log cannot be opened. With `appends`, the log may have earlier runs;
+    `mark` is the position in it at which a resumed run continues to write.
     """
 
     def opened() -> Report:
