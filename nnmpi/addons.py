@@ -818,16 +818,18 @@ def names_of(package: str) -> dict[str, str]:
 
 
 def row(name: str, key: str) -> Any:
-    """Imports and returns the object that a table of add-ons has under a key; None if no add-on has
-    it."""
+    """Imports and returns the object (a class, a function or a module) that add-ons give for a key
+    of a table: row("optimizers", "radam") is the class RAdam. None if no installed add-on has this
+    key."""
     where = table(name).get(key)
     return None if where is None else loaded(where)
 
 
 def needed(name: str, key: str) -> Any:
-    """Imports and returns the object that a table of add-ons has under a key.
+    """Imports and returns the object (a class, a function or a module) that add-ons give for a key
+    of a table, such as "radam" in the table "optimizers".
 
-    Raises AttributeError if no add-on has it.
+    Raises AttributeError if no installed add-on has this key.
     """
     if (value := row(name, key)) is None:
         raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
@@ -835,15 +837,18 @@ def needed(name: str, key: str) -> Any:
 
 
 def rows(name: str) -> Iterator[Any]:
-    """Imports and yields every object in a table of add-ons."""
+    """Imports and yields every object (a class, a function or a module) in a table of add-ons, such
+    as all optimizers of the table "optimizers"."""
     return map(loaded, table(name).values())
 
 
 def given(name: str, options: object) -> Iterator[Any]:
-    """Yields the objects in a table of add-ons that `options`, such as a Config, ask for.
+    """Yields the objects in a table of add-ons that the options of a run, such as a Config, ask
+    for: for instance the functions in the table "checks" that check the options in use.
 
-    Keys of such a table are options or features. An option asks for its object if its value differs
-    from the default, a feature if it is switched on.
+    The keys of such a table are options, which ask for their object if their value is not the
+    default, or features, which ask for it if they are switched on. A feature is what a run can be
+    asked to do by one or more options.
     """
     features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
     for key, where in table(name).items():
@@ -864,13 +869,14 @@ def chosen(name: str, options: object) -> Any:
 
 @cache
 def _features() -> dict[str, Any]:
-    """Returns the features of all add-ons by name: what a run can be asked to do, by one or more
-    options."""
+    """Returns the features of all add-ons by name. A feature is what a run can be asked to do by
+    one or more options, such as to continue when ranks are lost."""
     return {f.name: f for part in rows("options") for f in part.features}
 
 
 def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
-    """Imports and yields the objects in a table of add-ons whose keys are in `fields`."""
+    """Imports and yields the objects (functions, for instance) in a table of add-ons whose keys are
+    in `fields`, the fields of an event."""
     return (loaded(where) for key, where in table(name).items() if key in fields)
 
 

@@ -208,7 +208,7 @@ class RepeatedNode(TapeNode):
     """A tape node of a function that is to run again in the backward pass (activation
     checkpointing).
 
-    parents  the tensors and leaves that the function used, each leaf as often as it used it
+    parents  nodes of tensors, and leaves, that the function used; a leaf once for each use
     vjps     one function, which takes this node, runs it again and returns the node of its result
     size     the number of nodes that recording the function would have made
     """

@@ -55,7 +55,8 @@ class Gossip(NamedTuple):
         return [Peers(at(i, j), at(-i, -j)) for i, j in self.offsets]
 
     def mixing(self) -> list[list[Fraction]]:
-        """The mixing matrix: row r has the weights with which replica r takes the mean."""
+        """Returns the mixing matrix: row r has the weights, one for each replica, of the mean of
+        parameters that replica r takes."""
         matrix = [[Fraction(0)] * self.replicas for _ in range(self.replicas)]
         for r, row in enumerate(matrix):
             for source in (r, *(peers.source for peers in self.exchanges(r))):
@@ -85,7 +86,8 @@ def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Goss
 
 
 def torus(n: int) -> Gossip:
-    """Neighbours left, right, above and below, on the grid of n that is closest to a square."""
+    """Returns the gossip graph in which each of n replicas sends to its neighbours left, right,
+    above and below, on the grid of n places that is closest to a square."""
     rows = next(side for side in range(isqrt(n), 0, -1) if n % side == 0)
     return on_grid(rows, n // rows, [(0, 1), (0, -1), (1, 0), (-1, 0)])
 

@@ -57,8 +57,9 @@ def out_and_in(source: Ranks, to: Ranks) -> Ranks:
 def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
     """Returns the links of messages in a network of two levels: ranks in nodes, and nodes.
 
-    Messages with `near` stay within a node, and use the links of their ranks; all others leave by
-    the outlet of node `out` and arrive by the inlet of node `into`.
+    The arguments have an entry for each message. Where `near` is True it stays within a node, and
+    uses the links of the ranks `source` and `to`; otherwise it leaves by the outlet of node `out`
+    and arrives by the inlet of node `into`.
     """
     first = 2 * (1 + max(source.max(initial=0), to.max(initial=0)))
     return np.where(near, out_and_in(source, to), first + out_and_in(out, into))

@@ -1,9 +1,9 @@
 """Proves that a collective algorithm is correct by executing it symbolically.
 
 Each rank holds an expression for each chunk: one rank's contribution, or the sum of two
-expressions. Sums are unordered pairs, so two expressions get the same number exactly if they are
-the same summation tree up to commuting operands. Under this condition floating point gives all
-ranks identical bits.
+expressions. Expressions are numbered, and a sum is an unordered pair of numbers. So two expressions
+have the same number exactly if they are the same summation tree up to commuting operands, and then
+floating point gives identical bits.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -76,7 +76,8 @@ def _make_world(guard: bool) -> Comm:
 
 
 def _abort(status: int) -> None:
-    """Ends the job, or only this process if MPI does not run yet: then the launcher acts.
+    """Ends the job with an exit status. If MPI does not run yet, only this process ends, and the
+    launcher then ends the others.
 
     The process ends by a signal: the launcher of Open MPI 5 may hang for ever if one rank exits
     with a status while another one connects to it.
@@ -130,7 +131,8 @@ def _settings() -> tuple[DebugSettings, ValueError | None]:
 
 
 def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
-    """Returns the Comm of a single rank; raises the error of its environment if there is one."""
+    """Returns `comm`, the Comm of a single rank; raises `error` instead, if the environment has
+    invalid debug settings."""
     if error is not None:
         raise error
     return comm

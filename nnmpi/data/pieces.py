@@ -56,7 +56,8 @@ def pieces(
 def next_cut(
     stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE_BYTES
 ) -> int:
-    """The first place from `place` on where the bytes of a file may be cut, or the end of the file.
+    """The first place from `place` on where the bytes of a file may be cut, as the pattern `cuts`
+    says, or the end of the file. It reads about `size` bytes at a time.
 
     Each rank calls this for the start and the end of its part, so that parts fit together without
     communication.

@@ -26,8 +26,8 @@ BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 
 
 class Standardiser(NamedTuple):
-    """The mean and standard deviation per channel or feature; indices have none, and stay
-    unchanged.
+    """The mean and standard deviation of samples per channel or feature. Inputs that are indices,
+    such as tokens, have none, and stay unchanged.
 
     mean, std: float32, (C, 1, 1) for images, (C, 1) for sequences, (F,) for tables, () for scalars;
         None for indices; a tuple or a dict of these for several inputs

@@ -67,7 +67,8 @@ class Tile(NamedTuple):
 
 
 class Keep(Protocol):
-    """A function that returns dropout's factors, 0 or 1 / (1 - p), for the probabilities of a tile.
+    """A function that returns dropout's factors, 0 or 1 / (1 - p), for the probabilities of a tile:
+    a block of samples, heads, queries and keys.
 
     Implementations are NamedTuples, so that a recorded call shows the arrays that they read.
     """

@@ -87,7 +87,8 @@ class ConvMethod(Protocol):
         outputs.
 
         Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed. y
-        are the outputs (None without ReLU), `largest` is what `outputs` has written.
+        are the outputs (None without ReLU), and `largest` has the position of the maximum in each
+        pooling window (None without pooling).
         """
 
     def new_dw(self) -> Array:

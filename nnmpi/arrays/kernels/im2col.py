@@ -218,7 +218,7 @@ class Im2col:
         ReLU).
 
         Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
-        `largest` is what `outputs` has written.
+        `largest` has the position of the maximum in each pooling window (None without pooling).
         """
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
@@ -350,7 +350,7 @@ class Direct(Im2col):
         ReLU).
 
         Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
-        `largest` is what `outputs` has written.
+        `largest` has the position of the maximum in each pooling window (None without pooling).
         """
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw

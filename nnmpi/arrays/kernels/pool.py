@@ -142,8 +142,9 @@ def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | floa
 
 
 def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
-    """Returns the number of inputs that each output averages along an axis. Positions beyond the
-    padding never count."""
+    """Returns how many inputs each output of average pooling is the mean of, along an axis with
+    `size` inputs. Padding counts if `count_include_pad`; positions beyond the padding never
+    count."""
     padding = window.before
     start = np.arange(window.outputs(size)) * window.stride - padding
     stop = np.minimum(start + window.kernel, size + padding)

@@ -47,8 +47,9 @@ def round_loop(x: Array, y: Out) -> None:
 def merge_loop(masters: InOut, values: Array) -> None:
     """Updates masters, the full-precision parameters, from `values`, their 16-bit copies.
 
-    A master whose rounding is not its value is replaced by the value: the user, not the optimizer,
-    has written it. All other masters keep their full precision.
+    Where `values` is not the master rounded to 16 bits, the program has written to it since the
+    last optimizer step, and the master becomes this value. All other masters keep their full
+    precision.
     """
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
@@ -117,7 +118,8 @@ def by_float32(op: Callable[..., Array], *args: Any) -> Array:
 
 
 def elementwise(op: Callable[..., Array], *args: Any) -> Array:
-    """Computes an elementwise op(*args) with the rules of `by_float32` and of `in_layout`."""
+    """Computes an elementwise op(*args): in float32 with one rounding, if all arrays have the same
+    16-bit dtype, and in the memory layout of the largest array."""
     return by_float32(partial(in_layout, op), *args)
 
 

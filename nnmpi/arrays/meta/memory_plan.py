@@ -163,7 +163,8 @@ def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
 def plan_in_parts(
     arrays: Sequence[Lifetime], starts: Sequence[int], in_flight: int
 ) -> tuple[MemoryPlan, MemoryPlan]:
-    """Plans memory for calls that run in several parts, with other calls between the parts.
+    """Plans memory for the logged calls of a computation that runs in several parts (such as a
+    forward and a backward pass), with other computations between the parts.
 
     Part k begins with call starts[k]. Returns the plans of two arenas. The first keeps its contents
     between parts, and exists `in_flight` times, once for each computation that has begun. The

@@ -12,8 +12,8 @@ from nnmpi.arrays.kernels import norm as kernels
 
 
 class Moments(NamedTuple):
-    """The statistics of each channel of a batch, (C,) each: the mean, and the sum of squared
-    deviations; and the number of elements that they are of."""
+    """The statistics of a batch: n, the number of values of each channel, their mean (C,), and the
+    sum of their squared deviations from it (C,)."""
 
     n: int
     mean: Array

@@ -95,8 +95,8 @@ class TransportFamily:
         """
 
     def shrink(self) -> "Transport":
-        """Returns a transport of the ranks that are left, in their old order: the first of a new
-        family.
+        """Returns a transport of the ranks that are left, in their old order. It belongs to a new
+        TransportFamily, that of all transports until ranks are lost again.
 
         All survivors call it after they have abandoned this family. Raises RankLost if another rank
         is lost meanwhile, unless the new transport already excludes it.

@@ -106,11 +106,11 @@ class UlfmFamily(TransportFamily):
             raise self.lost("lost a rank")
 
     def _meet(self, confirms: bool) -> bool:
-        """Agrees with all ranks whether they go on: returns True on all if all of them confirm and
-        none is lost, otherwise False on all.
+        """Agrees with all ranks whether they go on with this communicator: returns True on all if
+        all of them call `confirm` and none is lost, otherwise False on all.
 
-        Ranks that shrink call it too, since ranks that confirm wait for them. Once the result is
-        False, it stays False.
+        Ranks that call `shrink` (`confirms` is False) call it too, since ranks in `confirm` wait
+        for them. Once the result is False, it stays False.
         """
         if not self._met:
             try:

@@ -350,8 +350,8 @@ def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> StateArray:
-    """Returns the array, or the range of one, that an entry of a manifest's file names; raises
-    DamagedError if there is none.
+    """Returns one of `arrays`, or a range of its elements, as `row` says: an entry of the list of
+    arrays in a rank's file. Raises DamagedError if there is no such array.
 
     `field` is the path of the entry, for the message.
     """

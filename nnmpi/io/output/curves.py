@@ -1,4 +1,5 @@
-"""The curves of a run: rows of numbers from the events of its log, with the keys of an epoch event.
+"""The curves of a run: rows of numbers, such as {"step": 10, "loss": 0.5}, from the events of its
+log.
 
 epochs        one row per epoch
 steps         within epochs: loss, learning rate, norm of the gradient, speed (--log-every)

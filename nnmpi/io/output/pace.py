@@ -119,7 +119,8 @@ class Pace:
         return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
-        """Returns a new Pace that measures the same run further, from the counts `before`."""
+        """Returns a new Pace that goes on measuring the same run, with the sums and times in
+        `before`."""
         return Pace(self._counts_tokens, before)
 
     def start(self) -> None:
