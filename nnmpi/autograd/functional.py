@@ -99,8 +99,8 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 
 def _pair(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns the operands a and b, at least one of them as a tensor; the second may stay a Python
-    number, which promotes no dtype."""
+    """a and b with at least one of them made a tensor; the other may stay a Python number, which
+    promotes no dtype."""
     return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*as_tensors(a), b)
 
 

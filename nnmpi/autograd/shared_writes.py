@@ -206,7 +206,7 @@ def _base_of(t: AnyTensor) -> AnyTensor:
 
 
 def _places_of(base: AnyTensor, view: AnyTensor) -> Any:
-    """The C-order index in a base of each element of its view."""
+    """Returns the C-order index, in the tensor `base`, of each element of `view`, a view of it."""
     places = _places(base.operand, view.operand)
     if places is None:
         raise RuntimeError(

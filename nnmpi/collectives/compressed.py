@@ -37,7 +37,8 @@ def as_matrix(shape: Sequence[int]) -> Shape:
 
 
 def top_count(shape: Shape, fraction: float) -> int:
-    """Returns how many entries topk sends: this fraction of a tensor, at least 1."""
+    """Returns how many entries of a tensor the codec topk sends: this fraction of them, at least
+    1."""
     n = prod(shape)
     return min(n, max(1, round(fraction * n)))
 

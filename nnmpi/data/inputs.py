@@ -84,7 +84,8 @@ def is_index(array: np.ndarray) -> bool:
 
 
 def is_one_row(array: np.ndarray) -> bool:
-    """True if all rows share the same memory, as in a data set without its samples (`blank`)."""
+    """True if all rows of an array are the same memory, as in a data set that was made by `blank`
+    to plan a run without its samples."""
     return array.strides[:1] == (0,)
 
 

@@ -34,7 +34,8 @@ def pieces(
     stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE_BYTES, length: int | None = None
 ) -> Iterator[bytes]:
     """Yields the next `length` bytes of a stream (default: the rest) in pieces of about `size`
-    bytes that end at cuts."""
+    bytes. A piece ends only where the pattern `cuts` matches, so that no token lies in two
+    pieces."""
     held: list[bytes] = []  # blocks since the last cut
     behind, left = b"", sys.maxsize if length is None else length
     while block := stream.read(min(size, left)):

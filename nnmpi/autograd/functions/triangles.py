@@ -23,7 +23,8 @@ def triu(t: Any, diagonal: int = 0) -> Tensor:
 
 
 def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
-    """The elements on and below a diagonal (`lower`) or those above it, with 0 elsewhere."""
+    """Returns the elements on and below a diagonal if `lower`, otherwise those above it, with 0
+    elsewhere; `diagonal` counts from the main one upwards."""
     (t,) = as_tensors(t)
     if t.ndim < 2:
         raise ValueError(f"tril and triu take matrices, not a tensor of shape {t.shape}")

@@ -143,9 +143,8 @@ def _interrupt_ends_process() -> None:
 
 
 def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
-    """Returns a line for each other failed rank, and one for those that failed with the same
-    message.
-    """
+    """Returns text on the other failed ranks, whose messages are in `others`: a line for each of
+    them, but a single line for all that failed with the same `message` as this rank."""
     alike = [r for r in others if others[r] == message]
     lines = [f"{name_ranks(sorted([rank, *alike]))} failed with the same error:\n"] if alike else []
     rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)

@@ -92,9 +92,8 @@ class UlfmFamily(TransportFamily):
         self._taken.remove(first_tag // SPAN)
 
     def keep(self, request: MPI.Request) -> MPI.Request:
-        """Stores a request and its buffer until it is complete, or for ever if it never is; returns
-        it.
-        """
+        """Stores a request, and so its buffer, until it is complete, since MPI may write to the
+        buffer even if the operation was abandoned; returns the request."""
         self._posted.append(request)
         if len(self._posted) > self._most:
             self._posted = [*filter(None, self._posted)]  # a complete request is false

@@ -51,9 +51,8 @@ class SilentRankMonitor:
             self._last_record, self._active_at = record, time.monotonic()
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """Handles another rank's message: a question if this rank waits, an answer, or a process to
-        kill.
-        """
+        """Handles a message of another rank's monitor: a question whether this rank waits, the
+        answer to such a question, or a request to kill a process on this host."""
         if kind == ASK:
             self.note_activity()
             waits = self._watchdog.waits()

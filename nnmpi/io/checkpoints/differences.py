@@ -1,4 +1,5 @@
-"""Compares the options and facts of a run with those of the run that resumes it."""
+"""Compares the options and facts (such as the data set and the number of ranks) of a run with those
+of the run that resumes it from a checkpoint."""
 
 import platform
 from collections.abc import Iterator, Mapping
@@ -73,9 +74,9 @@ def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str
 def _changed(
     old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
-    """Yields (rule, name, old value, new value) for each option or fact that differs between two
-    runs and for which RULES has a rule.
-    """
+    """Yields (rule, name, old value, new value) for each option or fact (such as the data set) that
+    differs between two runs, if RULES has a rule for it. The rule says what the difference means
+    for a resumed run: an error, a warning or nothing."""
     for name, rule in RULES.items():
         if rule.beside and old_run[rule.beside] != new_run[rule.beside]:
             continue

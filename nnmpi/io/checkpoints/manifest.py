@@ -96,10 +96,11 @@ class Manifest(NamedTuple):
         return sum(file.size for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """Returns the facts about the run that the manifest has.
+        """Returns the RunFacts in the manifest: what a checkpoint stores about its run besides the
+        state of training, such as metrics and the state of callbacks.
 
-        Some of them are arrays, whose values are in the first rank's file: `arrays` are these
-        values; without it, the facts have descriptions of the arrays in their place.
+        Some facts are arrays, whose values are in the first rank's file: `arrays` are these values;
+        without it, the facts have descriptions of the arrays in their place.
         """
         if arrays is None:
             arrays = [x for x in self.files[0].arrays if is_about(x)]

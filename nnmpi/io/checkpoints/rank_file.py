@@ -169,9 +169,9 @@ def _name(x: StateArray) -> str:
 
 
 def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
-    """Returns the arrays among the facts about a run as arrays of a checkpoint, named `about 0`,
-    `about 1`, ...
-    """
+    """Returns the arrays among the RunFacts, which a checkpoint stores besides the state of
+    training (such as the state of callbacks), as arrays of the checkpoint, named `about 0`, `about
+    1`, ..."""
     return [
         StateArray(
             Place.of_whole(f"{ABOUT} {i}", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name
@@ -181,7 +181,8 @@ def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
 
 
 def is_about(x: StateArray) -> bool:
-    """Returns True if an array belongs to the facts about a run."""
+    """Returns True if an array of a checkpoint belongs to the RunFacts (such as the state of
+    callbacks), and not to the state of training."""
     return x.name.startswith(f"{ABOUT} ")
 
 

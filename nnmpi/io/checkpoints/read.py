@@ -109,7 +109,9 @@ class StoredCheckpoint(NamedTuple):
         return self.manifest.step
 
     def about(self) -> RunFacts:
-        """Returns the facts about the run; their arrays are read from the first file."""
+        """Returns the RunFacts: what the checkpoint stores about its run besides the state of
+        training, such as metrics and the state of callbacks. Arrays among them are read from the
+        first file."""
         arrays = (x for x in self._arrays([0]) if is_about(x))
         return self.manifest.about([x.elements().reshape(x.place.shape) for x in arrays])
 
