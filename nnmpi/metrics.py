@@ -39,7 +39,8 @@ class Sums(NamedTuple):
     metrics: Mapping[str, MetricSum] = MappingProxyType({})
 
     def plus(self, loss: float, divisor: float, samples: int) -> "Sums":
-        """Returns the sums with the loss and the samples of one more step added."""
+        """Returns these sums with those of one more step added: its summed loss, the divisor of its
+        mean loss (such as the number of labels that count), and its number of samples."""
         return self._replace(
             loss=self.loss + loss, divisor=self.divisor + divisor, samples=self.samples + samples
         )

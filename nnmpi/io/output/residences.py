@@ -1,7 +1,8 @@
-"""Formats text on activations that are moved to disk or recomputed, where a step does not fit into
---memory.
+"""Formats text about activations that are moved to disk or recomputed, because a step does not fit
+into the limit --memory.
 
-Events list this per unit: a part of the model that is never divided, usually one layer.
+The events of a run's log have these facts for each unit: a part of the model that is never divided,
+usually one layer.
 """
 
 from collections import Counter
@@ -12,10 +13,11 @@ from nnmpi.options.tables import columns
 
 
 def beyond_memory(event: dict[str, Any]) -> str:
-    """Returns a line that counts the units (layers, or layers fused into one op) whose activations
-    are swapped to disk, and those whose activations are recomputed.
+    """Returns a line about a run with --memory, from an event of its log. The line counts the units
+    (layers, or layers fused into one op) whose activations are swapped to disk, and those whose
+    activations are recomputed.
 
-    The line also has the disk's speeds and the predicted time of a micro-batch.
+    It also gives the disk's speeds and the predicted time of a micro-batch.
     """
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
@@ -31,10 +33,9 @@ def beyond_memory(event: dict[str, Any]) -> str:
 
 
 def units(event: dict[str, Any]) -> str:
-    """Returns the line of `beyond_memory`, and a table of the units (layers, or layers fused into
-    one op): bytes and time of each, and whether its activations are kept, swapped to disk or
-    recomputed.
-    """
+    """Returns the line of `beyond_memory`, followed by a table with a row for each unit (a layer,
+    or layers fused into one op): the bytes of its activations, its time, and whether they are kept,
+    swapped to disk or recomputed."""
     rows = [("unit", "bytes", "time", "activations")]
     for e in event["residences"]["units"]:
         rows.append((e["unit"], in_column(e["bytes"]), duration(e["seconds"]), e["residence"]))

@@ -68,7 +68,8 @@ def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
     """Returns the log and the trace of a run that has ended, as a list with one element.
 
-    If the run has no log file, the events in `kept`, which its Report has kept in memory, are used.
+    If the run wrote no log file, `kept` is used in place of it: the events that the run's Report
+    has kept in memory.
     """
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
@@ -79,8 +80,9 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
 
 
 def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
-    """Returns the values that the page draws, for JSON; raises ValueError for events of other
-    programs.
+    """Returns all values that the page of runs draws, as a dict for JSON.
+
+    Raises ValueError for a log with events that this version of nnmpi has not written.
 
     version: for a page that follows running logs, how often these files have changed so far
     """
@@ -226,6 +228,7 @@ def html(values: Mapping[str, Any]) -> str:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """Returns JSON in ASCII without `<`, so that it can be embedded in a script of a page."""
+    """Returns `values` as JSON in ASCII without the character `<`, so that it can be embedded in a
+    script element of an HTML page."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

@@ -44,9 +44,10 @@ ENDS = ("done", "stopped", "suspended", "failed", "complete")
 
 
 def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
-    """Returns all values that the page shows of a run, for JSON.
+    """Returns all values that the page shows of one run, as a dict for JSON; `events` is the log of
+    the run.
 
-    Events of other programs may raise errors of any type.
+    It raises errors of any type if the events are not those that nnmpi writes.
     """
     first, last, made = events[0], events[-1], curves(events)
     return {
@@ -94,7 +95,8 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
 
 
 def facts(e: Event, last: Event) -> dict[str, str]:
-    """Returns the model, the data, the options and the machine of a run, as text by title."""
+    """Returns the model, the data, the options and the machine of a run, as text by title. `e` is
+    the first event of the run's log, `last` its last one."""
     given = e.get("options", {})
     where = (f"{host}: {ranks_text(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
     others = [
@@ -137,8 +139,9 @@ def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns a description of each panel of curves that the page draws for these runs, the loss
-    first: its title, and the keys of the values to draw. Quantities that are always zero are left
-    out.
+    first. A description has the title and the keys of the values to draw.
+
+    A quantity that is zero in all runs gets no panel.
     """
     tables = [run[name] for run in runs for name in Curves._fields]
     known = dict.fromkeys(key for table in tables for key in table)
@@ -166,24 +169,28 @@ def _block(block: Event) -> Event:
 
 
 def held(kinds: Sequence[Event]) -> Event:
-    """Returns the data of a bar chart: the predicted bytes of parameters, gradients and so on, for
-    each group of ranks that do equal work.
-    """
+    """Returns the data of a bar chart of predicted memory: for each group of ranks that do equal
+    work, the bytes of parameters, gradients, optimizer state and so on. `kinds` has an event for
+    each group."""
     keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
     rows = ((ranks_text(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
     return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
 
 
 def seconds(ranks: dict[str, Event]) -> Event:
-    """Returns the data of a bar chart of how each rank spent its time, if the run was traced."""
+    """Returns the data of a bar chart of how each rank of a traced run spent its time. `ranks` has,
+    for each rank, the seconds by activity, such as computing and waiting."""
     names = list(next(iter(ranks.values()), {}))
     rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
     return _bars(names, rows, duration)
 
 
 def staleness(workers: dict[str, dict[str, int]]) -> Event:
-    """Returns the data of a bar chart that counts each worker's gradients by staleness (the number
-    of updates since their parameters were read); empty if none was stale.
+    """Returns the data of a bar chart of stale gradients: how many gradients of each worker were
+    computed from parameters that have been updated k times since, for k = 0, 1, ...
+
+    `workers` has these counts, {worker: {k: number of gradients}}. Returns an empty chart if none
+    was stale.
     """
     most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
     rows = list[tuple[str, list[float]]]()

@@ -71,7 +71,8 @@ def _tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> np.ndarray:
-    """Returns a tensor as a view of its storage; offset, shape and strides count elements.
+    """Returns a tensor as a view of its storage; offset, shape and strides count elements. The
+    other arguments are in the pickle too, and are ignored.
 
     Raises ValueError unless the storage has all of these elements.
     """
@@ -233,7 +234,8 @@ class _Legacy:
 
 
 def _parts(named: Any) -> tuple[str, str, int]:
-    """Returns the type, the key and the length of a storage from its persistent id in a pickle."""
+    """Returns (type of the elements, key, number of elements) of a storage from `named`, the
+    persistent id by which a pickle refers to it. Raises an error for an id of anything else."""
     word, kind, key, _, length = named[:5]
     if (
         type(word) is not str
@@ -252,7 +254,8 @@ def _stored(kind: str) -> str:
 
 
 def _in_order(data: np.ndarray, kind: str, is_swapped: bool) -> np.ndarray:
-    """Returns a copy of a storage's bytes in the byte order of this machine."""
+    """Returns a copy of a storage's bytes `data` in the byte order of this machine. `is_swapped` is
+    True if the file has the other byte order; `kind` is the type of the elements."""
     if not is_swapped:
         return data.copy()
     return data.view(_stored(kind)).byteswap().view("uint8")

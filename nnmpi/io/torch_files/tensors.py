@@ -52,9 +52,8 @@ def _is_state(value: Any) -> bool:
 
 
 def _remedy(file: Path, state: Any) -> str:
-    """Returns advice for the error message about a file that does not contain just the state_dict
-    of a model.
-    """
+    """Returns advice for the error message about a file whose content, `state`, is not just the
+    state_dict of a model: how to save or extract one."""
     if not isinstance(state, dict):
         return "save model.state_dict() in PyTorch"
     states = [key for key, value in state.items() if _is_state(value) and value]

@@ -121,9 +121,8 @@ class Unpickler:
         return Named(name, value) if is_function else value
 
     def _pop(self, kind: type, at: int = -1) -> Any:
-        """Removes a value from the stack and returns it; raises TypeError unless it is of this
-        type.
-        """
+        """Removes the value at index `at` from the stack, by default the topmost, and returns it;
+        raises TypeError unless it is of type `kind`."""
         value = self._stack.pop(at)
         if not isinstance(value, kind):
             raise TypeError(f"a {type(value).__name__} in the place of a {kind.__name__}")

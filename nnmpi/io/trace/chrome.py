@@ -74,9 +74,9 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields trace events with two counters of a rank: the bytes of all asynchronous communication
-    in flight, after each change, and the memory of the process.
-    """
+    """Yields trace events that draw two curves for a rank: the bytes of all asynchronous
+    communication in flight, after each change, and the memory of the process. Times are relative to
+    `start`, in seconds of the rank's clock."""
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[
         works["kind"] - len(EVENT_KINDS)
@@ -159,9 +159,9 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
-    """Yields the trace events of one row of the table: one for an operation; for a wait up to two,
-    since it is divided into waiting for other ranks and communicating.
-    """
+    """Yields the trace events that draw one operation or wait, a row of the table: one for an
+    operation, and up to two for a wait, which is divided at `arrived` into waiting for other ranks
+    and communicating. Times are in nanoseconds."""
     kind = EVENT_KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]

@@ -69,7 +69,8 @@ CODES = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
 
 def which(events: np.ndarray, *kinds: str) -> np.ndarray:
-    """Returns a mask of the events that are of these kinds."""
+    """Returns a boolean mask of `events`: True for each event whose kind has one of the names
+    `kinds`."""
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
 
 
@@ -110,9 +111,8 @@ class RankEntries(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
-        """Separates the records of a rank (an array of ENTRY) into operations with their waits, and
-        background communication.
-        """
+        """Returns RankEntries made from all records of a rank, `rows` (an array of type ENTRY):
+        separates operations and their waits from communication in the background."""
         is_work = rows["kind"] >= len(EVENT_KINDS)
         events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))

@@ -5,7 +5,8 @@ the other ranks are ready, and the communication itself), and sums each rank's s
     sender                            └ SEND started              a message
     others                            └ the last rank arrived     a sum, an agreement, a barrier
 
-A sum that runs during a backward pass counts from when a rank waits for it.
+If gradients are summed in the background of a backward pass, only the time in which a rank waits
+for the sum is counted.
 
 The bubble is idle time over the time that ranks compute, measured and simulated. Both count from
 the first forward to the last backward pass of a step, over all ranks of a pipeline:
@@ -114,9 +115,9 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
     """
 
     def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yields ((pipeline, step, micro-batch, stage of the sender), row number) for each event of
-        a kind.
-        """
+        """Yields a pair for each event of a kind: the key (pipeline, step, micro-batch, stage of
+        the sender), by which waits and sends are matched, and the number of the row. `away` is
+        added to the event's own stage to get that of the sender."""
         at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
         rows = table[at]
         stages = rows["stage"] + np.int64(away)
@@ -132,10 +133,10 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
 
 
 def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
-    """Writes into the table, for each wait of a kind, when the last rank of the collective started
-    to wait. `group` has a group number for each rank.
+    """Finds, for each wait of one kind of collective, when the last rank of the group started to
+    wait, and writes that time into the table. `group` has the number of each rank's group.
 
-    The k-th wait of a step is the same collective on all ranks of the group.
+    The k-th wait of a step is the same collective on all ranks of a group.
     """
     at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
     waits = table[at]
@@ -149,7 +150,8 @@ def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
 
 
 def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Encodes each pair of integers below 2^31 as one integer."""
+    """Returns an array that encodes each pair (a[i], b[i]) of integers below 2^31 as one integer,
+    so that pairs can be searched."""
     pairs: np.ndarray = a.astype(np.int64) << 32 | b
     return pairs
 
@@ -171,8 +173,8 @@ class Seconds(NamedTuple):
 
 def facts(table: np.ndarray) -> dict[str, Any]:
     """Returns the number of recorded steps, and for each rank the seconds it spent computing,
-    communicating and waiting, as fields of the run's last event.
-    """
+    communicating and waiting, as fields of the run's last event. `table` has the operations and
+    waits of all ranks, as `traced` returns it."""
     in_steps = table[table["step"] != EVALUATION]
     rows = {}
     for rank in np.unique(in_steps["rank"]).tolist():
@@ -204,12 +206,14 @@ Bubble: TypeAlias = dict[str, dict[str, float]]
 
 
 def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
-    """Returns the bubble (idle time divided by computing time) of all pipelines, and the operations
-    of a simulated step.
+    """Returns the bubble of a run's pipelines (idle time divided by computing time), and the
+    operations of a simulated step, to be drawn beside the measured ones.
 
-    The bubble has up to three values: measured, simulated, and by the formula of the schedule for
-    stages of equal duration. Both results are empty without a pipeline or a recorded step. If steps
-    overlap, no operations are returned.
+    The first result is a dict with up to three values of the bubble: measured, simulated, and by
+    the formula of the schedule for stages of equal duration. Both results are empty without a
+    pipeline or a recorded step. If steps overlap, no operations are returned.
+
+    table: the operations and waits of all ranks, as `traced` returns it
     """
     p = mesh.axes["pp"]
     if p == 1:
@@ -262,9 +266,8 @@ def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
 
 
 def _message(rows: np.ndarray) -> float:
-    """Returns the median duration in seconds of the messages whose receivers were already waiting;
-    0 if there are none.
-    """
+    """Returns how long a message takes: the median, in seconds, over the waits in `rows` that began
+    before the message was sent; 0 if there are none."""
     early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
     return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
 
