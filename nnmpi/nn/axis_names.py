@@ -58,8 +58,9 @@ def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> 
 
 
 def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:
-    """Gives the name "vocabulary" to the class axis of the model's output. The inputs of its last
-    layers get it too, back to the last layer with weights."""
+    """Gives the name "vocabulary" to the class axis of the model's output, and to the same axis of
+    tensors before it, back to the output of the last layer with weights. `names_of` has the names
+    of the axes of each edge (tensor), and is changed."""
     makers = {e: node for node in graph.nodes for e in node.outputs}
     e, axis = graph.outputs[0], 1
     while len(names_of.get(e, ())) > 1:

@@ -60,7 +60,8 @@ def scaled_dot_product_attention(
 def _check_attention(
     q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], enable_gqa: bool
 ) -> None:
-    """Raises ValueError unless the shapes of queries, keys and values fit."""
+    """Raises ValueError unless the shapes of queries `q`, keys `k` and values `v` fit together.
+    With `enable_gqa`, the number of query heads may be a multiple of the number of key heads."""
     fits = (
         len(q) == len(k) == len(v) >= 3
         and q[:-3] == k[:-3] == v[:-3]

@@ -132,8 +132,8 @@ class MLP(Module):
 
 
 def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: int) -> None:
-    """Raises ValueError unless a transformer can have this number of layers and heads and these
-    widths."""
+    """Raises ValueError unless a transformer named `model` can have this number of layers and heads
+    and these widths; `intermediate` is the width within an MLP."""
     if min(layers, heads, width, intermediate) < 1 or width % heads:
         within = f", {intermediate} within an MLP" * (intermediate < 1 <= width)
         raise ValueError(
@@ -143,8 +143,8 @@ def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: 
 
 
 def _linear(width: int, out: int, deviation: float) -> Linear:
-    """Returns a Linear layer whose weights are normal with this standard deviation, and whose bias
-    is 0."""
+    """Returns a Linear layer from `width` to `out` channels, whose weights are normal with standard
+    deviation `deviation`, and whose bias is 0."""
     layer, weight = Linear(width, out), init.normal(deviation)
     zeros: Init = init.constant(0.0)
     layer.weight = Parameter.lazy((out, width), weight)

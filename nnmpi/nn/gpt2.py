@@ -55,19 +55,23 @@ Format = TypeVar("Format", bound="FolderFormat")
 
 @dataclass(frozen=True)
 class FolderFormat(FileFormat):
-    """The format of a folder that holds a model of given sizes: here a GPT-2; subclasses override
-    the fields that differ for other models. See `nnmpi.nn.state.FileFormat`.
+    """The format of a folder with a language model as the `transformers` library writes it: the
+    names and the order of tensors, and the settings in config.json. This class is for GPT-2;
+    subclasses for other models override its fields.
 
-    of_sizes  the class of the sizes
+    sizes     the sizes of the model in this folder; of_sizes: the class of the sizes
     kind      the model_type in config.json, the class of transformers, and the name in messages
     prefix    the prefix of tensor names in a file
-    blocks    the name of the Sequential with the blocks of the model
+    blocks    the name of the Sequential that holds the transformer blocks
     head      the path of the weight of the output layer
-    tables    by path of a weight, the size that is its number of rows; the token embedding first
-    layers    by name of a layer in the model, its names in a file
-    ignored   the ends of the names of tensors that are no parameters
-    keys      the names of the sizes in config.json; defaults: the values that transformers assumes
-    expected  the settings that the model supports; equal: other values with the same meaning
+    tables    maps the path of each embedding table to the name of the size that is its number of
+              rows, such as "vocabulary"; the token embedding comes first
+    layers    maps the name of a layer in the model to its names in a file
+    ignored   suffixes of names of tensors in a file that are no parameters
+    keys      the names of the sizes in config.json
+    defaults  the sizes that transformers assumes if config.json leaves them out
+    expected  settings that must have these values, since the model supports no others
+    equal     for some of these settings, further values that mean the same
     """
 
     sizes: Any
@@ -129,8 +133,9 @@ class FolderFormat(FileFormat):
         return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Any:
-        """Returns a model of these sizes with initial weights; `published` are the JSON files to
-        save with it."""
+        """Returns a model of these sizes with initial weights. `dropout` is its dropout
+        probability; `published` has the JSON files (contents by name) that are saved together with
+        the model."""
         layers, heads, width, vocabulary, positions, within = self.sizes
         return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 
@@ -180,8 +185,8 @@ class FolderFormat(FileFormat):
         return tuple(self.prefix + path.replace(layer, n) for n in self.layers.get(layer, (layer,)))
 
     def check_sources(self, file: object, sources: Mapping[str, StoredTensor]) -> None:
-        """Raises ValueError unless the tensors, given by their paths in the model, have the sizes
-        of this format, which the file `file` states.
+        """Raises ValueError unless the tensors of a folder have the sizes that its config.json,
+        `file`, states. `sources` has the tensors by their paths in the model.
 
         It runs before the model is built, since a file may claim a billion layers.
         """
@@ -213,10 +218,11 @@ def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
-    """Returns the tokens that the JSON files of a folder list under `key`, which is BEGIN or END;
-    tokens beyond the vocabulary are left out.
+    """Returns the tokens that mark the beginning or the end of a text, which the JSON files of a
+    folder list under `key` (the constant BEGIN or END); tokens beyond the vocabulary are left out.
 
-    As in transformers, generation_config.json has precedence over config.json.
+    `published` has the contents of these files by name. As in transformers, generation_config.json
+    has precedence over config.json.
     """
     for file in (GENERATION, CONFIG):
         settings = published.get(file, {})
@@ -260,7 +266,8 @@ def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> F
 
 
 def load_weights(form: FolderFormat, folder: str | os.PathLike[str], dropout: float) -> Any:
-    """Returns a model of the format `form`, with the weights in a folder."""
+    """Returns a model of the format `form`, with the weights in a folder. `dropout` is its dropout
+    probability in further training."""
     file, model = weights_in(folder), form.model(dropout, published_in(folder))
     check_tied(file, form)
     sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
@@ -279,8 +286,12 @@ def save_folder(
     published: Mapping[str, Any],
     folder: str | os.PathLike[str],
 ) -> None:
-    """Writes config.json and model.safetensors of a model into a folder, which is created; also
-    generation_config.json if the model was loaded with one.
+    """Writes a model into a folder, which is created: config.json, model.safetensors and, if the
+    model was loaded with one, generation_config.json.
+
+    state      the parameters of the model by path
+    form       the names and the order of tensors in the file
+    published  the JSON files of the folder that the model was loaded from, by name
 
     The files are written to a temporary folder first, so a failure leaves nothing behind.
     """

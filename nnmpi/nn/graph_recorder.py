@@ -196,7 +196,9 @@ class GraphRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Records one op, its arguments and its result (see `nnmpi.autograd.recording`)."""
+        """Records one op with its arguments and its result y as a node of the graph. Autograd
+        calls this object after each op while it is the current recorder (see
+        `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
@@ -261,7 +263,8 @@ class GraphRecorder:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        """Runs a module without recording what is in it, and records it as one node."""
+        """Runs a module by its `forward`, and records the whole call as one node of the graph,
+        without nodes for what happens in it."""
         arguments = self._templates((args, named))
         # while it is set, ops make no nodes, and note the variables that they use
         self._unit = dict.fromkeys(

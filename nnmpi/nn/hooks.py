@@ -60,15 +60,23 @@ class Hooked:
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Registers `hook` to be called as hook(module, args, output) after each forward pass. A
-        result other than None replaces the output."""
+        """Registers `hook` to be called as hook(module, args, output) after each forward pass; a
+        result other than None replaces the output.
+
+        prepend: True to call it before the hooks that are registered already
+        with_kwargs: True to pass the keyword arguments of the call too, as the third argument
+        """
         return self._register(Hook(hook, False, with_kwargs), prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Registers `hook` to be called as hook(module, args) before each forward pass. A result
-        other than None replaces the arguments."""
+        """Registers `hook` to be called as hook(module, args) before each forward pass; a result
+        other than None replaces the arguments.
+
+        prepend: True to call it before the hooks that are registered already
+        with_kwargs: True to pass the keyword arguments of the call too, as the third argument
+        """
         return self._register(Hook(hook, True, with_kwargs), prepend)
 
     register_full_backward_hook = refused_hook("Module.register_full_backward_hook")

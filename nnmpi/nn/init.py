@@ -1,9 +1,9 @@
-"""Initial values of weights as functions of a seed, the path of the parameter, and the index of the
-element; and PyTorch's `nn.init`.
+"""Initial values of weights, computed from a seed, the path of the parameter, and the index of each
+element; and the functions of PyTorch's `nn.init`.
 
-The functions are dataclasses, not closures, so that a parameter can be copied and pickled. What
-`uniform_` and the other functions with a `_` write is drawn in the same way, and depends on nothing
-else:
+The initializers are dataclasses, not closures, so that a parameter can be copied and pickled. The
+functions whose names end with `_`, such as `uniform_`, draw their values in the same way. The
+values depend only on a key for random numbers and on the index of an element:
 
     a parameter        key(seed, "init", path), and the index of an element in the whole tensor
     any other tensor   key(seed, "init", "", number), where the number counts the modules and
@@ -84,7 +84,8 @@ class orthogonal:  # noqa: N801
 
 @dataclass(frozen=True)
 class zero_within:  # noqa: N801
-    """The initial values of `init`, but zero at the indices start..stop-1."""
+    """Initial values that are 0 for elements start..stop-1, counted in C order over the whole
+    tensor, and those of `init` elsewhere. It sets the row of a padding index to 0."""
 
     init: Init
     start: int

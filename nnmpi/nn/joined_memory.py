@@ -21,8 +21,8 @@ from nnmpi.nn.single_store import SingleStore
 
 
 def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
-    """Turns p into a parameter that uses the memory of the tensor z; returns whether that is
-    possible."""
+    """Initializes p as a new parameter with the shape of the tensor z, and makes it use the memory
+    of z. Returns False if that is impossible: then the caller copies the values."""
     if not is_float(z.dtype):
         return False
     p._declare(Place.of_whole("", z.shape), None, None)
@@ -31,11 +31,11 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
 
 
 def joins(p: Parameter, z: Any) -> bool:
-    """Makes a parameter use the memory of the tensor z, if that is possible, and returns whether it
-    is.
+    """Makes a parameter use the memory of the tensor z if that is possible; returns True if it was
+    done.
 
-    z must have the shape, the type and the order of axes in memory of p, and must not be the result
-    of an op that needs a gradient; and neither may be in the buffer of an optimizer.
+    It is possible if z has the shape, the type and the order of axes in memory of p, and is not the
+    result of an op that needs a gradient, and if no optimizer has moved p or z into its buffer.
     """
     source = z.parameter if isinstance(z, ParameterData) else z
     stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
@@ -54,9 +54,9 @@ def joins(p: Parameter, z: Any) -> bool:
 
 
 def leave(p: Parameter, old: Array) -> None:
-    """Called after a parameter has moved to new memory: lets all tensors that shared its memory
-    `old` move there too when they are next used. If the new memory has another type or device, they
-    stay.
+    """Called after a parameter has moved from the memory `old` to new memory: makes each tensor
+    that shared `old` with it move to the new memory when it is next used. If the new memory has
+    another type or device, these tensors keep the old memory.
 
     Raises ValueError if another parameter shares the memory `old`.
     """
@@ -82,8 +82,8 @@ def leave(p: Parameter, old: Array) -> None:
 
 
 def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
-    """Gives a tensor new memory with a copy of its values, since its old memory gets other uses;
-    views of the tensor move with it."""
+    """Moves a tensor to new memory, with a copy of its values and its axes in the order
+    `memory_axes`, because its old memory gets other uses. Views of the tensor move with it."""
     old = t.operand
     new = in_shape(old.transpose(memory_axes).flatten(), old.shape, memory_axes)
     sharing, t.operand, t.storage = t.storage.lend(), new, Storage()

@@ -1,4 +1,5 @@
-"""Llama in the folders that transformers writes.
+"""Reads and writes Llama models in the folders that the `transformers` library writes. Tensors have
+other names in the files than in the model:
 
 in the files, behind "model."            in the model
 layers.0.self_attn.{q,k,v}_proj.weight   layers.0.qkv_proj.weight: for each key head the rows of its
@@ -6,7 +7,9 @@ layers.0.self_attn.{q,k,v}_proj.weight   layers.0.qkv_proj.weight: for each key 
 layers.0.mlp.{gate,up}_proj.weight       layers.0.gate_up_proj.weight: in turn a row of each
 layers.0.self_attn.o_proj.weight         layers.0.o_proj.weight
 layers.0.mlp.down_proj.weight            layers.0.down_proj.weight
-lm_head.weight, without "model."         also there; if tied only embed_tokens.weight, in the files
+
+The weight of the output layer is lm_head.weight, in the files without "model." in front. If it is
+tied to the token embedding, the files have only embed_tokens.weight.
 """
 
 import math
@@ -96,8 +99,8 @@ class LlamaFormat(gpt2.FolderFormat):
 
 
 def check_ranges(given: Mapping[str, Any], path: Path) -> None:
-    """Raises ValueError, with the name of the setting, if config.json has a number that is out of
-    range for a Llama."""
+    """Raises ValueError, with the name of the setting, if a number in `given`, the contents of
+    config.json, is out of range for a Llama."""
     for key, name in zip(LlamaFormat.keys, LlamaSizes._fields, strict=True):
         least, most = RANGES.get(name, (-math.inf, math.inf))
         if not least <= given[key] <= most:

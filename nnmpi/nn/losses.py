@@ -97,7 +97,8 @@ class ClassLoss(Loss):
         self.ignore_index = ignore_index
 
     def divisor(self, target: Any) -> float:
-        """Returns the sum of the weights of the labels that are not ignored."""
+        """Returns the divisor of the mean loss for the labels `target`: the sum of the weights of
+        the labels that are not ignored."""
         labels = on_host(target)
         valid = labels != self.ignore_index
         if self.weight is None:
@@ -171,14 +172,15 @@ class ClassLoss(Loss):
         return labels, True
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
-        """Checks labels before a recorded pass is replayed: raises UnlikeError if some are ignored
-        and the pass was recorded without ignored labels (`may_ignore` False), or the reverse."""
+        """Checks labels before a recorded forward and backward pass is replayed with them. Raises
+        UnlikeError if these labels may contain ignored ones and those of the recording did not
+        (`may_ignore` False), or the reverse, since other kernels run then."""
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 
     def _may_ignore(self, labels: np.ndarray, classes: int) -> bool:
-        """Returns whether some labels may be ignored; raises ValueError for a label that is no
-        class."""
+        """Returns True if some of the labels may equal `ignore_index`, and so be ignored; raises
+        ValueError for a label that is neither that nor from 0 to classes - 1."""
         # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
         if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
             return 0 <= self.ignore_index < classes
@@ -234,7 +236,8 @@ class CrossEntropyLoss(ClassLoss):
         return super().forward(scores, labels)
 
     def divisor(self, target: Any) -> float:
-        """Returns the sum of the weights of the labels, or the number of rows of probabilities."""
+        """Returns the divisor of the mean loss for `target`: the sum of the weights of the labels
+        or, for probabilities, the number of positions."""
         if is_float(array_of(target).dtype):
             return float(as_tensor(target).size / as_tensor(target).shape[1])
         return super().divisor(target)

@@ -157,8 +157,9 @@ class Module(Hooked, Registries):
     def _entries(
         self, *registries: str, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Module, str]]:
-        """Yields (full name, module, attribute) for each parameter or buffer in the registries of
-        the given kind, module by module."""
+        """Yields (full name, module, attribute name) for each parameter or buffer of this module
+        and, with `recurse`, of the modules below it. `registries` names the kinds to include,
+        parameters or buffers."""
         for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{path}.{name}" if path else name, m, name

@@ -133,10 +133,11 @@ class Parameter(Tensor):
         init: Init | None,
         memory_axes: tuple[int, ...] | None = None,
     ) -> Parameter:
-        """Returns a parameter whose values are drawn when they are first needed.
+        """Returns a parameter whose values are drawn by `init` when they are first needed.
 
         where: the shape; or, if this rank has only a part of a larger tensor, a Place that says
-        which part (its path is ignored)
+            which part (its path is ignored)
+        memory_axes: the order of the axes in memory; by default C order
         """
         place = where if isinstance(where, Place) else Place.of_whole("", where)
         place.check()

@@ -146,8 +146,10 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 
 
 class _StatsOfRanks:
-    """BatchStats for recording a pass whose batch statistics are computed elsewhere: by several
-    ranks, or in the first run of a pass that runs twice. They are only marked in the list of calls.
+    """BatchStats (the source of batch statistics for BatchNorm) that is used while a pass is
+    recorded, if the statistics are computed elsewhere: by several ranks, or in the first run of a
+    pass that runs twice. Each request only adds a marker to the list of calls; a replay gets the
+    values there.
 
     counts   the number of values in the moments of each BatchNorm layer
     tracks   False in a second run, since the first one has updated the running statistics
@@ -170,8 +172,9 @@ class _StatsOfRanks:
 
 
 class StandIns:
-    """Collects, while a pass is recorded, pairs of an array without data and the existing memory
-    that it stands for."""
+    """Collects, while a pass is recorded, pairs of arrays: one without data, which occurs in the
+    recorded calls, and the existing memory (such as a parameter's) that takes its place in a
+    replay."""
 
     def __init__(self) -> None:
         self.pairs = list[tuple[Any, Array]]()

@@ -118,7 +118,8 @@ class Pass(NamedTuple):
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         """Returns the key from which random numbers for a purpose, such as "dropout", are drawn in
-        this step."""
+        this step. It is made of the seed of the model, the number of the step, the purpose and
+        further names, such as the path of a layer."""
         return keyed.key(seed, purpose, self.step, *names)
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
@@ -146,8 +147,10 @@ def checked_combine(combine: Combine) -> Combine:
 def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
-    """A context around a `forward` that changes buffers of `module` and sees only some samples of a
-    batch. Afterwards the buffers have the values that result from all samples of the batch.
+    """A context around a module's `forward` that changes buffers and sees only some samples of a
+    batch, as with several ranks or micro-batches. Afterwards the buffers have the values that
+    result from all samples of the batch: for each buffer named in `combine`, the mean ("mean") or
+    the sum of the changes ("sum").
 
     A second run on the same samples starts from the buffers of the first one, and changes nothing.
     `forward` gets copies of the buffers, since autograd may keep them for the backward pass.

@@ -1,8 +1,10 @@
 """Activation checkpointing: modules that keep only their inputs for the backward pass, and run
-`forward` again in it.
+`forward` again in it. The option --recompute selects these modules:
 
-    block       the outermost modules with a number for a name and layers of their own: h.0, h.1
-    others      the layers of one class, of those in the table `recomputed` of add-ons
+    block       each outermost module that has a number as its name, and layers of its own, such
+                as h.0 and h.1 in a GPT
+    selective   all layers of one class; add-ons name the option's value and the class in the
+                table `recomputed` of nnmpi/addons.py: "selective" means attention layers
 
 The first forward pass makes autograd nodes too, since they tell which parameters and inputs the
 module uses and how often; then they are dropped. Both runs get the same random numbers and batch
@@ -95,9 +97,9 @@ class _Repeat:
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
     ) -> RepeatedNode:
-        """Returns a single autograd node for the result y, which runs the function again in the
-        backward pass. It replaces the nodes that the first run has made: `last`, and all nodes
-        below it that were made after the time `began`."""
+        """Returns a single autograd node for the result y of a checkpointed function; its backward
+        pass calls `call`, which runs the function again. It replaces the nodes that the first run
+        has made: `last`, and all nodes below it that were made after the time `began`."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
         self._digest = digest(y) if self._is_checked else 0
@@ -153,10 +155,13 @@ def _made_after(
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
-    """Renumbers autograd nodes of a second run: every second number from `number` + 1 on, with gaps
-    where a node stands for several others.
+    """Gives new numbers to the autograd nodes of a function that runs again in the backward pass.
+    The backward pass visits nodes by descending number, and the new numbers lie where those of the
+    first run were: every second number from `number` + 1 on, with gaps where one node stands for
+    several others.
 
-    In-place writes after `began` are renumbered too, so that they stay between the same nodes.
+    Recorded in-place writes (made after `began`) are renumbered too, so that they stay between the
+    same nodes.
     """
     made = [number, *(node.tick for node in nodes)]
     for node in nodes:

@@ -258,8 +258,8 @@ class Registries:
         return self.__dict__ | {"_parent": None, "_name": "", "_own": adopted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores the attributes, and makes this module the parent of its own children and of
-        children without a parent."""
+        """Restores the attributes of a copied or unpickled module. It becomes the parent of the
+        children whose parent the original was, and of children that have no parent."""
         adopted = state.pop("_own")
         self.__dict__.update(state)
         for name, part in self._parts():
@@ -310,7 +310,8 @@ REPLACED = {
 
 
 def refuse_replaced(kind: type[Registries], options: Mapping[str, Any]) -> None:
-    """Raises TypeError for an argument that PyTorch's layer takes and this one does not."""
+    """Raises TypeError, with a remedy, if `options` has an argument that PyTorch's layer takes and
+    nnmpi's layer `kind` replaces by something else."""
     taken = constructor_options(kind)
     if any(option.kind is inspect.Parameter.VAR_KEYWORD for option in taken):
         return
@@ -341,8 +342,8 @@ def buffer_array(name: str, value: Any) -> Array:
 
 
 def _lent(t: Tensor) -> Array:
-    """Returns the array of a tensor, and notes that the array is shared, so that in-place writes go
-    to it."""
+    """Returns the array of a tensor, and records in the tensor that others use its memory, so that
+    later in-place ops write to this memory and do not replace it."""
     t.storage.lend()
     return t.array
 

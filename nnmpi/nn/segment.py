@@ -110,8 +110,9 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """True if a module's call is independent of its surroundings: its nodes get tensors only from
-    its arguments, and other nodes take only its results."""
+    """True if the graph nodes of a module's call can be run by calling the module: they take only
+    the arguments of the call and tensors that they make themselves, and later nodes take only the
+    result of the call. `users` has, for each edge (tensor), the nodes that take it."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}

@@ -62,8 +62,9 @@ class StorageOrder(NamedTuple):
         return array[self._rows(len(array))] if self.groups else array
 
     def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
-        """Returns the tensors that a file stores for a tensor of the model, whole and in C order:
-        the inverse of `to_model`."""
+        """Returns the tensors that a file stores for one tensor of the model, `files` in number,
+        whole and in C order: the inverse of `to_model`. There are several if the file has a matrix
+        in parts, such as query, key and value."""
         array = array[np.argsort(self._rows(len(array)))] if self.groups else array
         arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
         return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]
@@ -78,8 +79,8 @@ class StorageOrder(NamedTuple):
         return joined if [*shapes] == self.shapes(joined, len(shapes)) else sum(shapes, ())
 
     def shapes(self, shape: tuple[int, ...], files: int) -> list[tuple[int, ...]]:
-        """Returns the shapes of the tensors, `files` in number, that a file stores for a tensor of
-        the model."""
+        """Returns the shapes of the tensors that a file stores for one tensor of the model, which
+        has this shape; `files` is their number."""
         if files == 1:
             return [shape[::-1] if self.is_transposed else shape]
         return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]

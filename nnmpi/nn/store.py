@@ -5,9 +5,10 @@ Rules:
 
 - Padding is always 0, in values and in gradients, since updates and norms run over whole slices of
   the flat buffer.
-- Only `spans_of` decides where a parameter starts. The plan of what each rank does
-  (`parallel/arrangement`) calls it too, so that buckets are known before there is a store. Another
-  ALIGN moves the edges of chunks, and so changes the last bits of sums.
+- Only `spans_of` decides where a parameter starts: at a multiple of ALIGN elements. The code that
+  plans the work of each rank (`parallel/arrangement`) calls it too, so that gradient buckets are
+  known before there is a store. Another ALIGN would move the edges of the chunks in which an
+  all-reduce adds up, and so change the last bits of sums.
 - A parameter takes its `padded_size`, not its size: ranks with parts of unequal sizes need buffers
   of equal length, since an all-reduce adds them up.
 - The optimizer and Update access memory by `owned` and `updates` only. A store that keeps a part of
@@ -153,7 +154,8 @@ class FlatStore(Store):
         self.grad_memories = self.views(self.flat_grad)
 
     def copy_from(self, i: int, p: Parameter) -> None:
-        """Copies the values of p and its gradient, if any, from its present store."""
+        """Copies the values of p and its gradient, if any, from its present store into this store,
+        as parameter number i."""
         self.values[i][...] = self.on.asarray(p.array)
         if p.grad_array is not None:
             self.grad_memories[i][...] = self.on.asarray(p.grad_array)

@@ -128,8 +128,14 @@ def _pass(
     on_growth: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
-    """Records one forward pass over the model on arguments zeros(n) for n samples, in training mode
-    if n is MORE (the larger number). `notes` has the modules to record as single nodes."""
+    """Records one forward pass over the model on the arguments zeros(n), for n samples: in training
+    mode if n is MORE, the larger of two numbers of samples, else in evaluation mode.
+
+    dtype      the type of the parameters, whose values are replaced by zeros or arrays without data
+    notes      the modules to record as single nodes, by path, with the reasons
+    on_growth  called with the bytes of all tensors so far, whenever there are more
+    check      called with the output of the model
+    """
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
         for p in model.parameters():

@@ -77,8 +77,8 @@ def is_code(value: Any) -> bool:
 
 
 def foreign(parts: Iterable[Any]) -> str | None:
-    """Returns the name of the first module or function in `parts` that does not belong to nnmpi, or
-    has an attribute which is such code; None if there is none."""
+    """Returns the name of the first module or function in `parts` that is not nnmpi's own, or that
+    has an attribute which is a function not of nnmpi; None if there is none."""
     for part in parts:
         if not is_own(part):
             return name_of(part)
@@ -118,8 +118,9 @@ class UsersCode:
                     self._look_at_module(part)
 
     def _reads(self, owner: Any, name: str, value: Any) -> bool:
-        """True if the code may read this attribute, and it is the first time that this is asked for
-        the attribute."""
+        """True if the code may read the attribute `name` of `owner`, and this method was not called
+        for the attribute before, so that each one is examined once. `value` is the value of the
+        attribute."""
         is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
         if not (is_special or name in self._names or "getattr" in self._names):
             return False

@@ -22,14 +22,16 @@ from nnmpi.nn.module import Module
 def keep_of(
     layer: Module, p: float, like: Array, T: int, S: int, first: int = 0, groups: int = 1
 ) -> KeepOf:
-    """Returns a function f(query positions, key positions), whose results make the dropout masks of
-    tiles of attention probabilities.
+    """Returns a function that makes dropout masks for attention probabilities: f(query positions,
+    key positions) returns an object which, called with a tile (slices of samples, heads, queries
+    and keys), returns the mask of the tile. A probability is dropped with probability p.
 
     Masks depend on the position of each element in a whole sample (heads, T, S), so they are the
     same however samples, heads and positions are divided among ranks.
 
-    like: an array of the samples on this rank, which gives their number and type; first: the first
-    head on this rank; groups: the number of query heads per key head
+    like: an array of the samples on this rank, which gives their number and type
+    first: the first head on this rank
+    groups: the number of query heads per key head
     """
     key, samples = dropout_key(layer, layer.path, like)
     mask = _AttentionMask(key, samples, p, like.dtype, (T, S), first, groups)
@@ -37,11 +39,13 @@ def keep_of(
 
 
 class _AttentionMask(NamedTuple):
-    """Makes the dropout masks of attention probabilities between `queries` and `keys`, which are
-    positions; called with a tile (slices of samples, heads, queries and keys), it returns the mask
-    of the tile.
+    """Makes the dropout masks of attention probabilities for tiles: called with a tile (slices of
+    samples, heads, queries and keys), it returns the mask of the tile. The slices index `queries`
+    and `keys`, arrays of positions in the sequence.
 
-    shape   (T, S) of whole samples; the other fields are those of `keep_of`
+    key      the key of the random numbers
+    samples  the row number of each sample in the data set
+    shape    (T, S) of whole samples; p, first and groups are those of the function `keep_of`
     """
 
     key: keyed.Key
@@ -68,8 +72,8 @@ class _AttentionMask(NamedTuple):
 
 
 def all_positions(like: Array, T: int, S: int) -> tuple[Array, Array]:
-    """Returns the positions 0 to T - 1 of queries and 0 to S - 1 of keys, for sequences that are
-    not divided among ranks."""
+    """Returns the positions 0 to T - 1 of queries and 0 to S - 1 of keys as arrays on the device of
+    `like`, for sequences that are not divided among ranks."""
     xp = backend.xp_of(like)
     return xp.arange(T, dtype="uint32"), xp.arange(S, dtype="uint32")
 
@@ -118,9 +122,13 @@ class SelfAttention(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of multiply-adds of a forward pass for one sample, whose output has
-        `elements` elements: two for each position that a query sees. It is used to estimate the
-        cost of the layer."""
+        """Returns the number of multiply-adds of a forward pass for one sample, to estimate the
+        cost of the layer: two for each output element and each position that its query sees.
+
+        settings: the options of the layer
+        sample: the shape of its output for one sample
+        elements: the number of elements in that shape
+        """
         return elements * sample[0] * (1 if settings["is_causal"] else 2)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -39,8 +39,12 @@ def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> N
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
-    """Returns a tuple with a size for each axis, given an integer for all axes or a tuple; raises
-    ValueError for invalid sizes."""
+    """Returns the size that was given for an option of a layer as a tuple with one integer for each
+    axis; an integer stands for all axes. The option is the single keyword argument, such as
+    kernel_size=3.
+
+    Raises ValueError unless each size is an integer of at least `least`.
+    """
     ((name, given),) = size.items()
     sizes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(sizes) != axes or any(not isinstance(n, int | np.integer) or n < least for n in sizes):
@@ -123,7 +127,8 @@ class Embedding(Module):
     def from_pretrained(
         cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None, **options: Any
     ) -> Self:
-        """Returns a layer with this table, which is not trained if `freeze`."""
+        """Returns an Embedding whose weight is a copy of `embeddings`, (num_embeddings,
+        embedding_dim); it is not trained if `freeze`."""
         table = as_tensor(embeddings).detach()
         if table.ndim != 2:
             raise ValueError(
@@ -137,20 +142,23 @@ class Embedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of operations of a forward pass for one sample, whose output has
-        `elements` elements: one for each. It is used to estimate the cost of the layer."""
+        """Returns the number of operations of a forward pass for one sample, to estimate the cost
+        of the layer: one for each of the `elements` elements of its output. The method of other
+        layers also depends on `settings`, their options, and `sample`, the shape of an output for
+        one sample."""
         return elements
 
     def forward(self, index: Any) -> Tensor:
-        """Looks up the rows of an array or tensor of integers of any shape."""
+        """Returns the rows of the weight with the numbers `index`, an array or tensor of integers
+        of any shape; the result has one more axis."""
         index = self.checked(index)
         y = apply(lookup.embedding, self.weight, index=index, padding=self.padding_idx)
         on_host = isinstance(index, np.ndarray)  # on a device, a look for equal rows would wait
         return EmbeddingResult(y, index.copy()) if on_host else y
 
     def checked(self, index: Any) -> Array:
-        """Returns the integers as an array on the device of the weight; raises ValueError if one is
-        not the number of a row."""
+        """Returns `index` as an array on the device of the weight; raises ValueError if one of the
+        integers is not the number of a row."""
         return row_numbers(index, self.num_embeddings, self.weight)
 
     def extra_repr(self) -> str:
@@ -159,8 +167,8 @@ class Embedding(Module):
 
 
 def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
-    """Returns integers as an array on the device of the weight; raises ValueError unless all are
-    row numbers."""
+    """Returns the integers `index` as an array on the device of `weight`; raises ValueError unless
+    all are from 0 to rows - 1."""
     index = array_of(index)
     if index.dtype.kind not in "iu":
         raise ValueError(
@@ -174,7 +182,7 @@ def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
 
 
 def check_rows(index: np.ndarray, rows: int) -> None:
-    """Raises ValueError unless all integers are row numbers."""
+    """Raises ValueError unless all integers in `index` are numbers of rows, 0 to rows - 1."""
     if not index.size:
         return
     low, high = int(index.min()), int(index.max())
@@ -219,11 +227,12 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any, xp: Any) -> Array:
-    """Returns a dropout mask of shape (samples, elements): 0 with probability p, and 1 / (1 - p)
-    elsewhere, drawn from `key`.
+    """Returns a dropout mask of shape (samples, elements), drawn from `key`: 0 with probability p,
+    and 1 / (1 - p) elsewhere.
 
-    rows: the row numbers of the samples in the data set; index: the indices of the elements in a
-    whole sample, C order
+    rows: the row numbers of the samples in the data set
+    index: the indices of the elements in a whole sample, C order
+    xp: the array library, NumPy or CuPy
     """
     mask = xp.empty((len(rows), len(index)), dtype)
     dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)

@@ -45,7 +45,9 @@ class Branches(ModuleDict):
     def given(
         self, inputs: tuple[Any, ...], named: Mapping[str, Any]
     ) -> dict[str, tuple[Any, ...]]:
-        """Returns the arguments of each branch, by its name."""
+        """Returns the arguments of each branch, by its name: all get `inputs`; if the module was
+        called with a dict or with keyword arguments (`named`), each gets the input under its own
+        name."""
         if not named and len(inputs) == 1 and isinstance(inputs[0], Mapping):
             named = inputs[0]
         if not named:

@@ -15,8 +15,8 @@ from nnmpi.nn.module import Module
 
 
 def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
-    """Returns the p-norms along an axis, which keeps length 1. A norm below `least` is replaced by
-    `least`, and then has no gradient."""
+    """Returns the p-norms of x along the axis `dim`, which keeps length 1. A norm below `least` is
+    replaced by `least`, and then has no gradient."""
     if not p > 0:
         raise ValueError(f"p={p!r}: the order of a norm must be above 0, or math.inf")
     if math.isinf(p):
@@ -49,7 +49,8 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tens
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """Returns the p-norm of x1 - x2 + eps along the last axis."""
+    """Returns the p-norm of x1 - x2 + eps along the last axis, which keeps length 1 with
+    `keepdim`."""
     dtype, (a, b) = _widened(x1, x2)
     distances = _norms(a - b + eps, p, -1, 0.0).astype(dtype)
     return distances if keepdim else distances.squeeze(-1)

@@ -43,8 +43,8 @@ class EmbeddingBag(Embedding):
         self.mode, self.include_last_offset = mode, bool(include_last_offset)
 
     def forward(self, index: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
-        """Returns one vector per bag, (bags, embedding_dim), for integers (N, L), or (L,) with
-        `offsets`. Integers and offsets are read on the host.
+        """Returns one vector per bag, (bags, embedding_dim), for integers `index` of shape (N, L),
+        or (L,) with `offsets`. Integers and offsets are read on the host.
 
         per_sample_weights: factors of the rows, in the shape of the integers, for mode "sum"
         """
@@ -72,7 +72,8 @@ class EmbeddingBag(Embedding):
         return means
 
     def _bags(self, shape: tuple[int, ...], offsets: Any) -> tuple[np.ndarray, int]:
-        """Returns for each integer of the input the number of its bag, and the number of bags."""
+        """Returns (the number of the bag that each integer of the input is in, the number of bags),
+        for an input of this shape. Raises ValueError if the offsets do not fit the shape."""
         if (len(shape), offsets is None) not in ((2, True), (1, False)):
             given = "without" if offsets is None else "with"
             raise ValueError(
@@ -97,7 +98,8 @@ class EmbeddingBag(Embedding):
 
 
 def _largest(rows: Tensor, bags: np.ndarray, sizes: np.ndarray) -> Tensor:
-    """Returns the largest elements of the rows in each bag, zeros where a bag is empty."""
+    """Returns, for each bag, the largest element of each column of its rows, and zeros for an empty
+    bag. `bags` has the bag of each row, `sizes` the number of rows of each bag."""
     first = np.cumsum(sizes) - sizes
     place = np.arange(max(sizes.max(initial=0), 1))
     inside = place < sizes[:, None]

@@ -108,8 +108,9 @@ class MultiheadAttention(Module):
         return y if self.batch_first else swapaxes(y, 0, 1), weights
 
     def _by_sample(self, *inputs: Any) -> list[Tensor]:
-        """Returns queries (N, T, E), keys (N, S, kdim) and values (N, S, vdim). If the inputs are
-        one and the same tensor, so are the results."""
+        """Returns queries, keys and values with samples as the first axis: (N, T, E), (N, S, kdim)
+        and (N, S, vdim). If one tensor is given for several of them, the results are one tensor
+        too."""
         q, k, v = map(as_tensor, inputs)
         widths = self.embed_dim, self.kdim, self.vdim
         fit = all(t.ndim == 3 and t.shape[2] == n for t, n in zip((q, k, v), widths, strict=True))
@@ -154,8 +155,12 @@ def _glorot(rows: int, columns: int) -> Parameter:
 
 
 def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:
-    """Returns the given masks, broadcastable to (N, H, T, S): bool, true where a key is seen, or
-    floats to add to the scores."""
+    """Returns the masks that are given, in a form that can be broadcast to (N, H, T, S): bool, true
+    where a key is seen, or floats to add to the scores. Raises ValueError for other shapes and
+    types.
+
+    q: the queries (N, H, T, D); S: the number of keys
+    """
     N, H, T, _ = q.shape
     taken: dict[str, tuple[Any, dict[tuple[int, ...], tuple[int, ...]]]] = {
         "key_padding_mask": (key_padding_mask, {(N, S): (N, 1, 1, S)}),

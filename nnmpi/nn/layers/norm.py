@@ -20,7 +20,8 @@ from nnmpi.nn.passes import LOCAL, BatchStats, current_pass
 def _scale_and_shift(
     shape: tuple[int, ...], scales: bool, shifts: bool
 ) -> tuple[Parameter | None, Parameter | None]:
-    """Returns a weight of ones and a bias of zeros, each None if it is not wanted."""
+    """Returns the parameters (weight, bias) of a normalisation layer, of this shape: ones if
+    `scales`, else None; zeros if `shifts`, else None."""
     drawn = Parameter.lazy
     weight = drawn(shape, init.constant(1.0)) if scales else None
     return weight, drawn(shape, init.constant(0.0)) if shifts else None

@@ -29,8 +29,9 @@ class _Pool(Module):
         self.padding, self.ceil_mode = self._size(0, padding=padding), ceil_mode
 
     def _size(self, least: int, **size: Size) -> Size:
-        """Checks an option that is a size, and returns it: as an integer if the layer has one axis,
-        else as it was given, an integer or a tuple."""
+        """Checks an option of the layer that is a size, given as the single keyword argument such
+        as stride=2, and returns it: an integer if windows have one axis, else the integer or tuple
+        that was given. Sizes must be at least `least`."""
         sizes = each_axis(type(self).__name__, self.axes, least, **size)
         return sizes[0] if self.axes == 1 else next(iter(size.values()))
 

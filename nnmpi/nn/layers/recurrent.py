@@ -145,12 +145,12 @@ class _Recurrent(Module):
             )
 
     def _equal_rows(self, x: Tensor) -> Array | None:
-        """Returns the integers that were looked up if x is the result of an Embedding: equal
-        integers mean equal rows of x, which need to be computed only once. Returns None for any
-        other x.
+        """Returns the integers that were looked up if x is the result of an Embedding, else None.
+        Equal integers mean equal rows of x, so the product of a row with the weights has to be
+        computed only once.
 
-        It is also None if parameters share memory in turn (`Store.rotates`): the gradient for all
-        rows may then be needed later.
+        Also returns None if the weights share memory with other parameters in turn
+        (`Store.rotates`), as with ZeRO 3: the gradient for all rows may then be needed later.
         """
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
@@ -171,8 +171,8 @@ class _Recurrent(Module):
         return [as_tensor(s) for s in given]
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
-        """Returns the lengths as Python integers, after a check; waits for the device if they are
-        on one."""
+        """Returns the lengths of the sequences as Python integers; raises ValueError unless there
+        are N of them, from 0 to T. Waits for the device if they are on one."""
         given = on_host(lengths)
         bad = given.shape != (N,) or given.dtype.kind not in "iu"
         if bad or (N and not 0 <= given.min() <= given.max() <= T):

@@ -36,10 +36,11 @@ class KVCache:
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
-        """Adds the keys and values of new positions to the cache, and returns the attention (N, T,
-        K G, D) of the new positions to all positions so far.
+        """Adds the keys and values of new positions of an attention layer to the cache, and returns
+        the attention (N, T, K G, D) of the new positions to all positions so far.
 
-        `parts` (N, T, K, G + 2, D) has G queries, a key and a value for each of K key heads.
+        `parts` (N, T, K, G + 2, D) has G queries, a key and a value for each of K key heads;
+        `layer` is the attention layer; `causal` must be True, else ValueError is raised.
         """
         N, T, K, packed, D = parts.shape
         if not causal or (self.length and T > 1):
@@ -91,8 +92,10 @@ class PositionalEmbedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of operations of a forward pass for one sample, whose output has
-        `elements` elements: one for each. It is used to estimate the cost of the layer."""
+        """Returns the number of operations of a forward pass for one sample, to estimate the cost
+        of the layer: one for each of the `elements` elements of its output. The method of other
+        layers also depends on `settings`, their options, and `sample`, the shape of an output for
+        one sample."""
         return elements
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +121,8 @@ def check_base(layer: str, name: str, base: float) -> None:
 
 
 def check_even(layer: str, D: int) -> None:
-    """Raises ValueError unless a head has an even number of channels."""
+    """Raises ValueError unless D, the number of channels of a head, is even, as rotary positions
+    need."""
     if D % 2:
         raise ValueError(f"{layer}: rotary positions turn pairs of channels, but a head has {D}")
 

@@ -21,8 +21,9 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:
-    """Joins sequences (L, ...) of different lengths to (T, N, ...), or to (N, T, ...) with
-    `batch_first`, where T is the largest length."""
+    """Joins sequences (L, ...) of different lengths to one tensor (T, N, ...), or (N, T, ...) with
+    `batch_first`, where T is the largest length. Shorter ones are filled with `padding_value`, at
+    the end or, with padding_side="left", at the beginning."""
     given = [as_tensor(s) for s in sequences]
     if not given or padding_side not in ("right", "left"):
         raise ValueError(
@@ -62,8 +63,8 @@ def pad_packed_sequence(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the padded sequences, (T, N, ...) or (N, T, ...), and their lengths; T is the largest
-    length, or `total_length`."""
+    """Returns the padded sequences, (T, N, ...) or with `batch_first` (N, T, ...), and their
+    lengths; T is the largest length, or `total_length`."""
     x, lengths = sequence.padded(True), sequence.lengths
     longest = x.shape[1]
     T = longest if total_length is None else total_length
