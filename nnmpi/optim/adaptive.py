@@ -171,10 +171,10 @@ class NAdam(_Moments):
 
 @lru_cache(maxsize=16)
 def _momentum_products(beta1: float, decay: float) -> np.ndarray:
-    """Returns, for each number n of steps, the product of the momenta of the first n steps (NAdam),
-    until the product is too small to matter.
+    """Returns an array for NAdam, whose momentum changes from step to step: entry n is the product
+    of the momenta of the first n steps. It ends where the product is too small to matter.
 
-    decay: the constant by which the momentum rises with the number of steps
+    beta1, decay: the largest momentum, and the constant by which it rises with the number of steps
     """
     n = math.ceil(math.log(1e-18) / math.log(beta1)) if beta1 else 1
     momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, n + 1) * decay))

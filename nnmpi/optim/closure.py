@@ -1,4 +1,5 @@
-"""Calls the closure of an optimizer's step, which computes the gradients."""
+"""Calls the closure that a user gives to an optimizer's `step`: a function that computes the loss
+and the gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,8 @@ from nnmpi.autograd.recording import recording
 
 
 def called(closure: Callable[[], Any]) -> Any:
-    """Calls a closure while gradients are recorded, and returns its loss."""
+    """Calls a user's closure, which computes the loss and the gradients, with autograd switched on;
+    returns its loss. Raises ValueError if it is no function."""
     if not callable(closure):
         raise ValueError(
             f"step: the closure {closure!r} is no function; a factor of the learning rates is "

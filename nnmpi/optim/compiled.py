@@ -157,8 +157,12 @@ class CompiledStep:
         args: Sequence[Any],
         named: dict[str, Any],
     ) -> Any:
-        """Records the step, runs it as written and then, from the same state, as a list. If results
-        and state have the same bits, the list is kept for later calls."""
+        """Records the step, runs it as written and then, from the same state, as a list of kernels.
+        If results and state have the same bits, the list is stored under `key` for later calls with
+        the same kinds of arguments. Returns what the user's function returns.
+
+        code: what the step reads; arrays: the arrays among the arguments `args` and `named`
+        """
         if len(self._lists) == MOST_LISTS:
             oldest = self._lists.pop(next(iter(self._lists)))
             if not (oldest is None or oldest.is_used or self._told):

@@ -117,7 +117,8 @@ class CyclicLR(LRScheduler):
         return [low + (high - low) * self._share() for low, high in self._rates]
 
     def _share(self) -> float:
-        """Returns the share, from 0 to 1, of the way from the lowest values to the peak."""
+        """Returns how far the rate is on its way from base_lr (0) to max_lr (1) at the current
+        step."""
         cycle, since = divmod(self.last_epoch, self._length)
         rest = self._length - self._up
         height = since / self._up if since <= self._up else (self._length - since) / rest
@@ -195,9 +196,9 @@ class OneCycleLR(LRScheduler):
         return self._at(1, 2)
 
     def _at(self, start: int, end: int) -> list[float]:
-        """Returns the current value (a rate or a momentum) for each group, between the values at
-        the start and at the end of the current phase; `start` and `end` are their indices in the
-        tuple of a phase."""
+        """Returns the current value (a rate or a momentum) of each group, interpolated between the
+        beginning and the end of the current phase. A phase is a tuple (last step, values, ...);
+        `start` and `end` are the indices of the two lists of values in it."""
         begin = 0.0
         for phase in self._phases[:-1]:
             if self.last_epoch <= phase[0]:
@@ -213,8 +214,8 @@ class OneCycleLR(LRScheduler):
 
 
 def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:
-    """Sets the momentum, or beta1, of each group of the optimizer; raises ValueError if it has
-    neither."""
+    """Sets the momentum of each group of the scheduler's optimizer, or beta1 for Adam and the like,
+    to the numbers `momenta`; raises ValueError if the optimizer has neither."""
     optimizer = scheduler.optimizer
     for group, momentum in zip(optimizer.param_groups, momenta, strict=True):
         if "betas" in group:
@@ -230,7 +231,8 @@ def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:
 
 
 def _add_missing_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    """Adds state arrays for options that were off when the optimizer was made."""
+    """Adds the state arrays that the options of a parameter group now need and the optimizer does
+    not have, since these options were off when it was made."""
     for name in optimizer._state_names(group):
         if name not in optimizer.state_names:
             optimizer.add_state(name)

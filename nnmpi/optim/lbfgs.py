@@ -90,7 +90,9 @@ class LBFGS(Optimizer):
         lr_factor: float = 1.0,
         squares: Sequence[float] = (),
     ) -> Any:
-        """Runs up to `max_iter` iterations, and returns the loss before the first one."""
+        """Runs up to `max_iter` iterations, each of which calls `closure` (it computes the loss and
+        the gradients); returns the loss before the first one. `lr_factor` and `squares` are
+        arguments that all optimizers take."""
         if closure is None:
             raise ValueError("LBFGS: step(closure) needs a function that computes the gradients")
         (group,), h = self.param_groups, self._history

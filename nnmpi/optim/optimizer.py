@@ -226,8 +226,9 @@ class Optimizer:
         return loss
 
     def squares(self) -> list[float]:
-        """Returns this rank's sums of squares, two for each parameter, which a step needs summed
-        over ranks. Most optimizers need none, and return an empty list."""
+        """Returns sums of squares over the elements that this rank updates, two for each parameter.
+        Optimizers such as LAMB need them, added up over ranks, for a step; most optimizers return
+        an empty list."""
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
@@ -355,8 +356,9 @@ class Optimizer:
         `squares()`, added up over ranks."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
-        """Returns a copy of a group, with the learning rate of this step for the parameters from i
-        on. It is a copy, so that the factor of a schedule does not stay in the group."""
+        """Returns a copy of the parameter group with this number, in which the learning rate is
+        that of this step for parameter i and those after it, multiplied by `lr_factor`. It is a
+        copy, so that the factor of a schedule does not stay in the group."""
         group = self.param_groups[number]
         return {**group, "lr": float(group["lr"] * lr_factor)}
 

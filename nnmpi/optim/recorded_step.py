@@ -48,12 +48,12 @@ class CheckError(Exception):
 
 
 class RootCalls:
-    """The modules that a step calls directly, while it is recorded. Each call is a Pass by itself,
-    with its own random numbers.
+    """Records which modules a step calls directly (not from within another module) while it is
+    recorded. Each such call is a Pass by itself, with its own random numbers.
 
-    calls  each module, and whether its call counts as a pass
-    keys   (key of random numbers, the module that used it, how many earlier calls of this module
-           count as passes) for each key
+    calls  pairs (module, whether its call counts as a pass)
+    keys   for each key of random numbers: the key, the module that used it, and how many earlier
+           calls of this module count as passes
     draws  arrays for the keys of random tensors, which a replay fills
     """
 
@@ -129,7 +129,9 @@ class RecordedStep(NamedTuple):
 def record_step(
     function: Callable[..., Any], code: StepCode, args: Sequence[Any], named: dict[str, Any]
 ) -> RecordedStep:
-    """Runs a step on arrays without data, and records its calls."""
+    """Runs a user's training step `function` once with arrays without data in place of its
+    arguments `args` and `named`, and returns the recorded calls of kernels as a RecordedStep.
+    `code` lists the modules and parameters that the step uses."""
     stand_ins, inputs, roots = StandIns(), list[Any](), RootCalls(code)
     known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
 
@@ -220,8 +222,8 @@ def _written(call: Call) -> Sequence[Any]:
 
 
 def _described(tree: Any) -> Any:
-    """Describes nested arguments; two descriptions are equal if a step has changed none of the
-    arguments."""
+    """Describes the nested arguments of a step by the identities of their objects. If the
+    descriptions before and after the step are equal, the step has changed none of its arguments."""
     if isinstance(tree, tuple | list):
         return type(tree), [*map(_described, tree)]
     if isinstance(tree, dict):

@@ -79,8 +79,8 @@ def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str],
 
 
 def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new: int) -> list[int]:
-    """Returns the numbers of the replicas whose saved arrays are added up for a state array of
-    replica `number` (None: of all replicas alike).
+    """Returns which replicas' saved arrays are added up to restore a state array `state` on replica
+    `number`, as a list of their numbers; `number` is None for state that all replicas share.
 
     `saved` are the replicas whose arrays are complete in the file, all of `old` unless ranks were
     lost; `new` is the number of replicas now.

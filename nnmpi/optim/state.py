@@ -51,8 +51,9 @@ def check_whole(
     owned: Callable[[int], Iterable[tuple[int, int]]],
     has_arrays: bool,
 ) -> None:
-    """Raises ValueError unless this rank has the whole of each parameter and updates all of it;
-    owned(i) yields the ranges of parameter i that it updates."""
+    """Raises ValueError unless this rank has the whole of each parameter and, with `has_arrays`
+    (the optimizer has state arrays), updates all of it. owned(i) yields the ranges of parameter i
+    that it updates."""
     for i, p in enumerate(parameters):
         place, updated = p.place, sum(hi - lo for lo, hi in owned(i))
         if place.local_shape != place.shape or (has_arrays and updated < p.size):

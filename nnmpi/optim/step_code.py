@@ -1,10 +1,11 @@
-"""StepCode: finds in the bytecode of a compiled step what it reads besides its arguments.
+"""StepCode: finds in the bytecode of a compiled training step (`nnmpi.compile`) what it reads
+besides its arguments, to notice when a recorded step is no longer valid.
 
-compared   variables of the program and of closures, attributes of objects and classes, functions:
-           before each call
-followed   functions and methods of users; `np.exp`, `self.model`, `optimizer.step`: attributes of
-           Python's modules, objects and optimizers, which are used in no other way, since then the
-           code would not show which attributes are read
+compared   variables of the program and of closures, attributes of objects and classes, and
+           functions: they must be the same objects in each call
+followed   the code of users' functions and methods; Python modules, users' objects and optimizers,
+           of which the step may only use attributes, as in `np.exp`, `self.model` and
+           `optimizer.step`, since other uses would not show which attributes are read
 refused    lists, dicts, arrays; code that sets a variable or an attribute; functions that
            `step_values.py` does not list
 """
@@ -146,11 +147,12 @@ class StepCode:
     # ---- values
 
     def _take(self, value: Any, name: str) -> Any:
-        """Registers a value that the step reads under this name, and code that belongs to it, so
-        that `is_same` notices changes.
+        """Registers a value that the step reads from a variable or attribute called `name`, and
+        code that belongs to the value, so that `is_same` notices later changes.
 
-        Raises UnfitError if it could change unnoticed. Returns a module or namespace itself, since
-        the step may read only its attributes, and FREE (any use is allowed) for any other value.
+        Raises UnfitError if the value could change unnoticed. Returns a Python module or a user's
+        object itself, since the step may then only read its attributes, and the constant FREE (any
+        use is allowed) for any other value.
         """
         if isinstance(value, Module):
             self.modules += [value] * (value not in self.modules)
@@ -336,8 +338,10 @@ class StepCode:
     def _check_operation(
         self, operation: str, variables: Any, known: Any, outer: set[str], name: str
     ) -> None:
-        """Raises UnfitError for an operation that a replay would not repeat, such as setting a
-        variable."""
+        """Raises UnfitError for a bytecode operation that a replay would not repeat, such as
+        setting a variable that exists outside of the function `name`. `variables` are the names
+        that the operation uses, `known` the variables whose values are known, `outer` the variables
+        of closures."""
         sets = operation.startswith(("STORE_", "DELETE_"))
         outside = sets and operation.endswith("DEREF") and not outer.isdisjoint(variables)
         kept = operation == "STORE_ATTR" and not SETTABLE.issuperset(variables)
