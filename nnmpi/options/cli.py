@@ -86,7 +86,7 @@ def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> Non
 
 
 def add_flag(parser: Any, o: "Field[Any]") -> None:
-    """Adds the flag for one option."""
+    """Adds the command-line flag of one option of Config to an argparse parser."""
     m = o.metadata
     flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
     is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
@@ -160,7 +160,7 @@ def from_layout(path: str) -> dict[str, Any]:
 
 def layout_file(config: Config, ways: Mapping[str, str]) -> str:
     """Returns the text of a --layout file: the options of `config` that say how ranks divide the
-    work, and how each layer is sharded, by path (`ways`)."""
+    work. `ways` has, by the path of each layer, how it is divided among ranks, such as "column"."""
     plain, lines = Config(), list[str]()
     for name in LAYOUT:
         value = getattr(config, name)
@@ -265,8 +265,8 @@ def fail(program: str, message: object, status: int) -> int:
 
 
 def settle() -> None:
-    """Flushes stdout. If its reader has closed it, discards the remaining output, so that the
-    interpreter does not report an error at exit."""
+    """Flushes stdout at the end of a command. If the reader of a pipe has closed it, the rest of
+    the output is discarded, so that the interpreter reports no error at exit."""
     try:
         if sys.stdout:
             sys.stdout.flush()

@@ -58,21 +58,23 @@ class Feature(NamedTuple):
     covers: str = ""
 
     def asked(self, config: Any, ranks: int) -> str:
-        """Returns the option with its value as text if the config asks for this feature; otherwise
-        ""."""
+        """Returns the option with its value as text, such as "pp 4", if a run with this config on
+        `ranks` ranks asks for this feature; otherwise ""."""
         return self.asks(config, ranks) if self.asks else given(config, self.name)
 
 
 class MeshAxis(NamedTuple):
-    """An axis of the mesh, for one kind of parallelism.
+    """An axis of the mesh, the grid of ranks: one for each kind of parallelism.
 
     name         its name, which is also that of the option with the number of ranks along it
     replicas     True if its ranks have copies of the same parameters, and sum their gradients
     batch        True if its ranks have different samples of each batch
     same_loss    True if its ranks compute the same loss, so that only one of them counts it
-    before       the axis that it directly precedes in any order; "": --order contains it
-    cuts         the part of a model or its data that is cut for it, for the first lines of a run
-    activations  for an axis of an add-on: the axes of activations that --layout may cut along it
+    before       an axis: this axis always stands directly before it in the order of axes; "": the
+                 user places this axis by the option --order
+    cuts         the part of a model or its data that is divided along it, as text for the first
+                 lines of a run
+    activations  for an axis of an add-on: the axes of activations that --layout may divide along it
     """
 
     name: str

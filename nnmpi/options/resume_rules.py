@@ -19,9 +19,10 @@ class ResumeRule(NamedTuple):
     """The effect if a run is resumed with another value of an option (or of another fact, such as
     the number of ranks); `why` is the reason.
 
-    beside      the rule applies only with this option, which must not differ itself
-    batch_norm  True if models with BatchNorm are refused: their statistics are those of a
-                micro-batch
+    beside      the name of a second option: the rule applies only if that one has the same value in
+                both runs; "": the rule always applies
+    batch_norm  True if models with BatchNorm are refused, since their statistics are computed over
+                a micro-batch, and micro-batches would change
     """
 
     effect: ResumeEffect

@@ -71,10 +71,11 @@ def _tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> np.ndarray:
-    """Returns a tensor as a view of its storage; offset, shape and strides count elements. The
-    other arguments are in the pickle too, and are ignored.
+    """Returns a tensor as a view of its storage; offset, shape and strides count elements.
+    `requires_grad` and `hooks` are ignored.
 
-    Raises ValueError unless the storage has all of these elements.
+    Raises ValueError unless the storage has all of these elements, or if there is `metadata`: then
+    the tensor is a negated or conjugated view.
     """
     numbers = (offset, *_items(shape), *_items(strides))
     if not all(type(n) is int and n >= 0 for n in numbers) or not isinstance(storage, Storage):

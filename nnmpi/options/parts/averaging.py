@@ -1,4 +1,5 @@
-"""Options of replicas that average their parameters, such as --sync local and gossip."""
+"""Options of data-parallel replicas that make steps alone and average their parameters now and
+then: --sync local or gossip, --every, --outer and others."""
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -22,7 +23,8 @@ _option = partial(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of replicas that average their parameters, such as --sync local and gossip."""
+    """Options of data-parallel replicas that make steps alone and average their parameters now and
+    then: --every, --fragments, --outer and others, for --sync local or gossip."""
 
     every: int = _option(
         30,

@@ -20,7 +20,8 @@ from nnmpi.options.terms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options for checks and experiments: comparison with one rank, reproducible bits, slow
+    """Options for checks and experiments: --verify compares a run with training on one rank,
+    --reproducible gives the same bits on any number of ranks, --slow-rank and --jitter slow down
     ranks."""
 
     slow_rank: str | None = sync_option(

@@ -1,4 +1,4 @@
-"""Options that compress gradients."""
+"""The option --compress, by which ranks send compressed gradients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
 
 
 class Compression(NamedTuple):
-    """The codec of --compress: its name or package.module:NAME, and its number, which is the
-    fraction of topk or the rank of powersgd."""
+    """The parsed value of --compress: the name of a compression method (or package.module:NAME),
+    and the number after it, which is the fraction for topk and the rank for powersgd."""
 
     name: str
     number: float = 0.0
@@ -51,7 +51,7 @@ REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from h
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that compress gradients."""
+    """The options of the add-on for compressed gradients: --compress."""
 
     compress: str | None = reduce_option(
         None,

@@ -1,4 +1,5 @@
-"""Options of context parallelism."""
+"""The option --cp of context parallelism, and its axis of the mesh: the ranks along cp divide the
+positions of sequences."""
 
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ from nnmpi.options.terms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of context parallelism."""
+    """The option of context parallelism: --cp, the number of ranks that divide the positions of
+    sequences."""
 
     cp: int = layout_option(
         1, "context-parallel ranks: each holds some positions of every sequence", FROM_1

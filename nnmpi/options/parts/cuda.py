@@ -1,4 +1,4 @@
-"""Options of GPUs."""
+"""Options that matter only on GPUs: --tf32, which rounds the factors of float32 products."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from nnmpi.options.groups import training_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of GPUs."""
+    """Options that matter only on GPUs: --tf32, which rounds the factors of float32 products."""
 
     tf32: bool = training_option(
         False, "on a GPU: round the factors of float32 products to 11 bits (TF32), which is faster"

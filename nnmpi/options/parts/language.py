@@ -1,4 +1,4 @@
-"""Options of language models."""
+"""Options for training language models, such as --context and --tokenizer."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,8 @@ from nnmpi.options.terms import FROM_0_BELOW_1, FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of language models."""
+    """Options for training language models: --dropout, --context, --tokenizer, --sample-every and
+    --prompt."""
 
     dropout: float = model_option(
         0.0, "dropout probability in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1

@@ -1,4 +1,4 @@
-"""Options of experiment loggers, such as TensorBoard."""
+"""The option --logger, which sends metrics to an experiment logger such as TensorBoard."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ from nnmpi.options.groups import files_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of experiment loggers, such as TensorBoard."""
+    """The option --logger, which sends metrics and pictures to an experiment logger such as
+    TensorBoard."""
 
     logger: str | None = files_option(
         None,

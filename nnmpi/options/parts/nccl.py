@@ -1,4 +1,5 @@
-"""The value "nccl" of --allreduce: gradients are summed by NCCL."""
+"""Adds the value "nccl" to the option --allreduce: NCCL, NVIDIA's library, sums gradients between
+GPUs."""
 
 from nnmpi.options.features import Feature, Part, choice
 

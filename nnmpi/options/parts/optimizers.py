@@ -1,5 +1,5 @@
-"""The values of --optimizer that the add-on `optimizers` adds. Some of these optimizers need all
-elements of a parameter for an update, so a rank must have the whole parameter."""
+"""Adds values to the option --optimizer: the optimizers of the add-on `optimizers`. Some of these
+need all elements of a parameter for an update, so a rank must have the whole parameter."""
 
 from nnmpi.options.features import WHOLE_MATRICES, Feature, Part, choice
 

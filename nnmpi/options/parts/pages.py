@@ -1,4 +1,4 @@
-"""Options of the page (HTML) about a run."""
+"""The option --report, which writes an HTML page about a run at its end."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from nnmpi.options.groups import files_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the page (HTML) about a run."""
+    """The option --report, which writes an HTML page about a run at its end."""
 
     report: str | None = files_option(
         None, "at the end, write a page about the run, by default to run.html", bare="run.html"

@@ -1,4 +1,5 @@
-"""Options of PipeDream."""
+"""Options of PipeDream (--schedule pipedream): a pipeline that stays full from batch to batch, each
+batch on older weights."""
 
 from dataclasses import dataclass
 
@@ -8,7 +9,8 @@ from nnmpi.options.groups import pipeline_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of PipeDream."""
+    """The option --vertical-sync of PipeDream (--schedule pipedream): all stages use the version of
+    the weights that the first stage used."""
 
     vertical_sync: bool = pipeline_option(
         False,

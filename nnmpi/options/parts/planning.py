@@ -1,4 +1,5 @@
-"""Options that search for a layout (--plan), or print one without training (--dry-run)."""
+"""Options that search for the fastest layout (how ranks divide the work; --plan), or print a layout
+without training (--dry-run)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from nnmpi.options.terms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that search for a layout (--plan), or print one without training (--dry-run)."""
+    """Options that search for the fastest layout (how ranks divide the work; --plan), or print a
+    layout without training (--dry-run)."""
 
     plan: str | None = layout_option(
         None,

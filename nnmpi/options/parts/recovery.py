@@ -1,4 +1,5 @@
-"""Options of runs that continue after the loss of ranks, or with another number of ranks."""
+"""Options of runs that continue after the loss of ranks, or with another number of ranks:
+--elastic, --backup and --mtbf."""
 
 from argparse import ArgumentParser
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from nnmpi.options.terms import FROM_0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of runs that continue after the loss of ranks, or with another number of ranks."""
+    """Options of runs that continue after the loss of ranks, or with another number of ranks:
+    --elastic, --backup and --mtbf."""
 
     elastic: bool = checkpoints_option(
         False,
@@ -32,7 +34,8 @@ class Options:
 
 
 def add_backup(subcommand: str, p: ArgumentParser) -> None:
-    """Adds --backup to the parser of `simulate layout`."""
+    """Adds the option --backup to a parser of the command `simulate`, if `subcommand` is
+    "layout"."""
     if subcommand == "layout":
         p.add_argument_group("backups").add_argument(
             "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"

@@ -1,4 +1,5 @@
-"""Options of parameter servers."""
+"""Options of parameter servers: --servers, and --staleness, the number of steps that a rank may be
+ahead of the slowest one."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,8 @@ from nnmpi.options.terms import FROM_0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of parameter servers."""
+    """Options of parameter servers: --servers, their number, and --staleness, the number of steps
+    that a rank may be ahead of the slowest one."""
 
     staleness: int = sync_option(
         0,
@@ -36,8 +38,8 @@ class Options:
 
 
 def server_count(config: Any) -> int:
-    """Returns the number of ranks that are servers: by default none with bsp, and one with ssp and
-    asp."""
+    """Returns the number of ranks that are parameter servers, from --servers. By default it is 0
+    with --sync bsp, and 1 with ssp and asp."""
     return int(config.servers or config.sync in ("ssp", "asp"))
 
 
@@ -52,8 +54,8 @@ def with_fewer(config: Any, ranks: int) -> Any:
 
 
 def note_of_fitted(config: Any) -> str:
-    """Returns a note for a resumed run with another number of workers: they begin at new positions
-    in the data, unless all take steps together (--sync bsp: "")."""
+    """Returns a message for a run that is resumed with another number of workers: they begin at new
+    positions in the data. Returns "" with --sync bsp, where all workers make each step together."""
     if config.sync == "bsp":
         return ""
     return "workers begin at new positions in the data, since their number has changed"

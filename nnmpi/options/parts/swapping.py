@@ -1,5 +1,5 @@
-"""Options of runs that need more memory than ranks have: activations and optimizer state are
-swapped to disk."""
+"""The option --memory, for runs that need more memory than a rank may use: activations and
+optimizer state are swapped to disk."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,8 @@ from nnmpi.options.groups import other_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of runs that need more memory than ranks have: activations and state are swapped to
-    disk."""
+    """The option --memory, for runs that need more memory than a rank may use: activations and
+    optimizer state are swapped to disk."""
 
     memory: str | None = other_option(
         None,
@@ -43,7 +43,7 @@ FEATURES = (
 
 
 def limit(config: Any) -> float:
-    """Returns the number of bytes that a rank may use, from --memory."""
+    """Returns the number of bytes that a rank may use, as --memory says."""
     return terms.size(config.memory)
 
 

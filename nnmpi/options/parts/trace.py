@@ -1,4 +1,4 @@
-"""Options of traces."""
+"""The option --trace, which writes a timeline of the operations of all ranks."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from nnmpi.options.groups import files_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of traces."""
+    """The option --trace, which writes a timeline of the operations of all ranks."""
 
     trace: str | None = files_option(None, "write a timeline of all ranks, for Chrome or Perfetto")
 

@@ -1,4 +1,5 @@
-"""The value "attention" of --recompute: attention layers run again in the backward pass."""
+"""Adds the value "selective" to the option --recompute: only attention layers run again in the
+backward pass."""
 
 from nnmpi.options.features import Part
 
