@@ -12,8 +12,8 @@ Rules:
 - `arrange` is pure: no Comm, no clock, no environment. All ranks compute the same arrangement from
   the same values, and `simulate layout` does so for clusters that do not exist. Measurements
   come in as a value.
-- The order matters: the store depends on the all-reduce, and buckets depend on both. So buckets are
-  cut last, for an arrangement without buckets.
+- The order matters: the kind of store depends on the all-reduce, and the buckets of gradients
+  depend on both. So an arrangement without buckets is made first, and then its buckets are cut.
 - Where buckets are cut, and their order, changes the bits of sums.
 """
 
@@ -110,12 +110,12 @@ def strategy_of(config: Config) -> StrategyKind:
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
-    """Returns a key for each (pp, tp) coordinate. Ranks with equal keys have parts of the model of
-    the same shapes, and share a RankModel.
+    """Returns a key for each (pp, tp) coordinate of the mesh. Ranks with equal keys have parts of
+    the model with the same shapes, and share a RankModel.
 
-    The key contains the coordinate along pp, the coordinate along tp if single ranks have parts of
-    modules (such as parallel branches), and the width of the rank's slice for each way in which a
-    tensor is cut.
+    A key contains the coordinate along pp; the coordinate along tp, if some parameters are on
+    single ranks (such as those of parallel branches); and the width of the rank's slice for each
+    division of a tensor that occurs in the model.
     """
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.owned.variables)
@@ -191,11 +191,12 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
 
 
 def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> StoreKind:
-    """Returns where ranks keep parameters and gradients (a StoreKind); `copies` is the number of
-    ranks with the same parameters.
+    """Returns the kind of store in which ranks keep parameters and gradients; `copies` is the
+    number of ranks with the same parameters.
 
-    With `is_in_window`, ranks of a node sum gradients in shared memory, which contains the
-    parameters too.
+    is_in_window: True if the ranks of a node sum gradients in shared memory, which then
+        contains the parameters too
+    is_tied: True if several pipeline stages use one parameter
     """
     if copies == 1:
         return STORE_KINDS["replica" if is_tied else "local"]

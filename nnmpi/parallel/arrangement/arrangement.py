@@ -112,8 +112,8 @@ class Averages(NamedTuple):
     every   (config): after how many steps replicas send their parameters
     delay   (config): how many steps later they use the received parameters
     copies  (arrangement): how many additional copies of its parameters a replica has
-    priced  (arrangement, exchange, replicas): the exchange whose cost is computed in place of one
-            along dp
+    priced  (arrangement, exchange, replicas): for an exchange along dp that a simulated step has
+            recorded, returns the exchange by which predictions of time and traffic replace it
     """
 
     every: Callable[[Config], int]
@@ -139,11 +139,13 @@ class StrategyKind(NamedTuple):
     micro_batches   (arrangement, rank, batch): the sizes of micro-batches, if the strategy cuts
                     batches in its own way
     recomputes      whether it runs forward passes again in the backward pass
-    of_stages       whether a pass of a stage is one operation, whatever the buckets
+    of_stages       whether a pass of a whole stage is always one operation; else passes are divided
+                    where a gradient bucket begins, usually between layers
     extended        (ops, chain): adds operations of the strategy to the list of a step
-    walk            (step list): a function that checks one operation after the other, and returns
-                    an error text or ""; for operations that `extended` adds
-    chosen          choices of the strategy for this model, in a form of its own
+    walk            (step list): returns a function that checks one operation after the other, and
+                    returns an error text or ""; for operations that `extended` adds
+    chosen          what the strategy has decided for this model, as an object that only the
+                    strategy reads, such as which activations are swapped to disk
     kept            the most bytes of activations in memory, if others are on disk
     one_thread      whether BLAS must use one thread, to add up in a fixed order
     result_steps    (config): how many steps one StepResult covers

@@ -167,13 +167,14 @@ def _elements(message: Pieces, edge: Callable[[int], int]) -> int:
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
-    """Returns the bytes and messages for sending n elements, split into messages of at most MESSAGE
-    bytes."""
+    """Returns the bytes and the number of messages for sending n elements of `itemsize` bytes each,
+    split into messages of at most MESSAGE bytes."""
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
 def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
-    """Returns how many of the chunks of n elements have each length, as a dict by length."""
+    """Returns a dict from length to the number of chunks with that length, for n elements in
+    `chunks` chunks. The chunks are about equal, unless `edges` gives their boundaries."""
     if edges:
         return Counter(b - a for a, b in pairwise(edges))
     short, more = divmod(n, chunks)
@@ -181,8 +182,9 @@ def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
 
 
 def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffic:
-    """Returns the bytes and messages for sending all chunks except one of length `left_out`;
-    `lengths` has the number of chunks by length."""
+    """Returns the bytes and the number of messages for sending all chunks of a buffer except one,
+    which has `left_out` elements. `lengths` maps a length to the number of chunks that have it,
+    `itemsize` is the bytes of an element."""
     return sum(
         (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
         Traffic(),
@@ -193,8 +195,12 @@ def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
     """Returns the largest number of elements that a rank receives into temporary memory in one
-    round of an algorithm: terms that it adds to the buffer, and elements that cannot arrive in
-    their final place."""
+    round of a collective: terms that it then adds to its buffer, and elements that cannot arrive in
+    their final place.
+
+    group, n: the ranks of the collective, and the number of elements in its buffer
+    edges: the boundaries of the chunks, if they are not about equal
+    """
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:

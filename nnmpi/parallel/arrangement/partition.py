@@ -212,12 +212,15 @@ def split_points(
 
 
 def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lists the spans of consecutive units that could be a stage; returns (starts, ends). Span k of
-    row b contains the units from starts[b, k] up to, and without, ends[b, k] = b. Rows with fewer
-    spans repeat the one that starts at unit 0.
+    """Returns (starts, ends), two matrices that list all spans of consecutive units (layers) that
+    could be a pipeline stage. Row b lists the spans that end before unit b: span k has the units
+    from starts[b, k] to b - 1, and ends[b, k] is b. A row with fewer spans repeats the one that
+    starts at unit 0.
 
-    The best cut is no slower than a cut with equally many trained units in each stage, so spans
-    that take longer than the slowest stage of that cut are left out.
+    Spans that take too long are left out: the best cut is no slower than a simple cut with equally
+    many trained units in each stage, so no span may take longer than the slowest stage of that cut.
+
+    border: the time of messages if a stage begins with each unit
     """
     n, trained = len(costs.trained), np.flatnonzero(costs.trained)
     cut = np.array([0, *trained[len(trained) * np.arange(1, stages) // stages], n])

@@ -172,8 +172,9 @@ def shares_values(config: Config, cluster: Cluster) -> bool:
 def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
-    """Returns an error text if some node has too little shared memory for the parameters and sums
-    of all groups along dp, else ""."""
+    """Returns an error text if a node has too little shared memory for all groups of replicas on
+    it, which sum gradients there and may keep their parameters there; else "". `lengths` has the
+    number of elements of the flat buffer by (pp, tp)."""
     dtype = np.dtype(config.dtype)
 
     @cache

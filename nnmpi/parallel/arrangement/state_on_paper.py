@@ -1,13 +1,15 @@
 """Lists, without building a model, the arrays of the training state that a rank has, and those that
 would be lost with the rank.
 
-             replicas of the rank have          lost with it, unless ranks along tp or pp have it
-replica      the same                           nothing; everything on a rank without replicas
-zero         other parts of the state           its part of values, masters and optimizer state
-served       servers have other slices          a server's slice; nothing of a worker
+kind of run         replicas of a rank have      lost with a rank, unless others along tp or pp have
+                                                 it
+plain replicas      the same state               nothing; everything on a rank without replicas
+ZeRO                other parts of the state     its part of values, masters and optimizer state
+parameter servers   (servers) other slices       a server's slice; nothing of a worker
 
-State of one replica alone, such as residuals of compression, is not listed: the others continue
-without it. State that modules of users define is not listed either.
+Masters are the float32 values of 16-bit parameters. State of one replica alone, such as residuals
+of compression, is not listed: the others continue without it. State that modules of users define is
+not listed either.
 """
 
 from bisect import bisect_right
@@ -40,8 +42,9 @@ def state_arrays_of(config: Config) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> tuple[str, ...]:
-    """Returns the names of the state arrays of an optimizer; cached by `rule`, the function that
-    makes it, since a user may replace it under the same name."""
+    """Returns the names of the state arrays that the optimizer `name` has with this momentum. The
+    result is cached for `rule`, the function that makes the optimizer, since a user may register
+    another one under the same name."""
     config = Config(optimizer=name, momentum=momentum)
     return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
 
