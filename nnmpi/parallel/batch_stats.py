@@ -81,7 +81,7 @@ def packed(m: Moments) -> np.ndarray:
 
 
 def unpacked(row: np.ndarray) -> Moments:
-    """Returns the moments (n, mean, M2) in an array made by `packed`, still in float64."""
+    """Returns the moments (n, mean, M2) in `row`, an array made by `packed`, still in float64."""
     return Moments(int(row[0]), *np.split(row[1:], 2))
 
 

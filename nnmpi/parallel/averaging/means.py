@@ -25,7 +25,8 @@ from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 
 class ReplicaValues:
-    """The values that this rank updates, as a flat array, and their means over other replicas.
+    """The values of a data-parallel replica that this rank updates, as a flat array, and means of
+    such arrays over all replicas.
 
     Means are over the ranks along dp, which have the same part of the model. 16-bit parameters are
     averaged by their float32 masters.
@@ -70,7 +71,8 @@ class ReplicaValues:
         return row
 
     def start_average(self, row: Array) -> Transfer:
-        """Starts to replace a flat array by its mean over the replicas, sent as --outer-dtype.
+        """Starts to replace the flat array `row` by its mean over the replicas, sent in the type
+        --outer-dtype; returns the transfer, after whose end the array has the mean.
 
         No other exchange may be in flight on the Comm.
         """
@@ -89,7 +91,8 @@ class ReplicaValues:
         return row
 
     def average(self, row: Array) -> None:
-        """Replaces a flat array by its mean over the replicas."""
+        """Replaces the flat array `row` by its mean over the data-parallel replicas, and waits for
+        it."""
         self.start_average(row).wait()
 
     def average_buffers(self) -> None:
@@ -97,9 +100,8 @@ class ReplicaValues:
         average_buffers(self._comm, self._model)
 
     def assign(self, row: Array) -> None:
-        """Copies a flat array to the values, and rounds it to their 16-bit copies, if there are
-        any.
-        """
+        """Copies the flat array `row` to the values that this rank updates, and rounds them to 16
+        bits where parameters have 16-bit values."""
         for here, _, x in self.operands():
             x.values[...] = row[here]
             if x.mixed.values is not None:

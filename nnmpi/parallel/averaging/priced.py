@@ -1,5 +1,6 @@
-"""Predicts the cost of exchanges between replicas that are averaged, from the log of a simulated
-round of steps."""
+"""Predicts the cost of exchanges between data-parallel replicas that make steps alone and are
+averaged now and then: converts the exchanges that a simulated round of steps has recorded to a form
+from which time and traffic are computed."""
 
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS
@@ -24,10 +25,11 @@ def _copies(a: Arrangement) -> int:
 
 
 def _priced(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
-    """Returns an exchange along dp in the form in which its cost is computed: an exchange between
-    replicas during the update.
+    """Returns an exchange along dp of a simulated step in the form from which its time and traffic
+    are predicted: as an exchange of parameters between replicas, during the update.
 
-    All messages of a replica to its neighbours (gossip) become one exchange.
+    All messages of a replica to its neighbours (gossip) become one exchange. Sums of gradients
+    within a replica, along cp, are returned unchanged.
     """
     if exchange.during in (Kind.SUM, Kind.FINISH):  # within a replica, over cp
         return exchange

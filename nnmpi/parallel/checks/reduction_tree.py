@@ -66,7 +66,8 @@ def max_stack_depth(plan: Sequence[TreeMove]) -> int:
 
 
 def _subtree_moves(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
-    """Yields a rank's moves for the part of the tree that sums slices a..b-1."""
+    """Yields a rank's moves (computations, additions and messages) for the part of the tree that
+    sums slices a..b-1 of the batch; slice i is on rank owners[i]."""
     if b - a == 1:
         if owners[a] == rank:
             yield TreeMove(Action.LEAF, a)

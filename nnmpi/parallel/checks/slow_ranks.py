@@ -102,9 +102,9 @@ def check(config: Config, ranks: int) -> None:
 
 
 def fitted(config: Config, workers: int) -> dict[str, Any]:
-    """Returns --slow-rank for a run with another number of workers, as a change of options: only
-    entries of ranks that exist, or None if none is left.
-    """
+    """Returns {"slow_rank": value}, the value of --slow-rank with which a run continues with
+    another number of workers: without the entries of ranks that no longer exist, or None if no
+    entry is left."""
     words = config.slow_rank.split(",")
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries
     exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
@@ -112,6 +112,7 @@ def fitted(config: Config, workers: int) -> dict[str, Any]:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns --slow-rank and --jitter, if given, as fields of the start event."""
+    """Returns --slow-rank and --jitter, if given, as fields of the start event in the log. Like all
+    functions that add fields, it gets the arrangement and the number of batches in an epoch."""
     slowed = {"slow_rank": a.config.slow_rank, "jitter": a.config.jitter}
     return {name: value for name, value in slowed.items() if value}

@@ -82,7 +82,8 @@ class Comparison(NamedTuple):
     diverged: bool  # True if neither loss is finite: there is nothing to compare
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
-        """Returns the reason why a step fails the check, or None if it passes."""
+        """Returns why a step fails the check, as text, or None if it passes. `bounds` has the
+        largest relative difference that is allowed for each subject, such as "gradients"."""
         if self.diverged:
             return None
         if self.one_skipped:

@@ -54,9 +54,8 @@ def _unpack_bfloat16(packed: Array, dtype: Any) -> Array:
 
 
 def _pack_int8(x: Array) -> Array:
-    """Packs each block as a float32 scale, its largest absolute value / 127, and int8 multiples of
-    it.
-    """
+    """Packs each row of x, a block of floats, as bytes: a float32 scale (the largest absolute value
+    / 127), then the elements as int8 multiples of the scale."""
     xp = xp_of(x)
     scales = (abs(x).max(axis=1, keepdims=True) / 127).astype(np.float32)
     packed = xp.empty((len(x), WIDTHS["int8"]), np.uint8)
@@ -80,8 +79,8 @@ PACKINGS: Mapping[str, Packing] = {
 
 
 def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
-    """Starts to replace a flat array by its mean over the ranks of `wire`, sent in a format of
-    PACKINGS.
+    """Starts to replace the flat array `row` by its mean over the ranks of `wire`; `form` names the
+    format of messages, a key of PACKINGS. Returns the transfer.
 
     All ranks get the same bits. Until the transfer is complete, the array must not be touched, and
     no other collective of the wire may be started.
@@ -97,11 +96,12 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
 
 def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
-    """A generator that returns the sum over the ranks of a flat array, sent in the format
+    """A generator that returns the sum over the ranks of the flat array `row`, sent in the format
     `packing`. It yields each transfer that it has started, and is resumed when that is complete.
 
-    With `keeps`, `row`, which must consist of full blocks, becomes this rank's rounding errors:
-    those of its own terms, and those of the sums in the part of the blocks that it adds.
+    With `keeps`, `row` is overwritten with the rounding errors that this rank has made, to be added
+    to the next gradient: in packing its own terms, and in packing the sums of the blocks that it
+    adds up. `row` must then consist of full blocks.
     """
     xp, p, dtype, blocks = xp_of(row), wire.size, row.dtype, _blocks(row)
     assert not keeps or blocks.size == row.size

@@ -73,11 +73,12 @@ class CodecInput(NamedTuple):
 class Codec(NamedTuple):
     """A compression method for gradients.
 
-    sum          a generator function that returns the sum over ranks, given a bucket and the number
-                 after the codec's name. It yields the transfers that `bucket.wire.start` (an
-                 all-reduce in place) and `start_all_gather` return, and is resumed when they are
-                 complete. `gathered` gathers arrays of equal size. It leaves in `bucket.row` the
-                 values that were not sent
+    sum          a function (bucket, number) that sums the gradients of a bucket over ranks;
+                 `number` is the one after the codec's name in --compress. It is a generator: it
+                 yields each transfer that it has started by `bucket.wire` (`start`, an all-reduce
+                 in place, or `start_all_gather`), is resumed when that is complete, and returns the
+                 sum. At its end `bucket.row` has the values that were not sent. It may use
+                 `gathered` to gather arrays
     has_factors  whether it needs factors of the last step, which are equal on all ranks
     """
 
@@ -149,10 +150,12 @@ def _powersgd(bucket: CodecInput, rank: float) -> Phases:
 
 
 def _int8(bucket: CodecInput, _: float) -> Phases:
-    """Sums the gradients of a bucket over ranks in int8 blocks; no block spans two tensors.
+    """Sums the gradients of a bucket over ranks in int8 blocks, as a generator (see `Codec`); no
+    block spans two tensors.
 
-    Their places are the same on all ranks along tp, so copies of a tensor on these are rounded by
-    the same rank along dp, to the same values.
+    A tensor lies at the same place among the blocks on all ranks along tp. So copies of a tensor on
+    these ranks are summed by ranks with the same coordinate along dp, and rounded to the same
+    values.
     """
     row, xp = bucket.row, xp_of(bucket.row)
     firsts = [BLOCK * k for k in accumulate(map(blocks_of, bucket.rooms), initial=0)]
@@ -191,8 +194,9 @@ def orthonormalise(rows: Array) -> None:
 
 
 def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
-    """A generator that returns the arrays of each rank, given this rank's; lengths and types must
-    be the same on all ranks. It yields the transfer that it starts."""
+    """A generator that returns a list of arrays for each rank, given the list of this rank; lengths
+    and types must be the same on all ranks. It yields the all-gather that it starts, and is resumed
+    when that is complete."""
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])
     everywhere = xp.empty((wire.size, here.size), np.uint8)
@@ -210,8 +214,9 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
 
 
 def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
-    """A generator that replaces the arrays in a list by views of their sums over the ranks, in one
-    all-reduce. It yields the transfer that it starts."""
+    """A generator that sums arrays over the ranks in one all-reduce, and replaces each in the list
+    by a view of its sum. It yields the transfer that it starts, and is resumed when that is
+    complete."""
     if not arrays:
         return
     row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])

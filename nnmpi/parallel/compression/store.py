@@ -108,9 +108,8 @@ class CompressedStore(LocalStore):
         return total
 
     def _state(self, name: str, members: Sequence[int]) -> Array:
-        """Returns a copy of the state array `name` for the parameters with these indices, one after
-        the other.
-        """
+        """Returns a copy of the optimizer's state array `name` (residuals or factors) for the
+        parameters with the indices `members`, one after the other."""
         state = self._optimizer.state[name]
         return self.on.xp.concatenate([state[self._places[i]] for i in members])
 
@@ -133,7 +132,8 @@ def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns the start event's field about compression; empty if no gradients are sent."""
+    """Returns the field about compression for the start event in the log; empty if no gradients are
+    sent."""
     return {"compress": a.config.compress} if a.store.packs else {}
 
 

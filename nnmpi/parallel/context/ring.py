@@ -64,12 +64,13 @@ class Ring(NamedTuple):
                 current = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
-        """Starts to send the gradients of keys and values that were computed in round s to the rank
-        that owns the keys, and to receive such gradients for this rank's keys. Returns a function
-        that waits for both and adds the received gradients to `total`.
+        """Starts to send gradients of keys and values to the rank that owns the keys, and to
+        receive such gradients for this rank's keys; called once in each round s of the ring.
+        Returns a function that waits for both messages and adds the received gradients to `total`.
 
-        sent   (2, N, H, keys attended to on this rank, D)
+        sent   (2, N, H, keys attended to on this rank, D), the gradients computed in this round
         total  (2, N, H, keys of this rank, D), the sum of gradients
+        causal True if a query sees no later keys, so that fewer keys have gradients
         """
         comm = self.comm
         wire, other = wire_for(comm, sent), (comm.rank + s) % comm.size
@@ -97,10 +98,12 @@ def _poll(earlier_hook: Callable[[], object], comm: Comm) -> None:
 def ring_attention(
     qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
 ) -> Result:
-    """Returns the self-attention of qkv (N, t, K, G + 2, D) as (N, t, K G, D), with its vjp. A rank
-    has t positions of each sequence, and keys and values of the others come from the other ranks.
+    """Returns the self-attention of qkv (N, t, K, G + 2, D) as (N, t, K G, D), with its vjp
+    (backward function). This rank has t positions of each sequence; the keys and values of other
+    positions come from the other ranks.
 
-    K is the number of key heads, each with G query heads; `keep_of` returns the dropout mask.
+    K is the number of key heads, each with G query heads. Scores are multiplied by `scale`; with
+    `causal` a query sees no later keys; `keep_of` returns the dropout mask.
     """
     xp, dtype, me = xp_of(qkv), types_of(qkv.dtype).sums, ring.comm.rank
     (N, t, K, G, D), q = qkv[:, :, :, :-2].shape, _by_head(qkv[:, :, :, :-2])

@@ -1,8 +1,8 @@
 """Rules of context parallelism: for each kind of layer, a function that returns which axis of the
-output is that of sequence positions.
+output is that of sequence positions, or None if the layer mixes positions.
 
-A rule gets the layer's settings, the number of axes of its input, and the input's axis of
-positions.
+A rule gets the layer's settings (its options), the number of axes of its input (`axes`), and the
+index of the input's axis of positions (`axis`).
 
 edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
 layer        Embedding       Linear, attention    ChannelsFirst

@@ -65,8 +65,9 @@ class SequenceCut(NamedTuple):
         return sum(stop - start for start, stop in self.chunks(rank))
 
     def localise(self, e: int, rank: int, shape: list[int]) -> None:
-        """Replaces, in `shape`, the whole shape of the activation that is edge `e` of the graph,
-        the number of positions by the number on a rank."""
+        """Changes `shape`, the whole shape of an activation (edge `e` of the graph), to its shape
+        on a rank: the number of sequence positions is replaced by the number of positions of the
+        rank."""
         if e in self.axes:
             shape[self.axes[e]] = self.count(rank)
 
@@ -76,8 +77,8 @@ class SequenceCut(NamedTuple):
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
-        """Returns the slices of the queries of rank `queries` and of the keys of rank `keys` that
-        attend to each other."""
+        """Returns which queries of rank `queries` and which keys of rank `keys` attend to each
+        other, as slices; with `causal` a query sees no later keys."""
         if queries == keys or not causal:
             return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
@@ -90,7 +91,8 @@ class SequenceCut(NamedTuple):
         return stop - start
 
     def keys_seen(self, queries: int, keys: int, causal: bool) -> int:
-        """Returns the number of keys of rank `keys` that any query of rank `queries` attends to."""
+        """Returns how many keys of rank `keys` are seen by at least one query of rank `queries`;
+        with `causal` a query sees no later keys."""
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 
