@@ -28,7 +28,8 @@ def own_stages(
 
 
 def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]) -> ModelPart:
-    """Returns the ModelPart of a rank that does not have the whole model."""
+    """Returns the ModelPart (pipeline stages with their parameters) of a rank that does not have
+    the whole model. `facts` are the fields of the start event that describe the cut."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
     at = arrangement.mesh.coordinates(rank)
     parts_here = division.of_rank(at["pp"])

@@ -31,7 +31,8 @@ class Recorder:
         """Assigns the events that follow to this step."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """Adds an event that began at the time `began` and ends now."""
+        """Adds an event called `name` that began at the time `began` and ends now; -1 means that it
+        belongs to no micro-batch or stage."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context whose events belong to no step."""
@@ -48,8 +49,8 @@ class Recorder:
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-        """Returns a context in which this rank waits for other ranks; each time, it adds an event
-        called `name`."""
+        """Returns a context in which this rank waits for other ranks. Each time it is left, it adds
+        an event called `name`, for this micro-batch and stage (-1: none)."""
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 
@@ -85,6 +86,6 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """Returns a context in which this rank waits for other ranks; it adds an event called `name` to
-    the current recorder."""
+    """Returns a context in which this rank waits for other ranks; at its end an event called
+    `name`, for this micro-batch and stage (-1: none), is added to the current recorder."""
     return current_recorder.get().waits(name, micro, stage)

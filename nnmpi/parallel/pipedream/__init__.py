@@ -97,9 +97,9 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner for simulations, whose function makes one step of a stage, all over the
-    same batch; its first call fills the pipeline.
-    """
+    """Returns a StepRunner for simulations, with a function that makes one step of a pipeline
+    stage; every step gets the same batch. The first call also makes the steps that fill the
+    pipeline."""
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
 
@@ -197,11 +197,8 @@ class SignalChannels(Channels):
         super().start(op)
 
     def wish(self, wishes: bool, micro: int) -> bool:
-        """Returns whether this stage (`wishes`) or an earlier one wants to stop, and sends that to
-        the next stage.
-
-        Called in the forward pass.
-        """
+        """Returns True if this stage (`wishes`) or an earlier one wants to stop the run, and sends
+        that to the next stage. Called in the forward pass of each micro-batch."""
         rank = self._comm.rank
         earlier = rank > 0 and self._next(WISH, micro)[0] > 0
         wish = wishes or earlier
@@ -210,11 +207,11 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, report: StageReport | None, micro: int) -> StageReport:
-        """Passes the report of the last stage (loss, and whether to stop) on to the previous stage,
-        and returns it.
+        """Passes the report of the last stage on a micro-batch (its loss, and whether to stop) on
+        to the previous stage, and returns it.
 
-        Called in the backward pass. The last stage passes its own report; the others pass None and
-        receive it.
+        Called in the backward pass. The last stage passes its own report as argument; the others
+        pass None and receive it.
         """
         agreed = report
         if agreed is None:
@@ -228,7 +225,8 @@ class SignalChannels(Channels):
         return 2 * self._comm.size + signal  # after the tags of the arrays
 
     def _next(self, signal: int, micro: int) -> list[float]:
-        """Waits for the next signal of a kind from a neighbouring stage, and returns its values."""
+        """Waits for the next signal from a neighbouring stage, and returns its values. `signal` is
+        its kind, WISH or REPORT; `micro` is the micro-batch, for a trace."""
         work, array = self._signals[signal].popleft()
         with waiting("signal", micro, self._comm.rank):
             work.wait()
@@ -291,7 +289,8 @@ class OverlappingSteps:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over batches, between two epochs."""
+        """Runs forward passes over batches between two epochs; `outputs` accumulates the outputs,
+        and `step` is the number of training steps so far."""
         self._check_empty()
         self._executor.evaluate(loads, step, outputs)
 

@@ -44,9 +44,9 @@ class Version(NamedTuple):
     that it keeps for other ranks.
 
     version   the number of steps after which the state had these values
-    about     the object passed with the version: counters and other values beside the arrays
-    renewal   the number of times that the backup of this version has been repeated
-    session   the number of the session that the version is from
+    about     counters and other values beside the arrays, to be restored with them
+    renewal   how often the backup of this version has been repeated, since the state has changed
+    session   the number of the session: the part of a run between two losses of ranks
     """
 
     version: int
@@ -199,11 +199,12 @@ class Backups:
         self._returned = self._clock()
 
     def renew(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
-        """Repeats the backup of a version whose state may have changed since, or makes the first
-        backup.
+        """Repeats the backup of the state after `version` steps, since the state may have changed
+        (for example by a callback), or makes the first backup. `about` has other values to restore,
+        such as counters.
 
         Every rank calls it before the steps of an epoch. Until the new backup is complete, an older
-        one stays valid: of the version before or, if there is none, of this version.
+        one stays valid: that of an earlier step or, if there is none, the one that is repeated.
         """
         if self._latest < 0:
             self.after_step(version, about, state)
@@ -246,9 +247,9 @@ class Backups:
     def _start(
         self, version: int, about: Any, state: Iterable[StateArray], renewal: int = 0
     ) -> None:
-        """Starts a backup: copies this rank's state to the memory of the older version, and starts
-        the messages.
-        """
+        """Starts a backup of the state after `version` steps: copies this rank's state to the
+        memory of the older of its two backups, and starts the messages. `about` has other values to
+        restore, `renewal` is how often the backup of this version has been repeated."""
         began = self._clock()
         older, self._latest, self._renewal = min(self._memories, key=AGE), version, renewal
         older.clear()
