@@ -9,8 +9,9 @@
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
-    narrow_sums      whether these groups round sums of 16-bit floats after each addition, in shared
-                     memory once a node
+    narrow_sums      not a communicator: True if sums of 16-bit floats in these groups are rounded
+                     to 16 bits after each addition (in shared memory, once for each node), and not
+                     added up in float32
 
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """
@@ -146,7 +147,8 @@ def summed_axes(config: Config) -> tuple[str, ...]:
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:
     """Returns the Comm of the ranks that differ from this one along these axes only; on a parameter
-    server, a Comm of itself alone."""
+    server, a Comm of itself alone. With `narrow_sums`, its sums of 16-bit floats are rounded after
+    each addition."""
     if mesh.count(*axes) == 1:
         return comm_self()
     # the first rank of a group is its color

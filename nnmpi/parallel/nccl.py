@@ -59,7 +59,8 @@ def module(on: Backend) -> Any:
 
 
 def _sharing(cluster: Cluster) -> tuple[int, int] | None:
-    """Returns two ranks that share a GPU; None if each rank has its own."""
+    """Returns the numbers of two ranks that share one GPU; None if each rank has a GPU of its
+    own."""
     rank_of_gpu: dict[tuple[int, int | None], int] = {}
     for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
         if rank_of_gpu.setdefault(gpu, r) != r:
@@ -99,8 +100,9 @@ def connect(layout: Layout, on: Backend) -> None:
 
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
-    """Returns an object that carries out collectives by NCCL on a CUDA stream of its own, for a
-    Comm such as that of BatchNorm, whose collectives come in between those of other Comms."""
+    """Returns an object that carries out a Comm's collectives on device arrays like `array` by
+    NCCL, on a CUDA stream of its own. It is for collectives such as those of BatchNorm, which come
+    in between those of other Comms."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 
@@ -213,12 +215,13 @@ class NcclComm(StagedComm):
             self._nccl.groupEnd()
 
     def _places(self, row: Array, ends: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns (address, number of elements) of each rank's part of a row."""
+        """Returns (address, number of elements) of each rank's part of a flat device array; `ends`
+        has the bounds of the parts."""
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """Returns (address, number of elements) of this rank's part if all parts have the same
-        length, as NCCL's own all-gather needs; otherwise None."""
+        """Returns (address, number of elements) of this rank's part if the parts of all ranks,
+        `places`, have the same length, as NCCL's own all-gather needs; otherwise None."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
 
 

@@ -176,8 +176,8 @@ REQUIREMENTS = requirements(FEATURES)
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for the first two features of a run that cannot be combined, or for an
-    option that is given without another one that it needs."""
+    """Raises ValueError for the first two options of a run that cannot be combined on this number
+    of ranks, or for an option that is given without another one that it needs."""
     asked = {feature.name: feature.asked(config, ranks) for feature in FEATURES}
     for feature, beside, reason, remedy in REFUSALS:
         first, second = asked[feature.name], asked[beside.name]
@@ -192,12 +192,14 @@ def check(config: Config, ranks: int) -> None:
 
 
 def relies_on(wanted: Property, config: Config, ranks: int) -> bool:
-    """Returns True if some option in the config needs a run to have the property `wanted`."""
+    """Returns True if some option in the config needs a run on `ranks` ranks to have the property
+    `wanted`."""
     return any(f.asked(config, ranks) for f in FEATURES if wanted in f.relies_on)
 
 
 def why_not(option: str, config: Config, ranks: int) -> str:
-    """Returns the reason why `option` cannot be added to a config; "" if it can."""
+    """Returns the reason why `option` cannot be added to the options of a config on this number of
+    ranks; "" if it can."""
     rows = (row for row in REFUSALS if row.feature.name == option)
     asked_rows = ((row.beside.asked(config, ranks), row.reason) for row in rows)
     return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")

@@ -1,5 +1,5 @@
-"""Copies a slice of a device array to host memory for a message, and what arrives back to the
-device.
+"""Copies a slice of a device array to host memory before a message or an MPI collective, and the
+slice that it has changed back to the device.
 
     piece      [ a b c d ]                         [ A b c d ]
                    └──── comes ────┐    ┌── goes ────┘
@@ -30,7 +30,8 @@ class StagingMemory:
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Returns a buffer to the pool; called when the host no longer uses it."""
+        """Puts the host buffer `memory` back into the pool; called when the host no longer uses
+        it."""
         self._free.append(memory)
 
 
@@ -38,11 +39,12 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """Copies a piece of a device array to the host before communication, and back after it: the
-    slice `comes` to the host, and the slice `goes` to the device.
+    """Copies a piece of a device array to host memory for one message or collective, and back:
+    `comes` is the slice that is copied to the host before it, `goes` the slice that is copied to
+    the device after it.
 
-    The communication may begin when the copy to the host is complete and the communication that
-    belongs to `before`, an earlier Staging, has begun.
+    The communication may begin when two things have happened: the copy to the host is complete, and
+    the communication of `before`, an earlier Staging, has begun.
     """
 
     def __init__(

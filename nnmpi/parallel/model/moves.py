@@ -67,15 +67,15 @@ def common(a: Part, b: Part) -> Part:
 
 
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
-    """Returns those elements of a range that lie in `box`, a smaller box than that of the range, as
-    a range of `box`."""
+    """Returns those elements of the range `elements` that lie in `box`, a part of the range's own
+    box, numbered as a range of `box`. `axes` has the axes of the tensor in memory order."""
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
 
 def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     """Returns how many of the first n elements of `part`, in memory order, lie in `box`, which is
-    contained in `part`.
+    contained in `part`. `axes` has the axes of the tensor in memory order.
 
     n is written as mixed-radix digits, one for each axis in memory order. An element comes before n
     if its first digits are equal and its next one is smaller, so one loop over the digits suffices.
@@ -147,12 +147,12 @@ receiving."""
 
 
 class MovedTensor(NamedTuple):
-    """A whole tensor of which ranks have parts that are to be moved.
+    """A whole tensor of which ranks have parts that are copied to other ranks.
 
     axes          the order of the axes in memory
-    dtype         of the elements in messages
-    may_differ    True if ranks may have copies with other values, as of buffers; then all ranks get
-                  the copy of the first
+    dtype         the type of the elements in messages
+    may_differ    True if the copies of a part on several ranks may have different values, as those
+                  of buffers may; then all ranks get the copy of the first rank that has it
     """
 
     path: str
@@ -187,7 +187,8 @@ class TensorMove(NamedTuple):
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """Returns the runs of adjacent elements to copy from the holder's part of the tensor to the
-        receiving rank's part, in the order of the holder's memory."""
+        receiving rank's part, in the order of the holder's memory. `axes` has the axes of the
+        tensor in memory order."""
         of_boxes = [runs_of(r, self.have.box, self.need.box, axes) for r in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]

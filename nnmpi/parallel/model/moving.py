@@ -172,8 +172,8 @@ def _packed(length: np.ndarray) -> np.ndarray:
 def _copy(
     row: np.ndarray, source: np.ndarray, into: np.ndarray, target: np.ndarray, length: np.ndarray
 ) -> None:
-    """Copies runs of `row`, which start at the indices `source`, to runs of `into`, which start at
-    the indices `target`."""
+    """Copies runs of adjacent elements from the flat array `row` to the flat array `into`: run k
+    begins at source[k] in `row`, at target[k] in `into`, and has length[k] elements."""
     # one slice assignment per run is slow where runs are short, as rows of a cut matrix may be
     if length.sum() < SHORT_RUN * len(length):
         into[_indices(target, length)] = row[_indices(source, length)]
@@ -183,6 +183,7 @@ def _copy(
 
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Returns the indices of all elements of runs with these starts and lengths."""
+    """Returns the indices of all elements of runs (ranges of adjacent elements), given the index at
+    which each run starts and its length."""
     indices: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
     return indices

@@ -164,8 +164,8 @@ class _HolderPicker:
 
 
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
-    """Cuts a tensor into cells, each entirely inside or outside of every box that a holder has;
-    returns (cell, its holders) for each."""
+    """Cuts a tensor of this shape into cells, so that each lies entirely inside or outside of every
+    box that a holder (a rank or file) has; returns (cell, its holders) for each."""
     parts = {elements.box for _, elements in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)

@@ -141,8 +141,9 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
 
 
 def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
-    """Sums gradients over the ranks along tp where each of them has computed only one term of the
-    sum; `terms` are these slices of the flat buffer."""
+    """Sums, over the ranks along tp, those gradients of which each rank has computed only one term
+    of the sum, such as the share of its samples. `terms` are the slices of the flat gradient buffer
+    with these gradients."""
     shards = (shard for bounds in terms for shard in store.own_shards(*bounds))
     pieces = [*map(store.shard_gradient, shards)]  # equally long on all ranks of tp
     if not pieces:

@@ -110,9 +110,10 @@ def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, GradientSync]:
     """Moves the parameters to the kind of store that the arrangement names; returns the store, and
-    the object that sums gradients over ranks.
+    the GradientSync, which sums gradients over ranks. The latter also sums, over tp, gradients of
+    which each rank along tp has computed only one term.
 
-    This object also sums gradients of which each rank along tp has computed one term.
+    tied   for each parameter that stages of other ranks use too, by index, the Comm that sums it
     """
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.model_on(layout.all.rank), spec.parameters

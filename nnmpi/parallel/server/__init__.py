@@ -26,10 +26,8 @@ from nnmpi.parallel.strategy import StepRunner, Strategy, TrainSpec, executor_of
 
 
 def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
-    """Yields the slice of the flat buffer that a server updates.
-
-    Yields nothing for a worker, whose parameters are an older copy.
-    """
+    """Yields the slice of the flat buffer that rank `rank` updates if it is a parameter server;
+    nothing for a worker, whose parameters are an older copy."""
     n, k = a.model_on(rank).length, rank - a.mesh.size
     if k >= 0:
         yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)

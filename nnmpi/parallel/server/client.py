@@ -139,10 +139,11 @@ class ServerClient(ServerStrategy):
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
-        """Computes the gradient of a batch and pushes it to the servers; returns their reply. A
-        batch without samples pushes zeros.
+        """Computes the gradient of a batch and pushes it to the servers; returns their reply. For a
+        batch without samples it pushes zeros.
 
-        stop   True if the servers have replied that some rank wants to end the run
+        state     the position of training before the step, in an epoch of `batches` batches
+        stop      True if the servers have replied that some rank wants to end the run
         """
         samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
         divisor = sum(self._task.objective.loss.divisor(batch.y) for batch in load.micro)

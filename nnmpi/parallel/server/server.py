@@ -82,9 +82,9 @@ class ClockTable:
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
-        """Counts a gradient that worker w has pushed, with its samples, loss and divisor; the
-        worker then waits for a reply.
-        """
+        """Counts a gradient that worker w has pushed, with its number of samples, the divisor of
+        its mean loss, and its summed loss; `stop` is True if w wants to end the run. The worker
+        then waits for a reply."""
         self._pushed[w] = Totals(*map(add, self._pushed[w], (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
@@ -102,7 +102,8 @@ class ClockTable:
         self._skipped += updated is False
 
     def ended(self, w: int, stop: bool) -> None:
-        """Records that worker w has ended the epoch: no other worker waits for it any more."""
+        """Records that worker w has ended the epoch: no other worker waits for it any more. `stop`
+        is True if w wants to end the run."""
         self._active.discard(w)
         self.stop = self.stop or stop
 

@@ -165,10 +165,11 @@ class ServerStrategy:
 
 
 class EpochProgress:
-    """Converts the growing totals of an epoch, which servers report, to results of steps that add
-    up to these totals.
+    """Converts the totals of an epoch (counts and losses of all workers' pushes), which grow with
+    each report of the servers, to StepResults that add up to these totals.
 
-    N pushes of N workers count as one step, whichever workers have made them.
+    N pushes (gradients sent to servers) of N workers count as one step, whichever workers have made
+    them.
     """
 
     def __init__(self, start: StepState, batches: int, workers: int) -> None:
@@ -178,10 +179,11 @@ class EpochProgress:
     def results(
         self, totals: Totals, ended: bool = False, stop: bool = False
     ) -> Iterator[StepResult]:
-        """Yields the results of steps for what was added to the totals since the last call: one, or
-        more if updates were skipped.
+        """Yields the results of steps for what workers have added to the totals since the last
+        call: one, or more if updates were skipped.
 
-        At the end of an epoch, a step for which some workers have pushed nothing counts too.
+        With `ended`, the epoch is over, and a last step counts even if some workers have pushed
+        nothing for it. `stop` is True if the run is to end.
         """
         new, state = Totals(*map(sub, totals, self._totals)), self._state
         steps, rest = divmod(int(totals.pushes), self._workers)
