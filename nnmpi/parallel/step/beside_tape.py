@@ -1,5 +1,5 @@
-"""Runs a pass by autograd and again as a replay of recorded kernels, to check that both give the
-same bits, before replays are used alone.
+"""Runs a pass of a stage twice, by autograd and as a replay of recorded kernels, and compares the
+bits of both. Replays are used alone only after they have passed this check.
 
 The replay exchanges nothing with other ranks. It gets copies of the arrays that autograd's pass
 received, and the arrays that it would send are compared with those that were sent.
@@ -23,11 +23,13 @@ from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
 class ForwardBeside:
-    """Runs the forward pass of a replay in parallel to that of autograd, unit by unit (a unit:
-    usually one layer), with its own copies of buffers.
+    """Runs the forward pass of a stage as a replay beside the same pass by autograd, unit by unit
+    (a unit: a part of the stage, usually one layer), with its own copies of the module's buffers.
 
-    forward   the pass of the replay, which stops between units
-    is_alike  False if the replay does not fit these labels; then only autograd's pass runs
+    forward   the generator that runs the replay, and stops between units
+    notes     copies of the arrays that autograd's pass has exchanged with other ranks
+    is_alike  False if the replay does not fit the labels of this batch, for example because some
+              are ignored; then only autograd's pass runs
     """
 
     def __init__(
@@ -85,16 +87,16 @@ class Compared:
         self._state, self._stage, self._same = state, stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs each unit (usually a layer) of the backward pass by autograd, then in the replay;
-        stops between units."""
+        """Runs the backward pass twice: each unit (usually a layer) first by autograd, then by the
+        replay. `seed` is the gradient from which it starts. Yields between units."""
         by_tape, replay = self._by_tape.backward(seed), self._replayed(seeds_of(self.root, seed))
         yield from self._both(by_tape, replay)
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, by autograd and as a
-        replay."""
+        """Computes the gradients of the inputs that come from another stage, by autograd and by the
+        replay, and compares them. `seed` is the gradient from which the backward pass starts."""
         replayed = self._replay.first_half(seeds_of(self.root, seed))
 
         def follow() -> bool:
@@ -110,8 +112,8 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters, by autograd and as a replay; stops
-        between units (usually layers)."""
+        """Computes the gradients of parameters, after `first_half`, by autograd and by the replay,
+        and compares them. Yields between units (usually layers)."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -124,8 +126,9 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Runs a backward pass, or its second half, twice: each unit (usually a layer) by autograd,
-        then in the replay.
+        """Runs a backward pass, or its second half, twice, given both as iterators over units
+        (usually layers): each unit by autograd (`by_tape`), then by the replay. Yields between
+        units.
 
         Both add to the same memory of gradients. So before each unit, this memory is set to the
         gradients that autograd, or the replay, has computed so far; in the end they are compared.
@@ -154,8 +157,8 @@ class Compared:
 
 
 class _Gradient(NamedTuple):
-    """A copy of the gradient of a parameter at some point of a backward pass; `array` is None if
-    nothing was added to it yet."""
+    """The gradient of a parameter at some point of a backward pass: `array` is a copy of it, or
+    None if nothing was added to it yet."""
 
     p: Parameter
     has_grad: bool
@@ -195,7 +198,8 @@ class NotedStats:
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
-        batch, and keeps them for the replay."""
+        batch, given those of this rank's samples, and keeps them for the replay. `track` updates
+        the running statistics."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with plain_exchanges():
@@ -221,14 +225,15 @@ class RecalledStats:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the next kept moments; checks that the replay passes the same arguments as
-        autograd's pass."""
+        """Returns the next moments of the batch that autograd's pass has kept. `local`, the moments
+        of this rank's samples, must have the same bits as in autograd's pass, else the comparison
+        fails; `track` is not called."""
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
-        """Returns the next kept sum; checks that the replay passes the same argument as autograd's
-        pass."""
+        """Returns the next sum over ranks that autograd's pass has kept. `sums`, this rank's term,
+        must have the same bits as in autograd's pass, else the comparison fails."""
         self._notes.check_sent(sums)
         total = sums.copy()
         self._notes.write_next(total)

@@ -13,8 +13,8 @@ from nnmpi.nn.parameter import inverse
 
 
 class Pool:
-    """Reusable buffers for one tensor that one stage sends to the next; `edge` describes the
-    tensor."""
+    """A pool of reusable buffers for one of the tensors that a pipeline stage sends to the next;
+    `edge` describes the tensor (shape, dtype, order of axes)."""
 
     def __init__(self, edge: Edge, on: Backend = CPU) -> None:
         self.edge, self._xp, self.free = edge, on.xp, list[Array]()
@@ -46,8 +46,9 @@ class Buffer(NamedTuple):
 
 
 class Received(Tensor):
-    """A tensor that was received from another pipeline stage. Its gradient accumulates in a buffer
-    that `take` returns, and is then sent back."""
+    """A tensor that was received from another pipeline stage. Its gradient accumulates in a
+    buffer, and is sent back to that stage after the backward pass; the function `take` provides
+    the buffer."""
 
     __slots__ = ("_buffer", "_take")
 

@@ -99,11 +99,12 @@ class Here:
 
 class BoundaryEnd(Port):
     """One side of the boundary between two consecutive pipeline stages: receives tensors from the
-    neighbouring stage, and sends tensors to it.
+    neighbouring stage, and sends tensors to it. Subclasses are Inlet and Outlet.
 
     away   -1 if the neighbour is the previous stage, 1 if it is the next
-    give   (micro-batch, tensors): stores the tensors that leave until `send`; if the neighbouring
-           stage is on this rank, it is the `accept` of its side
+    give   (micro-batch, tensors): a function that takes the tensors that leave the stage. It stores
+           them until `send`; if the neighbouring stage is on this rank too, it is the method
+           `accept` of the neighbour's side
     """
 
     has_memory = True
@@ -124,8 +125,9 @@ class BoundaryEnd(Port):
         self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
-        """Called instead of a message if the neighbouring stage is on this rank too: takes the
-        tensors that leave it. Arrays that the neighbour will overwrite are copied."""
+        """Takes the tensors of micro-batch `micro` directly from the neighbouring stage, if that
+        is on this rank too and sends no message. Arrays that the neighbour will overwrite are
+        copied."""
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
@@ -227,8 +229,8 @@ class Outlet(BoundaryEnd, Sink):
         return root.seed(back)
 
     def _check(self, dtype: Any, wanted: tuple[int, ...], array: Array) -> None:
-        """Raises ValueError for an array whose shape or dtype is not that of the buffer at the
-        receiver."""
+        """Raises ValueError unless an array has the shape `wanted` and the dtype of the buffer at
+        the receiver."""
         if array.shape != wanted or array.dtype != dtype:
             raise ValueError(
                 f"stage {self.stage} returns {array.dtype} of shape {array.shape} in training, but "

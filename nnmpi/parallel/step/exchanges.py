@@ -1,10 +1,11 @@
-"""Exchanges within a forward or backward pass, between ranks that share layers or sequences: how
-they are recorded, replayed, and compared with those of a pass that autograd runs (the tape).
+"""Exchanges within a forward or backward pass, between ranks that share layers or sequences (tensor
+and context parallelism), in the three ways in which a pass runs:
 
-record    exchanges are logged as calls, and nothing is sent
-tape      arrays are sent, and copies of them are kept (noted)
-replay    while it is compared with the tape: gets these copies, and nothing is sent, since another
-          rank may not have been able to record its pass; afterwards: arrays are sent
+record    the pass is recorded as a list of calls: exchanges become calls, and nothing is sent
+tape      autograd runs the pass: arrays are sent, and copies of them are kept
+replay    the list is run again. While it is compared with the tape, it gets these copies, and
+          nothing is sent, since another rank may not have been able to record its pass. Afterwards
+          arrays are sent
 """
 
 from collections import deque
@@ -93,7 +94,8 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """Returns the part of an all-gather's buffer that this rank contributes."""
+    """Returns the part of an all-gather's buffer that this rank contributes; `parts` has the
+    lengths of the parts if they are not equal."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])
@@ -118,8 +120,8 @@ def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments:
 
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
-    """Waits for a transfer in the background. The array is an argument only so that its memory is
-    not reused before."""
+    """The recorded call that waits for a transfer in the background. `array`, the memory of the
+    transfer, is an argument only so that this memory gets no other use before."""
     with waiting("tensor"):
         work.started.wait()
 
@@ -134,7 +136,8 @@ class _LoggedWork:
         self._array, self._number = array, len(call_log.get() or ())
 
     def __eq__(self, other: object) -> bool:
-        """True for the transfer that the same call starts in another recording of the pass."""
+        """True if `other` is the same transfer in another recording of the pass: both have the same
+        number in the order of calls."""
         return isinstance(other, _LoggedWork) and other._number == self._number
 
     __hash__ = None  # type: ignore[assignment]

@@ -114,11 +114,11 @@ ListOf: TypeAlias = Callable[[int], Sequence[Op]]
 
 
 class Lists(NamedTuple):
-    """The lists of operations that a rank carries out in a training step and in an evaluation, each
-    as a function of the number of micro-batches.
+    """The lists of operations that a rank carries out in a training step and in an evaluation. Each
+    is a function that returns the list for a number of micro-batches.
 
-    checked_steps   in how many steps at the start of an epoch the recomputed outputs are compared
-                    with those of the first forward pass
+    checked_steps   in how many steps at the start of an epoch the outputs of recomputed forward
+                    passes (activation checkpointing) are compared with those of the first ones
     """
 
     step: ListOf
@@ -160,8 +160,9 @@ class StepPlan(NamedTuple):
         )
 
     def kind_of(self, op: Op) -> BackwardKind | None:
-        """Returns, before it begins, facts about the backward pass to which an operation belongs,
-        such as whether it adds to existing gradients; None where steps overlap."""
+        """Returns facts about a backward pass that are known before it begins, such as whether
+        it adds to existing gradients. `op` is its first operation. Returns None where steps
+        overlap."""
         first = self.first_backward.get(op.stage)
         if first is None:
             return None
@@ -285,7 +286,8 @@ class Executor:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over batches; `outputs` accumulates the outputs of the last stage."""
+        """Runs forward passes over batches, without backward passes; `outputs` accumulates the
+        outputs of the last stage, and `step` is the number of training steps so far."""
         self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
         self._passes.free()  # they need none now, and what is computed here does
         with closing(loads):

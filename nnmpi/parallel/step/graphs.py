@@ -113,8 +113,9 @@ class Graphs:
     def _forward_pass(
         self, run: Callable[[], Tensor], captured: Pass, checks: bool
     ) -> tuple[Tensor, Any]:
-        """Captures a forward pass; returns its result and its graph. With `checks`, calls that
-        check labels are left out of the graph, and made on the host before each launch."""
+        """Captures a forward pass, which `run` computes, as a CUDA graph; returns (result, graph).
+        With `checks`, calls that check labels are left out of the graph, and made on the host
+        before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._captured() as graphs, _as_current(captured), log as calls:
             root = run()
@@ -122,7 +123,8 @@ class Graphs:
         return root, graphs[0]
 
     def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Returns new device memory whose contents are written before each launch of a graph."""
+        """Returns new device memory of this shape and type, whose contents are written before each
+        launch of a graph."""
         with self._on.xp.cuda.using_allocator(self._written.malloc):
             return self._on.xp.empty(shape, dtype)
 
@@ -181,7 +183,7 @@ class Graphs:
         return pauses(self._units)
 
     def free(self) -> None:
-        """Does nothing: the memory belongs to these graphs only."""
+        """Does nothing: the memory belongs to these graphs alone, so no other pass can use it."""
 
 
 def _write(memory: Array, array: Array) -> None:

@@ -27,7 +27,7 @@ class Criterion(Protocol):
     mean."""
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """Returns the sum of the losses of these samples."""
+        """Returns the sum of the losses of samples, given the model's scores and their labels."""
 
     def divisor(self, target: Any, /) -> float:
         """Returns the number by which the sum over samples with these targets is divided to get the
@@ -90,7 +90,7 @@ class Objective:
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
         """Returns a row for these samples: a list of sums, to which the rows of further samples and
-        ranks can be added.
+        ranks can be added. `labels` are those of the samples.
 
         [loss, divisor, samples] | (sum, count) of each metric, stacked
         """

@@ -100,8 +100,8 @@ class JoinedOutputs(Tensor):
         return np.zeros(())
 
     def begun(self, seed: Array) -> UnfinishedBackward:
-        """Returns a backward pass that starts at this tensor, of which nothing has been computed
-        yet."""
+        """Returns a backward pass that starts at this tensor with the gradient `seed`, and of which
+        nothing has been computed yet."""
         return begun(self, seed)
 
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
@@ -142,8 +142,9 @@ class Source(Port):
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
-        """Takes back x, the input that `next_input` has returned, after the backward pass has
-        computed the gradients of its tensors."""
+        """Takes back x, the input that `next_input` has returned for a micro-batch, after the
+        backward pass has computed the gradients of its tensors; an Inlet sends these to the
+        previous stage."""
         raise NotImplementedError
 
 
@@ -166,7 +167,8 @@ class Sink(Port):
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
-        """Takes the output of a stage in an evaluation, where no backward pass follows."""
+        """Takes the output y of a stage for a micro-batch in an evaluation, where no backward pass
+        follows."""
         raise NotImplementedError
 
 
@@ -208,7 +210,8 @@ class LossSink(Sink):
         return self._load.micro[micro].y
 
     def loss_of(self, y: Tensor, labels: Any) -> Tensor:
-        """Returns the sum of the losses for the model's output y."""
+        """Returns the sum of the losses over the samples of a micro-batch, given the model's output
+        y and the labels."""
         return self.criterion(y, labels)
 
     def put(self, micro: int, root: Tensor) -> None:
@@ -374,7 +377,8 @@ def by_tape(
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Yields once between every two units (usually layers) of a stage, without doing anything."""
+    """Yields once between every two of a stage's units (parts, usually layers), and does nothing
+    else: the steps of a pass that has nothing left to do."""
     for _ in units[1:]:
         yield
 
@@ -435,8 +439,8 @@ class PassState:
         self._digest = _digest(root)
 
     def compare(self, root: Tensor, stage: int) -> None:
-        """Raises ValueError if the recomputed output differs from the first one, by the checksum
-        that `note` kept."""
+        """Raises ValueError, which names the stage, if the output of a recomputed forward pass
+        differs from that of the first one, by the checksum that `note` has kept."""
         if self._digest and self._digest != _digest(root):
             raise ValueError(f"stage {stage}: {DIFFERS}")
 

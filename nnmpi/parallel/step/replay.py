@@ -29,8 +29,9 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 
 
 class PlannedPass:
-    """A recorded forward and backward pass (a list of function calls on arrays), with a memory plan
-    for its three parts: forward, and both halves of backward.
+    """A recorded forward and backward pass (a list of function calls on arrays), with a plan that
+    gives each array a place in memory. The pass has three parts: forward, and the two halves of
+    backward.
 
     kept        the plan for arrays that live longer than one part; each micro-batch in flight has
                 such memory of its own
