@@ -53,11 +53,12 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
 
 
 def fused(types: Sequence[type[Module]]) -> Iterator[int]:
-    """Yields the number of layers in each group of layers that run as one op, given the types of
-    all layers in order.
+    """Yields the number of layers in each group of consecutive layers that run as one fused op,
+    given the types of all layers in order.
 
-    A subclass is not fused, since its `forward` may differ, unless its `fuses_as` names the class
-    whose options its own `forward` takes.
+    A subclass of a layer is not fused, since its `forward` may differ. It is fused like its base
+    class if its attribute `fuses_as` names that class, to declare that its `forward` takes the same
+    options.
     """
     i = 0
     while i < len(types):

@@ -134,7 +134,8 @@ class Node:
                the order of their first use
     layer      the class of the module; Module if the instance has its own forward; None for an op
     settings   the public attributes of the module that are numbers, text, or tuples of these
-    note       why a module with children is recorded as one node; "" for other nodes
+    note       the reason, as text, why a module with children is recorded as one node; "" for
+               others
     """
 
     name: str
@@ -188,11 +189,11 @@ class Call(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """The nodes of a model in the order in which they run, the edges between them and the
-    variables.
+    """The structure of a model: its nodes (layers and ops) in the order in which they run, the
+    edges (tensors) between them, and the variables (parameters and buffers).
 
     arguments  the arguments that the model is called with
-    outputs    the edges that it returns
+    outputs    the numbers of the edges that it returns
     order      trained parameters in the order of their use: gradients become final in reverse order
     calls      calls of modules with several nodes, except Sequentials that only run their layers
     shapes     the edges whose shape a `forward` reads, which therefore cannot be sharded
@@ -225,8 +226,9 @@ class Graph(NamedTuple):
 
     @property
     def may_differ(self) -> bool:
-        """True if samples may use different parameters: a module with trained parameters is
-        recorded as one node, so what its `forward` does with each sample is unknown."""
+        """True if different samples may use different parameters. This is possible if a module with
+        trained parameters is recorded as one node, since what its `forward` does with each sample
+        is unknown."""
         noted = (v for node in self.nodes if node.note for v in node.variables)
         return any(self.variables[v].is_trained for v in noted)
 
@@ -264,10 +266,10 @@ class Graph(NamedTuple):
 
 
 def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Returns nested tuples, lists and dicts with each leaf replaced by `leaf(part)`.
+    """Returns a copy of nested tuples, lists and dicts in which each leaf x is replaced by leaf(x).
 
-    With `others`, which are nested like `tree`, it is `leaf(part, *parts)` with their leaves at the
-    same position.
+    With `others`, which are nested like `tree`, x is replaced by leaf(x, *xs), where xs are the
+    leaves of `others` at the same position.
     """
     if isinstance(tree, TensorRef | VariableRef | SampleCount):  # first: asked in every step
         return leaf(tree, *others)
@@ -287,8 +289,8 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def edges_of(tree: Any) -> tuple[int, ...]:
-    """Returns the numbers of the edges that TensorRefs in nested tuples, lists and dicts stand for,
-    each once."""
+    """Returns the numbers of the edges (tensors of the graph) to which the TensorRefs in nested
+    tuples, lists and dicts refer, each once."""
     return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is TensorRef))
 
 

@@ -92,18 +92,18 @@ TracedTensor.__name__ = Tensor.__name__  # error messages show it
 
 class ConflictError(Exception):
     """Raised if the module at `path` cannot be recorded layer by layer, but only as a single node
-    of the graph; `note` is the reason."""
+    of the graph; `note` is the reason as text."""
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
 
 
 class GraphRecorder:
-    """Records the layers and ops of one pass over a model: the structure of the model, not the work
-    of a rank.
+    """Records the layers and ops of one forward pass of a model as nodes of a graph: the structure
+    of the model, not the work of a rank.
 
-    `notes` lists the modules to record as single nodes, by path, with the reasons. `on_growth` is
-    called with the bytes that the pass holds so far, whenever a node is added.
+    `notes` has the modules to record as single nodes, by path, with the reasons. `on_growth` is
+    called with the bytes of all tensors so far, whenever a node is added.
 
     edges  the tensors of the pass, with its number of samples; available after `free`
     fused  ranges of consecutive nodes that run as one op

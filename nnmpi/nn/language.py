@@ -26,8 +26,9 @@ NAMED: dict[str, tuple[type[Sizes], str, str]] = {
 
 
 def sizes_named(model: str) -> Sizes | None:
-    """Returns the sizes of a model named gpt2, gpt:... or llama:..., with 1 token in the vocabulary
-    and 1 position; None for other names."""
+    """Returns the sizes of a model named gpt2, gpt:... or llama:..., or None for other names. The
+    name does not tell the number of tokens and positions: both are 1 here, and are replaced
+    later."""
     kind, _, argument = (GPT2.model if model == "gpt2" else model).partition(":")
     of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
     if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):

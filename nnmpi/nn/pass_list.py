@@ -97,9 +97,9 @@ class RecordedPass(Protocol):
 
 
 def uses(p: Parameter) -> None:
-    """A marker in a recorded list of calls; it does nothing when it is called. It says that the
-    next call reads the values of p or, if p shares its memory with other parameters in turn, that
-    the backward functions of an op that uses p follow."""
+    """A marker in a recorded list of calls, with no effect when it is called. It says that values
+    of p are needed from here on: by the next call or, with ZeRO 3, where parameters share memory in
+    turn, by the backward functions that follow."""
 
 
 def ready(p: Parameter) -> None:
@@ -180,8 +180,8 @@ class StandIns:
         self.pairs = list[tuple[Any, Array]]()
 
     def of(self, array: Array) -> Any:
-        """Returns a new array without data that stands for this one in recorded calls, and notes
-        the pair."""
+        """Returns a new array without data that stands for `array` in recorded calls, and stores
+        the pair of both."""
         if not array.transpose(axis_order(array)).flags.c_contiguous:
             refuse(f"an array of shape {array.shape} with gaps in memory")
         self.pairs.append((meta.like(array), array))

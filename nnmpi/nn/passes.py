@@ -71,8 +71,8 @@ class ReplayStats:
         self._replayed = iter(self._results)
 
     def computed_once(self, make: Callable[[], T]) -> T:
-        """Returns `make()` in the first run, and keeps the result; returns the kept result in the
-        second run."""
+        """Returns the value of make() of the first run, in both runs: the first run calls `make`
+        and stores the value, the second one returns the stored value."""
         if self._replayed is None:
             result = make()
             self._results.append(result)

@@ -29,9 +29,9 @@ __all__ = [
 
 
 def generator_state(name: str, generator: np.random.Generator) -> StateArray:
-    """Returns the state of a NumPy generator as an array of 64-bit words. `state_arrays` of the
-    module that draws from the generator returns it, so that it is saved and restored with the
-    weights; all ranks then continue from the state of the first rank."""
+    """Returns the state of a NumPy generator as an array of 64-bit words, for the method
+    `state_arrays` of a module that draws from the generator: the state is then saved and restored
+    with the weights. After a restore all ranks continue from the state of the first rank."""
 
     def read(lo: int, hi: int) -> np.ndarray:
         return np.array([*_words(generator.bit_generator.state)], np.uint64)[lo:hi]

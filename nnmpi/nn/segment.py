@@ -120,8 +120,8 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
 
 
 def _inputs_of(graph: Graph, nodes: range) -> Arguments:
-    """Returns the arguments of the segment that consists of these nodes, with TensorRef in place of
-    tensors."""
+    """Returns the arguments of the segment (part of the model, such as a pipeline stage) that
+    consists of these graph nodes, with TensorRef in place of tensors."""
     if nodes.start == 0:
         return graph.arguments
     return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
@@ -186,9 +186,9 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Replaces the constant arguments (such as numbers) with which the segment calls ops and
-        modules by those in another graph, which was recorded from the same model after an attribute
-        changed."""
+        """Replaces the constant arguments (such as numbers) with which this part of a model calls
+        ops and modules by those in another graph. That graph was recorded from the same model after
+        an attribute had changed."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:

@@ -238,13 +238,12 @@ def unchanged(module: Module) -> Iterator[None]:
 
 
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
-    """Combines the recordings of two passes, with few and with more samples, to one graph, which is
-    valid for any number of samples.
+    """Combines the recordings of two forward passes, with few and with more samples, to one graph
+    that is valid for any number of samples. `notes` has the modules that are recorded as one node
+    already, by path, with the reasons.
 
-    Raises ConflictError for a module that must be recorded as one node, since the passes differ in
-    more than lengths.
-
-    `notes` has the modules that are recorded as one node already, with the reasons.
+    Raises ConflictError for a further module that must be recorded as one node, because the passes
+    differ in more than lengths.
     """
     # the same calls in the same order, or else nodes and edges could not be paired
     if _calls(few.nodes, "") != _calls(more.nodes, ""):

@@ -62,7 +62,8 @@ class RootCalls:
         self.keys, self.draws = list[tuple[RecordedKey, Module, int]](), list[Any]()
 
     def around(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Calls the forward method of a module in a Pass of its own, and notes the call."""
+        """Calls the forward method of a module in a Pass of its own (with its own random numbers),
+        and records the call."""
         if module not in self._known and any(True for _ in module.parameters()):
             refuse(f"a {type(module).__name__} that the step makes")
         earlier = sum(counted for other, counted in self.calls if other is module)

@@ -7,7 +7,7 @@ def plural(n: int, noun: str, ending: str = "s") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats seconds with three digits and a unit."""
+    """Formats seconds as text with three digits, in s, ms, us or ns."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(seconds) >= size * (1 - 1e-12):
             return f"{_three(seconds / size)} {unit}"
@@ -15,7 +15,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(nbytes: float) -> str:
-    """Formats bytes in decimal units, as usual for networks."""
+    """Formats a number of bytes in decimal units (kB, MB, GB), as usual for networks."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= size:
             return f"{nbytes / size:.4g} {unit}"

@@ -206,9 +206,8 @@ def staleness(workers: dict[str, dict[str, int]]) -> Event:
 def _bars(
     names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
 ) -> Event:
-    """Returns the data of a bar chart: for each row, of (label, sizes), a bar that is divided into
-    one segment for each name. `text` formats a size.
-    """
+    """Returns the data of a bar chart for the page: each row, (label, sizes), becomes a bar whose
+    parts have these sizes; `names` names the parts, and the function `text` formats a size."""
     bars = [
         {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
         for ranks, sizes in rows
@@ -220,7 +219,7 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
     """Yields rows that compare a predicted with a measured value: the bytes and messages of a step,
     memory, the time of a step, and the bubble (idle time) of the pipeline.
 
-    e is the start event of the run, `last` its last event.
+    `e` is the first event of the run's log, the start event; `last` is its last event.
     """
     measured: Sequence[Event] = last.get("measured", ())
     kinds = () if e.get("servers") else e.get("kinds", ())  # with servers nothing is predicted

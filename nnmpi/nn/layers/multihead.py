@@ -22,12 +22,13 @@ class MultiheadAttention(Module):
     """Attention of queries (T, N, E) to keys (S, N, kdim) and values (S, N, vdim) in `num_heads`
     heads.
 
-    Each of the three is projected by a matrix first, and the result by another one, to (T, N, E).
-    With `batch_first` the first two axes are (N, T) and (N, S).
+    Queries, keys and values are each multiplied by a matrix first, and the result by another one,
+    to (T, N, E). With `batch_first` the first two axes are (N, T) and (N, S).
 
-    In training, probabilities become 0 with probability `dropout`; masks are keyed by sample, head,
-    query and key. Tensor parallelism does not split this layer, since its weight has the rows of
-    all queries first, then those of all keys and values. It splits SelfAttention.
+    In training, probabilities become 0 with probability `dropout`; the mask depends on sample,
+    head, query and key, not on ranks. Tensor parallelism does not split this layer, since its
+    weight has the rows of all queries first, then those of all keys and values. It splits
+    SelfAttention.
     """
 
     def __init__(
