@@ -161,7 +161,8 @@ def best_cut(
     notes: Sequence[str] = (),
 ) -> SplitPoints:
     """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit
-    (see `split_points`): the index of the unit with which each stage except the first begins."""
+    (usually a layer): the index of the unit with which each stage except the first begins. See
+    `split_points`."""
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],
@@ -175,7 +176,8 @@ def best_cut(
 def _facts(
     units: Sequence[Unit], cut: SplitPoints, division: Division, costs: Sequence[UnitCost]
 ) -> dict[str, Any]:
-    """Returns the fields of the start event about how the model is cut into pipeline stages."""
+    """Returns fields for the start event, the first one of a run's log, that describe how the model
+    is cut into pipeline stages."""
     stages = stage_costs(costs, cut)
     seconds = sum(cost.seconds for cost in stages)
     return {

@@ -259,7 +259,8 @@ def cut_buckets(
 
     spans    (start, stop) of each parameter, or group of parameters, in the flat buffer; none is
              cut
-    tied     the indices of spans that become buckets of their own, as other ranks sum them too
+    tied     the indices of spans with parameters that other pipeline stages use too. Each becomes a
+             bucket of its own, since the ranks of all these stages sum it
     labels   one for each span, or none; all spans of a bucket have equal labels
     """
     # a bucket ends where a label changes, and on both sides of a tied span

@@ -194,8 +194,8 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
-    """Returns the largest number of elements that a rank receives into temporary memory in one
-    round of a collective: terms that it then adds to its buffer, and elements that cannot arrive in
+    """Returns the largest number of elements that a rank receives into temporary memory at once
+    during a collective: terms that it then adds to its buffer, and elements that cannot arrive in
     their final place.
 
     group, n: the ranks of the collective, and the number of elements in its buffer

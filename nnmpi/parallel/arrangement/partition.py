@@ -57,7 +57,8 @@ class Unit(NamedTuple):
         return " + ".join(self.layers)
 
     def with_following(self, following: "Unit") -> "Unit":
-        """Returns one unit made of this one and `following`, which comes next."""
+        """Returns one unit (layers that stay in one pipeline stage) made of this one and
+        `following`, which comes next in the model."""
         return self._replace(
             nodes=range(self.nodes.start, following.nodes.stop),
             layers=self.layers + following.layers,
@@ -108,8 +109,8 @@ def layers(graph: Graph) -> list[Unit]:
 
 
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
-    """Joins neighbouring units that must be in the same pipeline stage: because both use the same
-    buffer or, with `by_one_tensor`, because more or fewer than one tensor pass from one to the
+    """Joins neighbouring units (layers) that must be in the same pipeline stage: because both use
+    the same buffer or, with `by_one_tensor`, because not exactly one tensor passes from one to the
     other."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
@@ -144,8 +145,8 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """Returns (start, end) of the units in each stage, for a cut (the unit with which each stage
-    except the first begins); n is the number of units."""
+    """Returns (start, end) of the units (layers) in each pipeline stage. `cut` has the index of the
+    unit with which each stage except the first begins; n is the number of units."""
     return list(pairwise((0, *cut, n)))
 
 
@@ -180,8 +181,8 @@ def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
     """Returns the cut into pipeline stages whose slowest stage is as fast as possible, with a
-    trained parameter in every stage: the index of the unit with which each stage except the first
-    begins.
+    trained parameter in every stage: the index of the unit (usually a layer) with which each stage
+    except the first begins.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
     stage is within NOISE of the best count as equally fast. Of these, the one wins whose longest
@@ -235,19 +236,20 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
 
 
 def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the sum of `values` over the units of each span: those from `starts` up to, and
-    without, `ends`."""
+    """Returns, for each span of units (consecutive layers), the sum of `values` over its units:
+    those from `starts` up to, and without, `ends`."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
     sums: np.ndarray = up_to[ends] - up_to[starts]
     return sums
 
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
-    """Returns the least possible cost of the most expensive stage, and the cut that has it, by
-    dynamic programming. `costs` has an array for each stage, where cost[b, k] is the cost of the
-    stage if it consists of span k (a range of units, see `_spans`) that ends before unit b.
+    """Finds the best cut into pipeline stages by dynamic programming; returns (the cost of its most
+    expensive stage, the cut). `costs` has an array for each stage: cost[b, k] is the cost of the
+    stage if it consists of span k (a range of layers, see `_spans`) that ends before unit b.
 
-    best[b] is the least largest cost of the stages so far, if they end before unit b.
+    In the code, best[b] is the least possible cost of the most expensive of the stages so far, if
+    they end before unit b.
     """
     best, starts = np.zeros(0), list[np.ndarray]()
     for cost in costs:
@@ -283,8 +285,9 @@ def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 def given_units(
     text: str | None, graph: Graph, stages: int
 ) -> tuple[list[Unit], SplitPoints | None]:
-    """Parses a user's cut; returns the units of the graph, and the index of the unit with which
-    each stage except the first begins (None if `text` is None)."""
+    """Parses a user's cut into pipeline stages, such as "3,7"; returns (the units of the graph,
+    usually layers; the index of the unit with which each stage except the first begins). The latter
+    is None if `text` is None."""
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)

@@ -59,9 +59,9 @@ class ReplicaValues:
             at += -(-len(x.values) // self._align) * self._align
 
     def values(self) -> Array:
-        """Returns a copy of the values; a 16-bit value that a user has changed replaces its master
-        first.
-        """
+        """Returns a copy of the values of this replica, as a flat array. For 16-bit parameters
+        they are the float32 masters, into which 16-bit values that a user has changed are copied
+        first."""
         n = max((here.stop for here, *_ in self.operands()), default=0)
         row = self._on.xp.zeros(n, self._store.updated_dtype)
         for here, _, x in self.operands():

@@ -197,7 +197,8 @@ FACTS = {
 
 
 def averaging_facts(a: Arrangement) -> dict[str, Any]:
-    """Returns the fields of the start event that describe the exchanges of replicas."""
+    """Returns fields for the start event, the first one of a run's log, that describe how replicas
+    exchange parameters."""
     return {name: getattr(a.config, name) for name in FACTS[a.config.sync]} | {
         "allreduce": a.algorithm
     }

@@ -89,11 +89,9 @@ class DeferredStats:
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of this slice of the batch, and keeps them; for an empty slice n is
-        2, so that no layer refuses it.
-
-        `track` updates the layer's running statistics; it is called at the end of the step.
-        """
+        """Returns the moments of this slice of the batch, given as `local`, and keeps them with
+        `track`, which updates the layer's running statistics and is called at the end of the step.
+        For an empty slice the number of values is given as 2, so that no layer refuses it."""
         self._seen.append((local, track))
         return local if local.n else local._replace(n=2)
 

@@ -13,8 +13,8 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
-    """Returns the list of operations of a rank's step in which the gradient of each of its slices
-    of the batch is summed right after its backward pass.
+    """Returns the operations of a rank's step for --reproducible, in which a batch is cut into
+    slices: the gradient of each of the rank's slices is summed right after its backward pass.
 
     For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY.
     """

@@ -38,8 +38,8 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 def matrix_of(p: Parameter) -> Shape:
-    """Returns the shape as a matrix in which a codec treats a parameter, made from its axes in
-    their order in memory."""
+    """Returns the shape of the matrix as which a codec (compression method) treats a parameter,
+    made from the parameter's axes in their order in memory."""
     return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 

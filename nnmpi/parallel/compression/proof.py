@@ -36,7 +36,8 @@ NEAR = 1e-4
 
 
 class CodecError(ValueError):
-    """Raised for a codec that would let replicas differ, lose gradients, or hang."""
+    """Raised for a codec (compression method) that would let replicas differ, lose gradients, or
+    hang."""
 
 
 def find(spec: str) -> tuple[Codec, float]:
@@ -171,9 +172,8 @@ class _Call(NamedTuple):
 
 
 class ProofWire:
-    """Stands in for the communication of a simulated rank: records the transfers that the codec
-    starts.
-    """
+    """Stands in for the communication of a simulated rank: records the transfers that a codec
+    (compression method) starts."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

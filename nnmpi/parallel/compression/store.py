@@ -78,9 +78,8 @@ class CompressedStore(LocalStore):
         self._kept.clear()
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of the residuals and factors for the next step, which are held until
-        the update is made.
-        """
+        """Returns the bytes of temporary memory: the next residuals (values that were not sent) and
+        factors, which are held until the update is made."""
         n = sum(p.size for p in self.parameters) * (1 + self._codec.has_factors)
         return n * int(self.updated_dtype.itemsize)
 

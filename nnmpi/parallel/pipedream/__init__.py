@@ -169,8 +169,9 @@ also the number of its values."""
 
 
 class SignalChannels(Channels):
-    """Channels between stages that carry, besides activations and gradients, signals to stop and
-    the loss; each rank of `comm` is a stage.
+    """Channels between pipeline stages that carry, besides activations and gradients, two signals
+    for each micro-batch: the wish to stop the run, and a report with the loss. Each rank of `comm`
+    is a stage.
 
         stage s     wish     F ──────────────────► F     stage s + 1
                     report   B ◄────────────────── B

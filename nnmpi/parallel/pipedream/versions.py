@@ -57,9 +57,8 @@ class VersionStore(LocalStore):
 
     @contextmanager
     def version_of(self, micro: int) -> Iterator[None]:
-        """Returns a context in which the parameters have the values of the version that a
-        micro-batch uses.
-        """
+        """Returns a context in which the parameters have the values that a micro-batch uses: those
+        of the version of the weights with which its forward pass began."""
         self.values = self._weights[self._used[micro]].values
         try:
             yield

@@ -57,15 +57,14 @@ class Version(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """(version, session, renewal): if these are equal on several ranks, their arrays are parts
-        of the same training state.
-        """
+        """(version, session, renewal): number of steps, part of the run between two losses of
+        ranks, and repetition of the backup. If the keys of several ranks are equal, their arrays
+        are parts of the same training state."""
         return self.version, self.session, self.renewal
 
     def on_paper(self) -> "Version":
-        """Returns this version with descriptions in place of arrays (names and ranges without
-        values), which can be sent to other ranks.
-        """
+        """Returns a copy with descriptions (names and ranges without values) in place of arrays,
+        which can be sent to other ranks."""
         return self._replace(arrays=tuple(x.on_paper() for x in self.arrays))
 
 
@@ -111,9 +110,8 @@ class PackedArrays:
 
 @dataclass
 class VersionMemory:
-    """Memory for the backup of one version of the training state: this rank's own arrays, and those
-    that it keeps as backups for other ranks, by rank.
-    """
+    """Memory for one backup of the training state as it was after some step: this rank's own
+    arrays, and the arrays that it keeps for other ranks, by rank."""
 
     own: PackedArrays
     kept: Mapping[int, PackedArrays]
@@ -123,9 +121,8 @@ class VersionMemory:
 
     @classmethod
     def of(cls, owned: Sequence[StateArray], kept: Mapping[int, Sequence[StateArray]]) -> Self:
-        """Returns memory for a version: with room for this rank's arrays `owned`, and for the
-        arrays `kept` of other ranks, by rank.
-        """
+        """Returns memory for one backup, with room for this rank's arrays `owned`, and for the
+        arrays `kept` of other ranks, by rank."""
         return cls(PackedArrays(owned), {r: PackedArrays(arrays) for r, arrays in kept.items()})
 
     @property
@@ -134,9 +131,7 @@ class VersionMemory:
         return [x for packed in (self.own, *self.kept.values()) for x in packed.arrays()]
 
     def clear(self) -> None:
-        """Discards the backup in this memory, so that another version of the state can be stored in
-        it.
-        """
+        """Discards the backup in this memory, so that the next one can be stored in it."""
         self.version = -1
         for packed in (self.own, *self.kept.values()):
             packed.is_filled = False
@@ -223,10 +218,10 @@ class Backups:
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:
-        """Returns the versions of the training state of which this rank has parts in its backups,
+        """Returns the training states of which this rank has arrays in its backups, as Versions,
         the latest first; arrays are views.
 
-        If the backup of a version is incomplete, this rank may have only its own parts of it.
+        If the backup of a state is incomplete, this rank may have only its own arrays of it.
         """
         versions = [Version(m.version, m.arrays, m.about, m.renewal) for m in self._memories]
         filled = (held for held in versions if held.version >= 0)

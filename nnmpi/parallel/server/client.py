@@ -175,9 +175,8 @@ class ServerClient(ServerStrategy):
         super().close()
 
     def _end_batches(self) -> None:
-        """Closes the iterator over batches; the next epoch opens it again at this worker's
-        position.
-        """
+        """Closes the iterator over batches of this worker; the next epoch opens it again at the
+        worker's position in the data."""
         if self._batches is not None:
             self._batches.close()
             self._batches = None

@@ -142,7 +142,7 @@ class ReplyChannel:
 
     @property
     def request(self) -> WorkerRequest:
-        """The last request of the worker."""
+        """The last request that this server has received from the worker."""
         return WorkerRequest(*self._head[: len(WorkerRequest._fields)].tolist())
 
     @property

@@ -78,7 +78,8 @@ class ClockTable:
         return not self._active
 
     def started(self, w: int) -> None:
-        """Records that worker w waits to begin the epoch."""
+        """Records that worker w is ready for the epoch, and waits for the servers' reply to begin
+        it."""
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
@@ -145,9 +146,8 @@ class ParameterServer(ServerStrategy):
         self._clip_norm = config.clip_norm
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Answers the requests of workers until the epoch ends, then yields the results of all
-        workers' steps.
-        """
+        """Answers the requests of all workers (ranks that compute gradients) until the epoch ends,
+        then yields the results of their steps."""
         self._check_batches(loader)
         table, workers = self._table, self.layout.workers
         steps = min(len(loader) - start.batch, self._control.steps() - start.step)
@@ -165,8 +165,8 @@ class ParameterServer(ServerStrategy):
         yield from progress.results(table.totals, ended=True, stop=table.stop)
 
     def _serve(self) -> bool:
-        """Handles the requests that have arrived from workers, and replies to the workers that may
-        continue.
+        """Handles the requests (such as pushed gradients) that have arrived from workers, and
+        replies to those workers that may continue.
 
         Returns True if any request had arrived.
         """

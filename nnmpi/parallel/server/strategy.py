@@ -30,9 +30,8 @@ from nnmpi.parallel.wire import wire_of
 
 
 def steps_ahead(config: Config) -> float:
-    """Returns how many steps a worker may be ahead of the slowest: 0 for bsp, --staleness for ssp,
-    else inf.
-    """
+    """Returns how many steps a worker (a rank that computes gradients) may be ahead of the slowest
+    one before it waits: 0 with --sync bsp, --staleness with ssp, and inf with asp."""
     ahead: dict[str, float] = {"bsp": 0, "ssp": config.staleness, "asp": math.inf}
     return ahead[config.sync]
 

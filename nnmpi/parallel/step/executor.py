@@ -330,7 +330,8 @@ class Executor:
             self._running[where] = OVER if is_over else running
 
     def _is_last(self, op: Op) -> bool:
-        """Returns True if the unit of this operation is the last one of a stage's pass."""
+        """Returns True if the unit (usually a layer) of this operation is the last one of a stage's
+        forward or backward pass."""
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _go_on(self, path: str) -> bool:
