@@ -93,8 +93,8 @@ def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Returns the input; in training with elements that are 0 with probability p, and divided by 1
-    - p otherwise.
+    """Returns the input; in training, each element is replaced by 0 with probability p, and else
+    divided by 1 - p.
 
     The mask depends on the seed and on the number of tensors drawn before. In `forward` of a
     Trainer, where it would depend on the layout of ranks, it raises ValueError.

@@ -69,8 +69,8 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
 
 
 def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
-    """Yields the functions that run these layers in order: one for each group that runs as one op.
-    Consecutive Linear layers with few weights together form a single such function."""
+    """Yields the functions that run these layers in order: one for each group of layers that runs
+    as one fused op. Consecutive Linear layers that have few weights in total share one function."""
     run = list[Sequence[Module]]()
     for group in groups(layers):
         if type(group[0]) is Linear:

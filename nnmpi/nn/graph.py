@@ -233,8 +233,9 @@ class Graph(NamedTuple):
         return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
-        """Returns, for each edge (tensor), the numbers of the nodes that take it. An output of the
-        model also has the number of nodes, as a last user after all nodes."""
+        """Returns, for each edge (tensor), the numbers of the nodes that take it. For an output of
+        the model, the list ends with the number of nodes in the graph, which stands for the caller
+        of the model."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:

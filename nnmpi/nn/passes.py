@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 class BatchStats(Protocol):
-    """The interface by which BatchNorm gets the statistics of a batch whose samples may be on
-    several ranks."""
+    """The interface of the object from which BatchNorm gets the statistics of a batch, whose
+    samples may be on several ranks."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
@@ -35,7 +35,8 @@ class BatchStats(Protocol):
 
 
 class Local:
-    """BatchStats for a batch whose samples are all on this rank."""
+    """BatchStats (from which BatchNorm gets batch statistics) for a batch whose samples are all on
+    this rank."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         track(local)
@@ -46,18 +47,18 @@ class Local:
 
 
 class Untracked(Local):
-    """BatchStats that compute the statistics of the batch on this rank, and leave the running
-    statistics unchanged."""
+    """BatchStats (from which BatchNorm gets batch statistics) that compute the statistics of the
+    batch on this rank, and leave the running statistics unchanged."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return local
 
 
 class ReplayStats:
-    """BatchStats for a forward pass that runs twice, to save memory: in the second run, calls
-    return the results of the first run.
+    """BatchStats (from which BatchNorm gets batch statistics) for a forward pass that runs twice,
+    to save memory. In the second run, calls return the results of the first run, and neither
+    communicate nor update running statistics.
 
-    The second run neither communicates nor updates running statistics.
     inner   the BatchStats of the first run
     """
 

@@ -65,8 +65,8 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
 
 def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Iterator[range]:
-    """Yields the ranges of nodes of modules with activation checkpointing (`Recomputed`) of which
-    `nodes` has only a part."""
+    """Yields, for each module with activation checkpointing (`Recomputed`) that lies partly in
+    `nodes` and partly outside, the range of its nodes."""
     for call in graph.calls:
         if call.path is not None and isinstance(modules[call.path], Recomputed):
             part = range(max(call.nodes.start, nodes.start), min(call.nodes.stop, nodes.stop))

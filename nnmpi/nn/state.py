@@ -104,8 +104,8 @@ class FileFormat:
     the model."""
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Returns for the path of each tensor in the model its names in a file, given all names in
-        the file."""
+        """Returns a dict from the path of each tensor in the model to the names under which a file
+        stores it, given all names in the file."""
         return {name: (name,) for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:

@@ -267,8 +267,9 @@ class _State:
 
 
 def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
-    """Appends the arrays in an argument to `arrays`. Appends all else to `plain`: types, lengths,
-    numbers and texts, which are compared in the next call."""
+    """Splits an argument of a compiled step: appends the arrays in it to `arrays`, and all else
+    (types, lengths, numbers, texts) to `plain`. A later call with an equal `plain` can replay the
+    recording."""
     if type(value) is np.ndarray:
         if value.dtype.hasobject:
             raise ValueError("nnmpi.compile: an argument is an array of objects; pass numbers")

@@ -163,7 +163,8 @@ class Optimizer:
             memory[:n] = backend.of(memory).asarray(old_values, memory.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the ranges with their stores; the first step of a copy finds them again."""
+        """Returns the attributes for a copy or pickle, without the cached ranges of parameters to
+        update and their stores; the first step of a copy finds the ranges again."""
         return self.__dict__ | {"_ranges": [], "_ranges_of": []}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -363,8 +364,8 @@ class Optimizer:
         return {**group, "lr": float(group["lr"] * lr_factor)}
 
     def _check_slices(self) -> None:
-        """Raises ValueError if the slices of parameters that this rank updates are not those of the
-        state."""
+        """Raises ValueError if this rank now updates other slices of parameters than when its state
+        arrays were made, as after a change of the parallel layout."""
         if self.state_names and not self._flat_state.fits:
             raise ValueError(
                 "this optimizer has state for only a part of the parameters, since it was used on "
@@ -388,7 +389,8 @@ class Optimizer:
         return numbers
 
     def _update(self, x: Operands, group: Group) -> None:
-        """Updates one slice of flat memory, of any length; subclasses define it."""
+        """Updates one slice of the parameters in place; subclasses define it. `x` has the values,
+        gradients and state arrays of the slice, flat and of any length; `group` has the options."""
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
@@ -398,8 +400,9 @@ class Optimizer:
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:
-        """Returns the ranges of parameters with gradients that are adjacent in memory and are
-        updated together, as long as possible."""
+        """Returns the ranges of parameters that one call can update together: they have gradients,
+        are adjacent in memory, and share a group and a step count. Each range has as many
+        parameters as possible."""
         ranges: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:

@@ -84,7 +84,8 @@ FREE = object()
 
 
 class StepCode:
-    """The code of a step, and the objects that it uses.
+    """The code of a compiled training step (`nnmpi.compile`), and the objects that it uses, found
+    in its bytecode.
 
     modules      the modules that it calls; `all_modules` also has their submodules
     optimizers   all optimizers that it uses
@@ -119,7 +120,8 @@ class StepCode:
         self.state = *self._changes, *self._of_modules.state(), *compared_objects
 
     def is_same(self) -> bool:
-        """True if no variable refers to another object than before, and no module has changed."""
+        """True if all variables that the step reads refer to the same objects as when it was
+        recorded, and no module has changed, so that the recording is still valid."""
         read = self._read()
         return (
             self._changes == [*map(_CHANGES, self.all_modules)]
@@ -281,8 +283,9 @@ class StepCode:
     # ---- code
 
     def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
-        """Registers everything that the code of a function uses; `owner` is the value of its first
-        argument, or FREE if that is not known."""
+        """Registers everything that the code of a user's function uses, so that later changes are
+        noticed. `owner` is the value of its first argument, or FREE if that is not known; `name` is
+        the function's name in messages."""
         if (key := (id(function), id(owner))) in self._seen:
             return
         self._seen.add(key)

@@ -107,24 +107,26 @@ def wire_beside(comm: Comm, array: Array) -> Wire:
 
 
 class Launched:
-    """A `Transfer` for NCCL calls that have been put on a CUDA stream."""
+    """A `Transfer` (a communication in progress) for NCCL calls that have been put on a CUDA
+    stream."""
 
     def __init__(self, comm: Comm, stream: SideStream) -> None:
         self._comm, self._stream, self._event = comm, stream, stream.event()
 
     @property
     def done(self) -> bool:
-        """True if the device has completed the calls."""
+        """True if the device has completed the NCCL calls of this transfer."""
         return bool(self._event.done)
 
     def poll(self) -> bool:
-        """Progresses this rank's operations on the host, and returns True if the calls are
-        complete; it does not block."""
+        """Makes progress with this rank's other communication on the host, and returns True if the
+        NCCL calls of this transfer are complete; it does not block."""
         self._comm.poll()
         return self.done
 
     def wait(self) -> None:
-        """Makes all kernels launched later wait for the calls; the host does not wait."""
+        """Makes all kernels that are launched later wait for the NCCL calls of this transfer; the
+        host does not wait."""
         self._comm.poll()
         self._stream.lead(self._event)
 

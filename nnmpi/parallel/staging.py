@@ -23,8 +23,8 @@ class StagingMemory:
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a free buffer of the pool, or a new one. Device copies of its last use may still
-        be in progress."""
+        """Returns a free buffer of the pool, or a new one. Copies between the device and this
+        buffer, from its last use, may still be in progress."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

@@ -146,11 +146,9 @@ def timeline(trace: TraceFile) -> dict[str, Any]:
 
 
 def shown_steps(trace: TraceFile) -> range:
-    """Returns the range of steps of a trace that the page shows.
-
-    It contains the step of median duration and its neighbours, as many as have at most MOST_SPANS
-    spans (operations) together.
-    """
+    """Returns the range of steps of a trace that the page shows: the step of median duration and as
+    many of its neighbours as fit, so that the range has at most MOST_SPANS spans (operations of
+    ranks)."""
     first = last = middle = trace.median_step()
     room = MOST_SPANS - _span_count(trace, middle)
     while near := [k for k in (last + 1, first - 1) if k in trace.steps]:
@@ -213,8 +211,8 @@ def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: boo
 
 
 def html(values: Mapping[str, Any]) -> str:
-    """Returns the page with these values: the text of page.html, with the contents of files and the
-    values in place of its {{marks}}.
+    """Returns the HTML text of the page that shows `values`: the template page.html, in which each
+    placeholder {{name}} is replaced by the contents of a file or by the values.
 
     Texts of logs occur only in the page's JSON, which escapes them, and in its title.
     """

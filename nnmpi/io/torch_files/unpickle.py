@@ -159,7 +159,8 @@ class Unpickler:
 
 
 def plain_key(key: Any) -> Any:
-    """Returns a dictionary key if it is plain or a flat tuple; refuses others.
+    """Returns a dictionary key if it is a plain value, such as a number or a string, or a flat
+    tuple of these; raises RefusedPickleError for others.
 
     Hashing nested tuples may take for ever if each contains the next one twice.
     """

@@ -81,8 +81,8 @@ class Linear(Module):
         return apply(self.op, x, self.weight, self.bias, relu=relu)
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments with which the layer calls its op, without those of further
-        layers that may be fused with it, such as relu=True."""
+        """Returns the keyword arguments with which the layer calls its op. Arguments for layers
+        that are fused with it, such as relu=True, are not among them."""
         return {}
 
     def extra_repr(self) -> str:

@@ -93,8 +93,8 @@ class _Convolution(Module):
 
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments with which the layer calls its op, such as stride and
-        padding (integers if there is one axis), without those of further layers that may be fused
-        with it."""
+        padding (integers if there is one axis). Arguments for layers that are fused with it, such
+        as relu=True, are not among them."""
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,

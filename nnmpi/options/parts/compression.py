@@ -51,7 +51,8 @@ REST = ResumeRule(ResumeEffect.WARNED, "other parts of gradients are sent from h
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of the add-on for compressed gradients: --compress."""
+    """The option --compress, which names the method by which gradients are compressed before they
+    are sent."""
 
     compress: str | None = reduce_option(
         None,

@@ -296,8 +296,8 @@ def given_units(
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
-    """Returns the index of the layer with which each stage except the first begins, parsed from a
-    user's text; raises ValueError if it is no valid cut."""
+    """Parses a user's cut into pipeline stages, such as "3,7"; returns the index of the layer with
+    which each stage except the first begins. Raises ValueError if it is no valid cut."""
     option, parts = f"--cut {shown(text, 60)}", layers(graph)
     refuse_few(sum(layer.is_trained for layer in parts), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []

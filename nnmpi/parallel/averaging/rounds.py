@@ -252,9 +252,8 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
 
 
 class PolledSync(GradientSync):
-    """A GradientSync for replicas that are averaged: when it is polled during a step, it also makes
-    progress with the exchanges between replicas.
-    """
+    """A GradientSync (the object that sums gradients over ranks) for replicas that are averaged:
+    when it is polled during a step, it also makes progress with the exchanges between replicas."""
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self._sync, self._poll = sync, poll

@@ -77,9 +77,9 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 class DeferredStats:
-    """BatchStats for --reproducible: each slice of a batch is normalised by its own statistics;
-    running statistics are updated once, at the end of the step, from all slices.
-    """
+    """BatchStats (from which BatchNorm gets batch statistics) for --reproducible, which cuts a
+    batch into slices: each slice is normalised by its own statistics; running statistics are
+    updated once, at the end of the step, from all slices."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
@@ -170,9 +170,9 @@ class SliceStore(LocalStore):
 
 
 class TreeSync(GradientSync):
-    """A GradientSync that sums gradients along the tree of slices (`reduction_tree.py`); the packed
-    BatchNorm moments of a slice are sent with each gradient.
-    """
+    """The GradientSync (the object that sums gradients over ranks) of --reproducible: sums
+    gradients along a fixed tree of slices of the batch (`reduction_tree.py`). The packed BatchNorm
+    moments of a slice are sent with each gradient."""
 
     def __init__(
         self, store: SliceStore, comm: Comm, stats: DeferredStats, plan: Sequence[TreeMove]

@@ -25,7 +25,8 @@ from nnmpi.schedules.delay import Delay
 class Clock(ContextDecorator):
     """Measures the processor time that this rank spends computing in a step.
 
-    Used as a context manager or decorator, it excludes time, such as that of communication.
+    Used as a context manager or a decorator, it excludes the time of the enclosed code, such as
+    communication.
     """
 
     def begin(self) -> None:
@@ -51,9 +52,8 @@ def delay_of(config: Config, rank: int, ranks: int) -> Delay:
 
 
 class SlowSync(GradientSync):
-    """A GradientSync for experiments: it sleeps before it waits for sums, in proportion to the time
-    the rank has computed.
-    """
+    """A GradientSync (the object that sums gradients over ranks) for experiments with slow ranks:
+    it sleeps before it waits for sums, in proportion to the time that the rank has computed."""
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay = sync, clock, delay
@@ -77,9 +77,8 @@ class SlowSync(GradientSync):
 
 
 class TimedStats(NamedTuple):
-    """BatchStats for experiments with slow ranks: the time of their exchanges does not count as
-    computing.
-    """
+    """BatchStats (from which BatchNorm gets batch statistics) for experiments with slow ranks: the
+    time of their exchanges does not count as computing."""
 
     moments: Callable[[Moments, Callable[[Moments], None]], Moments]
     sum: Callable[[Array], Array]

@@ -256,7 +256,9 @@ class VerifiedStrategy:
     def _gather(
         self, differences: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
-        """Combines the differences of all ranks into one comparison, the same on all ranks."""
+        """Combines the differences that each rank has found after a step into one comparison, the
+        same on all ranks. `done` is the result of the step in the run, `expected` that of the
+        single rank."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self._part, self._comm) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0

@@ -187,9 +187,8 @@ class SignalChannels(Channels):
         self._signals: dict[int, deque[tuple[Work, np.ndarray]]] = {WISH: deque(), REPORT: deque()}
 
     def start(self, op: Op) -> None:
-        """Starts to receive the signal that comes with the array of `op`, if it is a receive; then
-        starts the operation itself.
-        """
+        """Starts the send or receive `op`. If it is a receive, it first starts to receive the
+        signal (a wish to stop, or a report) that comes with the array."""
         if op.kind in (Kind.RECV_F, Kind.RECV_B):
             signal = WISH if op.kind is Kind.RECV_F else REPORT
             array = np.empty(signal)

@@ -34,8 +34,8 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class BucketSums(GradientSync):
-    """A GradientSync that carries out a step's operations on buckets of the flat buffer: sums of
-    gradients, and gathers of parameter values (ZeRO).
+    """A GradientSync: it carries out a step's operations on buckets (slices of the flat buffer of
+    parameters), which are sums of gradients over ranks and gathers of parameter values (ZeRO).
 
     The loss, the request (to stop or save) and which parameters have a gradient are scalars in
     front of the gradients. Most stores sum them together with bucket 0, which comes last.

@@ -36,9 +36,9 @@ Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]
 
 
 class LocalGradient(GradientSync):
-    """The GradientSync of a worker of a parameter server: the gradient stays in the store, from
-    where it is pushed; the update does nothing.
-    """
+    """The GradientSync (the object that otherwise sums gradients over ranks) of a worker of a
+    parameter server: the gradient stays in the store, from where it is pushed to the servers; the
+    update does nothing."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store

@@ -1,4 +1,5 @@
-"""Messages between workers and servers: requests and replies, gradients and parameters.
+"""Messages between workers (ranks that compute gradients) and parameter servers: requests and
+replies, gradients and parameters.
 
 worker                                                         server
   request   a few float64, and which parameters were used  ─►

@@ -190,8 +190,8 @@ def received(state: PassState) -> list[Received]:
 
 
 class NotedStats:
-    """BatchStats for a pass that autograd runs: they keep their arguments and results, so that a
-    replay of the pass gets the same results."""
+    """BatchStats (from which BatchNorm gets batch statistics) for a pass that autograd runs: they
+    keep their arguments and results, so that a replay of the pass gets the same results."""
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
@@ -218,8 +218,8 @@ class NotedStats:
 
 
 class RecalledStats:
-    """BatchStats for a replay of a pass: they return, in order, the results that a NotedStats has
-    kept in autograd's pass."""
+    """BatchStats (from which BatchNorm gets batch statistics) for a replay of a pass: they return,
+    in order, the results that a NotedStats has kept in autograd's pass."""
 
     def __init__(self, noted: NotedStats, notes: Notes) -> None:
         self._moments, self._notes = iter(noted.moments_of), notes

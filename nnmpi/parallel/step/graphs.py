@@ -45,8 +45,8 @@ class _CapturedPass(KeyedPass):
 
 
 class _NoStats:
-    """BatchStats for a pass that is captured as a CUDA graph: they raise an error, since a graph
-    cannot contain an exchange between ranks."""
+    """BatchStats (from which BatchNorm gets batch statistics) for a pass that is captured as a CUDA
+    graph. Its methods raise an error, since a graph cannot contain an exchange between ranks."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> NoReturn:
         raise NumbersReadError("a CUDA graph cannot contain BatchNorm over ranks")
