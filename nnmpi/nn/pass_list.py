@@ -114,8 +114,8 @@ def progress() -> None:
 
 
 class KeyedPass(Pass):
-    """A Pass for recording: it has no step number, and the keys of its random numbers are arrays,
-    which a replay fills with the keys of its step."""
+    """A Pass (state on which random numbers depend) for recording: it has no step number, and the
+    keys of its random numbers are arrays, which a replay fills with the keys of its step."""
 
     keys: list[RecordedKey]
 

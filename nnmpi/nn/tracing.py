@@ -156,8 +156,9 @@ def _pass(
 
 
 class _TracedPass(Pass):
-    """The Pass while a model is traced. If a `forward` reads `step` or `samples` from it, the
-    module is recorded as a single node, since the graph cannot express the result."""
+    """The Pass (step number and samples, on which random numbers depend) while a model is traced.
+    If a `forward` reads `step` or `samples` from it, the module is recorded as a single node, since
+    the graph cannot express the result."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):

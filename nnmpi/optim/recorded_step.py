@@ -82,8 +82,8 @@ class RootCalls:
 
 
 class _StepPass(KeyedPass):
-    """The Pass of a module that a recorded step calls; the keys of random tensors that are drawn in
-    it are recorded too."""
+    """The Pass (state on which random numbers depend) of a module that a recorded training step
+    calls. The keys of random tensors that are drawn in it are recorded too."""
 
     draws: list[Any]
 
@@ -94,8 +94,8 @@ class _StepPass(KeyedPass):
 
 
 class _OutsidePass(_StepPass):
-    """The Pass of a recorded step while it is not within the call of a module; random numbers of a
-    module are refused."""
+    """The Pass (state on which random numbers depend) of a recorded training step outside of the
+    calls of its modules. Random numbers of a module, such as those of dropout, are refused here."""
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         refuse("random numbers of a module that is not called")
@@ -108,7 +108,8 @@ class RecordedStep(NamedTuple):
     given      pairs of an array without data and the memory that it stands for
     inputs     the arrays of the arguments
     outputs    the arrays in the step's `result`, also those of tensors
-    made       the number of modules that the step makes, such as losses, which are counted
+    made       the number of modules that the step constructs, such as losses; a replay counts as
+               many, since the initial weights of later modules depend on that count
     written    parameters whose values the step writes itself, apart from optimizers
     """
 

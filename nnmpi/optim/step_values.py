@@ -41,8 +41,9 @@ MISSING = object()
 
 
 def is_namespace(value: Any) -> bool:
-    """True for a user's class, and for an object all of whose attributes are in its `__dict__` and
-    in users' classes."""
+    """True for an object whose attributes can be looked up and compared one by one, to notice
+    changes: a user's class, or an object all of whose attributes are in its `__dict__` and in
+    users' classes."""
     is_class = isinstance(value, type)
     *classes, last = (value if is_class else type(value)).__mro__
     return last is object and bool(classes) and all(map(_is_simple, classes))

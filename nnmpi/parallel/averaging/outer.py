@@ -6,16 +6,16 @@
     sgd         theta -= lr g                        lr 1: the mean of the replicas
     nesterov    m = mu m + g,  theta -= lr (g + mu m)
 
-With fragments (streaming), layers are exchanged in turn, and replicas continue while a fragment is
-sent:
+With fragments (parts of the model; streaming), layers are exchanged one fragment after the other,
+and replicas continue while a fragment is sent:
 
     sent after 2 steps, applied after 3      theta r ── 2 steps ─► s ── a step ─► v
-                                             theta of the fragment: as above, with s in place of v
+                                             theta of the fragment: as above, g = mean(theta - s)
                                              replica r continues from theta + (v - s)
 
-So each change of a replica is in exactly one mean. Between two rounds the parameters of all
-replicas are theta. Stich 2019 (local SGD); Douillard et al. 2023 (DiLoCo), 2025 (streaming, which
-continues from a mix of theta and v).
+So each change of a replica is in exactly one mean. Between two rounds of steps the parameters of
+all replicas are theta. Stich 2019 (local SGD); Douillard et al. 2023 (DiLoCo), 2025 (streaming,
+which continues from a mix of theta and v).
 """
 
 from typing import NamedTuple

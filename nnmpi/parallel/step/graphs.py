@@ -33,8 +33,8 @@ from nnmpi.parallel.step.replay import Memory
 
 
 class _CapturedPass(KeyedPass):
-    """A Pass whose random keys are in device memory (allocated by `new`), so that each replay can
-    use those of its step."""
+    """A Pass (state on which random numbers depend) for capturing a CUDA graph: its random keys are
+    in device memory (allocated by `new`), so that each replay can use those of its step."""
 
     new: Callable[..., Array]
 

@@ -275,7 +275,8 @@ ENDED = object()
 
 
 class StagePass(Protocol):
-    """The interface of a micro-batch in a stage after its forward pass: it runs the backward pass.
+    """The interface of an object that runs the backward pass of a micro-batch in a pipeline stage,
+    and is made by its forward pass.
 
     root   the tensor at which the backward pass starts: the loss, or the joined outputs
     """
@@ -299,8 +300,8 @@ class StagePass(Protocol):
 
 
 class StagePasses(Protocol):
-    """The interface of an object that runs the forward passes of stages, by autograd or as
-    replays."""
+    """The interface of an object that runs the forward passes of pipeline stages, by autograd or as
+    replays of recorded kernels; each gives a StagePass, which runs the backward pass."""
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
@@ -313,8 +314,8 @@ class StagePasses(Protocol):
 
 
 class TapePass:
-    """A StagePass by autograd: the forward pass has recorded its operations, and the backward pass
-    runs them in reverse."""
+    """The backward pass of a micro-batch in a stage by autograd, as a StagePass: the forward pass
+    has recorded its operations, and the backward pass runs them in reverse."""
 
     def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
         self._stage, self._state, self.root = stage, state, root
@@ -370,21 +371,21 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch by autograd, without stopping between units (usually
-    layers); returns its TapePass."""
+    """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between units
+    (usually layers); returns a TapePass, which runs the backward pass."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
     """Yields once between every two of a stage's units (parts, usually layers), and does nothing
-    else: the steps of a pass that has nothing left to do."""
+    else. It stands for a pass that has nothing left to do."""
     for _ in units[1:]:
         yield
 
 
 class TapePasses:
-    """The StagePasses that run all passes of stages by autograd."""
+    """Runs all forward passes of stages by autograd; it implements the interface StagePasses."""
 
     def __call__(
         self, stage: Stage, state: "PassState", micro: int, current: Pass
