@@ -1,10 +1,13 @@
 """PassList: the forward and backward pass of a module as a list of kernel calls, which is recorded
 once and then replayed without autograd. It is recorded on arrays that have a shape but no data.
 
-    calls     F F F F F  I I I  W W W   kernels and array functions, in the order of autograd
+    calls     F F F F F  I I I  W W W   kernels and array functions, in the order of autograd: the
+                                        forward pass (F), and the two halves of the backward pass:
+                                        gradients of inputs (I) and of parameters (W)
     given     parameters, gradients, buffers: existing memory, which the calls read and write
-    inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
-    the rest  new arrays, which get places in arenas
+    inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before a
+              replay
+    others    new arrays, which get places in memory that is planned for all calls
 
 The list is valid for a step of any number, with inputs of these shapes. So code that reads a value
 or the number of the step in Python raises NumbersReadError while it is recorded.

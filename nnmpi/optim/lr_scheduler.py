@@ -125,8 +125,8 @@ CosineAnnealingLR = _of(_cosine)
 
 
 class SequentialLR(LRScheduler):
-    """Uses several schedulers in turn: at each milestone (a number of steps) the next one
-    begins."""
+    """Uses several schedulers one after the other: at each milestone (a number of steps) the next
+    one takes over."""
 
     def __init__(
         self,

@@ -60,8 +60,9 @@ class TransformerEncoderLayer(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Computes the output; the masks are those of MultiheadAttention: (T, T) or (N H, T, T),
-        and (N, T)."""
+        """Computes the output for `src`. As in MultiheadAttention, `src_mask` is (T, T) or (N H, T,
+        T), and `src_key_padding_mask` is (N, T); with `is_causal`, position i sees positions 0 to i
+        only."""
         masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
         x = as_tensor(src)
         x = x if self.batch_first else swapaxes(x, 0, 1)  # dropout is keyed by the first axis
@@ -106,8 +107,9 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """Computes the output; the masks are those of MultiheadAttention: (T, T) or (N H, T, T),
-        and (N, T)."""
+        """Computes the output for `src`. As in MultiheadAttention, `mask` is (T, T) or (N H, T, T),
+        and `src_key_padding_mask` is (N, T); with `is_causal`, position i sees positions 0 to i
+        only."""
         x = as_tensor(src)
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, bool(is_causal))

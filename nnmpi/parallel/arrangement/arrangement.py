@@ -227,8 +227,8 @@ class Arrangement:
 
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:
-        """The dtype in which ranks send partial sums of gradients and activations; None if it is
-        the dtype of these arrays."""
+        """The dtype in which ranks send partial sums of gradients and activations; None if they are
+        sent in the dtype of the gradients and activations themselves."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property

@@ -22,8 +22,8 @@ returns a result."""
 
 
 class Exchange:
-    """A generator that starts several transfers one after the other, in progress; it has the
-    interface of a single Transfer.
+    """A computation in progress (a generator) that starts several transfers one after the other. It
+    has the interface of a single Transfer, so callers can poll it and wait for it.
 
     alone    True if no other exchange is in flight on the Comm, so a poll may start the next phase
     result   the result of the generator, once it has ended

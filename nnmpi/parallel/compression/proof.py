@@ -1,12 +1,13 @@
 """Proves that a codec (compression method of --compress) works, by running it for several simulated
 ranks in one process.
 
-In each of a few steps on random gradients, added to the residuals of the step before, it checks:
+In each of a few steps on random gradients, added to the residuals (values not sent) of the step
+before, it checks:
 
     all ranks start the same transfers              so none waits for ever
     the sum has the same bits on all ranks          so replicas stay equal
     sum + residuals of all ranks = gradients        so nothing is lost, only sent later
-    a tensor has the same sum without its bucket    so ranks along tp, with other buckets, agree
+    a tensor has the same sum alone as in a bucket  so ranks along tp, with other buckets, agree
 """
 
 from collections.abc import Iterator, Sequence

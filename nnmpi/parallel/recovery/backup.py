@@ -4,11 +4,12 @@
     after APPLY     copy of own parts (memory)
                     send ─────► forward, backward ──► all    copy, send ...
                                                     agree
-    may go back to  before      before                k      k
+    backup in use   an older    an older              k      k
 
-The message is sent from a copy, so later steps may change the model meanwhile; any call that makes
-progress with messages on this rank also moves this one. One step later, ranks agree that all have
-received their messages. There is memory for two versions of the state.
+The last line says to which step all ranks go back if a rank is lost at that time. The message is
+sent from a copy, so later steps may change the model meanwhile; any call that makes progress with
+messages on this rank also moves this one. One step later, ranks agree that all have received their
+messages. There is memory for two versions of the state.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

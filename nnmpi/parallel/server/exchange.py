@@ -68,8 +68,8 @@ class Reply(NamedTuple):
 
 
 def poll_until(system: System, is_done: Callable[[], bool]) -> None:
-    """Calls `is_done` until it returns True, with pauses: polling without pause would take
-    another's core.
+    """Calls `is_done` until it returns True, with pauses, since polling without a pause would take
+    a core from another rank.
 
     The first POLLS calls have no pause between them, since a pause takes longer than a call.
     """
