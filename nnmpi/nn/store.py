@@ -124,8 +124,9 @@ class FlatStore(Store):
     each parameter is a view into both.
 
     Parameter i and its padding, which is always zero, lie at elements `spans[i]`. `reserved`
-    elements precede the first parameter. A subclass that shares memory, or keeps only its `shards`
-    of it, overrides `allocate`. The optimizer updates values of type `updated_dtype`.
+    elements precede the first parameter. A subclass overrides `allocate` if several ranks share the
+    memory, or if a rank keeps only the slices that it updates (`shards`). The optimizer updates
+    values of type `updated_dtype`.
     """
 
     _is_between_runs = False

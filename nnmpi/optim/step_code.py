@@ -307,8 +307,9 @@ class StepCode:
     def _look_at(
         self, code: CodeType, known: Mapping[str, Any], function: FunctionType, name: str
     ) -> None:
-        """Registers everything that a code object and the functions within it use; `known` has the
-        values of its variables, as far as they are known."""
+        """Registers everything that a code object of a compiled step, and the functions defined in
+        it, use, so that later changes are noticed. `known` has the values of its variables, as far
+        as they are known."""
         value, of, is_target = FREE, "", False
         for step in dis.get_instructions(code):
             operation, argument = step.opname, step.argval
