@@ -33,7 +33,8 @@ class InOrder(NamedTuple):
 
 @cache
 def in_order(p: int) -> InOrder:
-    """The tree of p ranks: rank r stands at the height of the lowest bit of r + 1."""
+    """Returns the binary tree of p ranks whose in-order traversal visits ranks 0, 1, 2 ...: rank r
+    stands at the height of the lowest bit of r + 1, so even ranks are leaves."""
     x = np.arange(1, p + 1)
     bit = x & -x
     up = (x ^ bit) | (bit << 1)

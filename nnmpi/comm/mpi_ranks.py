@@ -199,9 +199,9 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
 def ended(status: int) -> int:
     """Returns `status`, the exit status of this rank; waits for the other ranks if it is not 0.
 
-    All ranks then pass the same status. A rank that ends last keeps the launcher of Open MPI from
-    printing lines of its own below the error. A fault-tolerant job does not wait: its MPI would
-    wait for lost ranks.
+    The caller ensures that all ranks then pass the same status. A rank that ends last keeps the
+    launcher of Open MPI from printing lines of its own below the error. A fault-tolerant job does
+    not wait: its MPI would wait for lost ranks.
     """
     if status and _cached() and _cached()[0].size > 1 and not _cached()[0].fault_tolerant:
         from nnmpi.comm.transport import mpi_job

@@ -264,9 +264,9 @@ class Work:
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        """Raises the error by which this operation ended; it is then not raised a second time, as
-        an error that a helper thread has stored.
-        """
+        """Raises the error by which this operation ended. If a helper thread had stored this error,
+        to be raised on the rank's own thread, the stored one is dropped, so that it is not raised
+        twice."""
         with self._progress.lock:  # a helper that ended this work has stored the error by then
             if self._progress.error is error:
                 self._progress.error = None

@@ -54,7 +54,8 @@ def fetch(name: str, directory: Path) -> None:
 
 
 def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory: Path) -> None:
-    """Downloads one file from the first URL that offers it intact."""
+    """Downloads one file, of `size` bytes and with the SHA-256 `expected`, from the first URL that
+    offers it intact."""
     from http.client import HTTPException  # here, because importing it is slow
 
     part = directory / f".{file}.{uuid4().hex}.part"
@@ -76,8 +77,8 @@ def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory
 
 
 def _save(url: str, size: int, expected: str, part: Path) -> None:
-    """Writes the content of a URL to `part`; raises ValueError if size or checksum are wrong,
-    OSError if it cannot be read."""
+    """Writes the content of a URL to `part`; raises ValueError if it does not have `size` bytes or
+    the SHA-256 `expected`, OSError if it cannot be read."""
     from urllib.request import Request, urlopen
 
     digest, got = sha256(), 0

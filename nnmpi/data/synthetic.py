@@ -49,7 +49,7 @@ def size_of(argument: str) -> DatasetSize:
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
     """Draws float32 samples (total, features): prototypes[i mod classes] + noise.
 
-    The noise has 256 levels, because drawing four values from each keyed word is fast.
+    The noise has 256 levels, because it is fast to take four values from each 32-bit random word.
     """
     word = np.arange(-(-features // 4))
     noise = keyed.bits(keyed.key(seed, "synthetic", "noise"), word, np.arange(total)[:, None])

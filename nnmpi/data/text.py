@@ -23,8 +23,8 @@ MEMORY_PER_BYTE = 8  # bytes of memory per byte of text while it is read: the fi
 
 
 def text(request: DatasetRequest) -> Dataset:
-    """Loads the text of a file, or the embedded one, as consecutive windows; the last tenth is held
-    out."""
+    """Loads a text, from a file or the one that comes with the library, as consecutive windows of
+    tokens; the last tenth is held out for testing."""
     name = shown(f"text:{request.argument}" if request.argument else "text")
     content = _content(request.argument)
     if isinstance(request.tokenizer, str):

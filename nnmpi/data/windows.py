@@ -137,7 +137,8 @@ LONGEST = 64 << 20  # bytes of the line, which may contain a vocabulary of chara
 
 
 def tokens(request: DatasetRequest) -> Dataset:
-    """Loads a file of tokens as consecutive windows; the last tenth is held out."""
+    """Loads a file of tokens that `python -m nnmpi.tokenize` has written, as consecutive windows;
+    the last tenth is held out for testing."""
     path = Path(os.path.expanduser(request.argument))
     with reading(path, REMEDY):
         check_regular(path)

@@ -79,7 +79,8 @@ class AllReduceDispatch:
         """True if `set_up` must be called before the algorithm `name` can sum n elements of this
         type.
 
-        The result is the same on all ranks. Only algorithms in NEED_SETUP are asked for.
+        The result is the same on all ranks. It is called only for the algorithms in NEED_SETUP,
+        which need memory or transports of their own.
         """
         if name == "mpi":
             return self._library is None

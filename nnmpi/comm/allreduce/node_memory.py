@@ -123,7 +123,8 @@ class SharedReduction:
         """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
         of the requests to wait for.
 
-        If the caller does not block, it begins when all earlier sums in this memory are complete.
+        With `blocks`, it may wait in barriers at once. Without, several sums may be pending, and
+        each begins when all earlier sums in this memory are complete.
         """
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)

@@ -208,8 +208,8 @@ class Receive:
 class MPIReceiver:
     """Receives on a transport and checks the length of each message.
 
-    The transport itself checks no lengths, which takes time: those of collectives' messages are
-    agreed.
+    The transport itself checks no lengths, since that takes time, and all ranks of a collective
+    know the lengths of its messages.
     """
 
     def __init__(self, transport: MPITransport) -> None:

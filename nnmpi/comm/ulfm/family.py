@@ -55,9 +55,8 @@ class UlfmFamily(TransportFamily):
             self.comm.Revoke()
 
     def leave(self) -> None:
-        """Marks this family of transports as abandoned, without revoking its communicator: it was
-        never used.
-        """
+        """Makes operations on all transports of this family raise RankLost, without revoking the
+        MPI communicator that they share: it was never used."""
         self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:
