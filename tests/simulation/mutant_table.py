@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "reported twice",
-        ("nnmpi.run.reported_events", "ReportedEvents.once"),
+        ("nnmpi.run.reported_events", "ReportedEvents.claim"),
         "return position > last",
         "return position >= last",
         SIMPLE,
