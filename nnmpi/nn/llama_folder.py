@@ -93,8 +93,8 @@ class LlamaFormat(gpt2.FolderFormat):
         return StorageOrder(False, self.sizes.intermediate, (1, 1)) if is_packed else AS_IS
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Llama:
-        """Returns a model of these sizes with initial weights; `published` are the JSON files to
-        save with it."""
+        """Returns a Llama of these sizes with initial weights; `published` are the JSON files to
+        save with it. `dropout` is ignored: a Llama has none."""
         return Llama(self.sizes, published)
 
 

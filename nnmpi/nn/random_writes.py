@@ -20,14 +20,16 @@ T = TypeVar("T", bound=Tensor)
 
 
 def normal_(t: T, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> T:
-    """Replaces the elements by normal values."""
+    """Replaces the elements of t by normal values of this mean and standard deviation, drawn from
+    `generator` if it is given."""
     t.to_write(0)
     with drawing_from(generator):
         return init.normal_(t, mean, std)
 
 
 def uniform_(t: T, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> T:
-    """Replaces the elements by uniform values between a and b."""
+    """Replaces the elements of t by uniform values between a and b, drawn from `generator` if it is
+    given."""
     t.to_write(0)
     with drawing_from(generator):
         return init.uniform_(t, a, b)

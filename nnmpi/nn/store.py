@@ -72,7 +72,8 @@ class Operands(NamedTuple):
     mixed: MixedStep = PLAIN
 
     def negative(self) -> "Operands":
-        """Returns operands of which the update reads the gradients with the other sign."""
+        """Returns operands for the same memory with which an update reads each gradient with the
+        opposite sign, as the option `maximize` needs. Nothing is copied."""
         return self._replace(mixed=self.mixed.times(-1.0))
 
     def part(self, part: slice) -> "Operands":

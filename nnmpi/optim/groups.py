@@ -95,8 +95,8 @@ def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
 
 
 class Common(TypedDict, total=False):
-    """Options that all of PyTorch's optimizers have. Besides `maximize`, they choose an
-    implementation, and have no effect here."""
+    """The options that all of PyTorch's optimizers have: `maximize`, which has its effect here too,
+    and options that choose an implementation in PyTorch and have no effect here."""
 
     maximize: bool
     foreach: bool | None

@@ -19,8 +19,8 @@ STRONG_WOLFE = "strong_wolfe"
 
 @dataclass
 class History:
-    """The state that L-BFGS keeps between iterations, under PyTorch's names, which a state dict has
-    too.
+    """The state that L-BFGS keeps from one iteration to the next. Its attributes have the names of
+    PyTorch's, and so have the entries of a state dict.
 
     d, t                     the last direction and the length of the step along it
     old_stps, old_dirs, ro   the last steps s, the differences y of gradients, and 1 / (s @ y)
@@ -128,8 +128,8 @@ class LBFGS(Optimizer):
         return first
 
     def _next_direction(self, gradient: Any, most: int) -> Any:
-        """Updates the estimated inverse Hessian by the last step; returns minus its product with
-        the gradient."""
+        """Updates the estimated inverse Hessian by the last step, of which at most `most` are kept;
+        returns minus its product with the gradient, the direction of the next step."""
         h = self._history
         if not h.n_iter:
             return -gradient
@@ -152,8 +152,9 @@ class LBFGS(Optimizer):
     def _searched(
         self, closure: Callable[[], Any], start: Trial, group: Group, calls: int
     ) -> Trial:
-        """Searches along the direction, after so many calls of the closure, and makes the step that
-        is found."""
+        """Makes the step that a line search along the current direction finds, and returns its
+        Trial (loss, gradient and length). `start` is the Trial before the step, `calls` the number
+        of calls of the closure so far in this `step`."""
         h, origin = self._history, [p.operand.copy() for p in self.parameters]
 
         def tried(length: float) -> Trial:
@@ -181,7 +182,8 @@ class LBFGS(Optimizer):
         return loss, xp.concatenate(rows)
 
     def _set(self, origin: Sequence[Any], change: Any) -> None:
-        """Sets the values of all parameters to those in `origin` plus a flat array."""
+        """Sets the values of each parameter to those in `origin`, a list with an array for each,
+        plus its part of `change`, a flat array over all parameters."""
         start = 0
         for p, values in zip(self.parameters, origin, strict=True):
             p.array = values + change[start : start + p.size].reshape(p.shape)
@@ -192,8 +194,8 @@ class LBFGS(Optimizer):
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the history, as the state of parameter 0, and the options of the group, as
-        PyTorch's LBFGS does."""
+        """Returns the options of the group and the history (see `History`), which stands as the
+        state of parameter 0, as in PyTorch's LBFGS."""
         groups = states.saved_groups(self.param_groups)
         if not self._history.n_iter:
             return {"state": {}, "param_groups": groups}
@@ -201,8 +203,8 @@ class LBFGS(Optimizer):
         return {"state": {0: kept}, "param_groups": groups}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the result of `state_dict`, or that of PyTorch's LBFGS; raises ValueError unless it
-        is of as many numbers."""
+        """Loads the result of `state_dict`, or that of PyTorch's LBFGS; raises ValueError if it is
+        for another number of parameters or elements."""
         if "param_groups" not in state:
             raise ValueError("LBFGS: load_state_dict takes a state_dict(), which has the history")
         states.check_groups(self.param_groups, state["param_groups"])
@@ -230,7 +232,7 @@ class LBFGS(Optimizer):
 
 
 def _copied_to_host(value: Any) -> Any:
-    """Returns a copy of an array; a number for one without axes."""
+    """Returns a copy of an array on the host; a Python number for an array without axes."""
     if isinstance(value, int | float):
         return value
     array = backend.to_host(value)

@@ -1,11 +1,13 @@
-"""A line search: finds a step along a direction that fulfils the strong Wolfe conditions.
+"""A line search, which L-BFGS uses: chooses the length t of a step along a direction so that it
+fulfils the strong Wolfe conditions (slope: the derivative of the loss by t):
 
     decrease    loss(t) <= loss(0) + DECREASE * t * slope(0)
     curvature   |slope(t)| <= FLATNESS * |slope(0)|
 
-A bracket is two trials with a minimum between them. It is found by longer and longer steps, and
-then made smaller (Nocedal and Wright, Numerical Optimization, 2006, section 3.5). The lengths that
-are tried are those of PyTorch's LBFGS, so the losses are PyTorch's too.
+The search first tries longer and longer steps, until a minimum must lie between two of them (the
+bracket), and then makes this bracket smaller (Nocedal and Wright, Numerical Optimization, 2006,
+section 3.5). The lengths that are tried are those of PyTorch's LBFGS, so the losses are PyTorch's
+too.
 """
 
 import math
@@ -16,8 +18,8 @@ DECREASE, FLATNESS = 1e-4, 0.9
 
 
 class Trial(NamedTuple):
-    """A step of a length: the loss and the flat gradient after it, and the slope, which is the
-    derivative of the loss by the length."""
+    """A step of some length that a line search has tried: the loss and the flat gradient after it,
+    and the slope, which is the derivative of the loss by the length."""
 
     length: float
     loss: float
@@ -59,7 +61,8 @@ def _within(
     most: int,
     tolerance: float,
 ) -> Trial:
-    """Makes a bracket smaller; returns the trial that is found in it."""
+    """Makes a bracket (two trials with a minimum between them) smaller by at most `most` further
+    trials, or until it is shorter than `tolerance`; returns the best trial that is found in it."""
     was_near_end = False
     for _ in range(most):
         low = _index_of_lowest(bracket)
@@ -97,8 +100,8 @@ def _is_flat(trial: Trial, start: Trial) -> bool:
 
 
 def _lowest(a: Trial, b: Trial, least: float, most: float) -> float:
-    """Returns the length between two others at which the cubic with the losses and slopes of two
-    trials is lowest; the middle, if the cubic has no minimum."""
+    """Returns the length between `least` and `most` at which a cubic is lowest: the one with the
+    losses and slopes of the trials a and b. Returns the middle if the cubic has no minimum."""
     if a.length > b.length:
         a, b = b, a
     mean = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.length - b.length)

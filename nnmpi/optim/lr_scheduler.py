@@ -46,11 +46,11 @@ class LambdaLR(LRScheduler):
 
 
 class ChainableLR(LambdaLR):
-    """A LambdaLR that goes on from the current rates, as in PyTorch: what another scheduler or the
-    program has changed in them stays.
+    """A LambdaLR that goes on from the current rates, as in PyTorch, so that changes by another
+    scheduler or by the program stay in effect.
 
-    If a rate is not what this scheduler alone has set, its distance from `floor` is multiplied by
-    what that of the scheduler's own rate is.
+    If such a change has made the distance of a rate from `floor` k times as large as that of this
+    scheduler's own rate, it stays k times as large in the next steps.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class ChainableLR(LambdaLR):
         super().__init__(optimizer, lr_lambda, last_epoch)
 
     def step(self, epoch: int | None = None) -> None:
-        """Counts a step, and changes the rates of all groups; with a number of steps, sets the
-        rates after these."""
+        """Counts a step, and changes the rates of all groups. If `epoch` is given, it sets the
+        rates for that number of steps instead."""
         floor, groups = self._floor, self.optimizer.param_groups
         alone = self.base_lrs if self.last_epoch < 0 else self.get_lr()
         rates = [group["lr"] for group in groups]

@@ -169,8 +169,9 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrix: Array, coefficients: Sequence[float], eps: float, steps: int) -> Array:
-    """Returns a matrix with the same singular vectors, but singular values near 1 (a Newton-Schulz
-    iteration): most of them between 0.7 and 1.2 with Muon's coefficients."""
+    """Returns a matrix with the same singular vectors, but singular values near 1, by `steps` steps
+    of a Newton-Schulz iteration: most values are between 0.7 and 1.2 with Muon's coefficients. The
+    matrix is first divided by its norm, which is at least `eps`."""
     (a, b, c), xp = coefficients, xp_of(matrix)
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix  # the products A are of the shorter side

@@ -14,7 +14,8 @@ from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negativ
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay.
 
-    With `dampening`, the momentum takes gradients times 1 - dampening, but the first one whole.
+    With `dampening`, each gradient is multiplied by 1 - dampening before it is added to the
+    momentum, except the first one.
     """
 
     takes_mixed = takes_momentum = True

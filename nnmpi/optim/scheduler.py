@@ -26,7 +26,8 @@ class LRScheduler:
         self.step()
 
     def step(self, epoch: int | None = None) -> None:
-        """Counts a step, or goes to the given number of steps, and sets the rates of all groups."""
+        """Counts a step, and sets the rates of all groups. If `epoch` is given, the number of steps
+        becomes `epoch` instead."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=False):
             group["lr"] = rate

@@ -125,11 +125,13 @@ def spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> M:
-    """Divides the weight of a module by its largest singular value in each forward pass. Returns
-    the module.
+    """Divides the weight `name` of a module by its largest singular value in each forward pass.
+    Returns the module.
 
     The parameter is renamed `weight_orig`. The buffers `weight_u` and `weight_v` have estimates of
-    the singular vectors, which each forward pass in training improves.
+    the singular vectors, which each forward pass in training improves by `n_power_iterations`
+    iterations. `dim` is the axis of the outputs, and `eps` the least norm by which a vector is
+    divided.
     """
     axis = dim if dim is not None else int(isinstance(module, ConvTranspose2d))
     return _SpectralNorm(module, name, n_power_iterations, eps, axis).install(module)
