@@ -188,23 +188,33 @@ def check_state(
     """Raises ValueError unless a state has exactly the names and shapes of `places`, the parameters
     and buffers of a model.
 
-    `values` has an array, or another object with a shape and a dtype, for each known name. The
-    message begins with unknown names, since they may be mistyped.
+    `values` has an array, or another object with a shape and a dtype, for each known name.
     """
-    known = {place.path for place in places}
-    problems = [f"{shown(name)} is not part of this {owner}" for name in names if name not in known]
-    for path, shape, *_ in places:
+    wanted = {place.path: place.shape for place in places}
+    missing = [f"{path} {shape}" for path, shape in wanted.items() if path not in values]
+    unknown = [shown(name) for name in names if name not in wanted]
+    wrong = list[str]()
+    for path, shape in wanted.items():
         if path not in values:
-            problems.append(f"{path} {shape} is missing")
             continue
         value = values[path]
         if value.shape != shape:
-            problems.append(f"{path} has shape {value.shape}, the {owner} needs {shape}")
+            wrong.append(f"{path} has shape {value.shape}, the {owner} needs {shape}")
         elif value.dtype.kind not in "iub" and not is_float(value.dtype):
-            problems.append(f"{path} holds {value.dtype}, not numbers")
+            wrong.append(f"{path} holds {value.dtype}, not numbers")
+    problems = [
+        *([f"only the {owner} has {_some(missing, ', ')}"] if missing else []),
+        *([f"only the state has {_some(unknown, ', ')}"] if unknown else []),
+        *([_some(wrong, "; ")] if wrong else []),
+    ]
     if problems:
-        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise ValueError(f"state does not fit: {'; '.join(problems[:4])}{more}")
+        raise ValueError(f"state does not fit: {'; '.join(problems)}")
+
+
+def _some(texts: Sequence[str], separator: str) -> str:
+    """Joins the first four of these texts, and says how many more there are."""
+    more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
+    return separator.join(texts[:4]) + more
 
 
 def assign(target: Any, value: np.ndarray) -> None:

@@ -194,16 +194,17 @@ def _checked(
         {name: shapes for name, shapes in pairs.items() if shapes[0] != shapes[1]},
         [name for name in sources if name not in in_model],
     )
-    if partial:
-        known = loaded.loaded or [place.path for place in places if place.path in sources]
-        sources = {name: sources[name] for name in known}
-        places = [place for place in places if place.path in sources or not loaded.loaded]
+    if partial and loaded.loaded:
+        sources = {name: sources[name] for name in loaded.loaded}
+        places = [place for place in places if place.path in sources]
     try:
         check_state(sources, sources, places)
     except ValueError as error:
         prefix = "" if loaded.loaded or not partial else "no tensor in it fits the model: "
         takes = "to train with the tensors that fit, add --load-partial"
-        other = "choose the model that was saved, or load another file"
+        other = (
+            "choose the model that was saved (MODULE:FUNCTION for your own), or load another file"
+        )
         remedy = takes if loaded.loaded and not partial else other
         raise ValueError(f"--load {path}: {prefix}{error}; {remedy}") from None
     return loaded

@@ -53,13 +53,16 @@ def test_state_dict_returns_copies() -> None:
 
 
 BAD_STATES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "missing": ({"2.weight": None}, ("2.weight (2, 3) is missing",)),
-    "missing buffer": ({"1.running_var": None}, ("1.running_var (3,) is missing",)),
-    "unexpected": ({"extra": np.zeros(2)}, ("extra is not part of this model",)),
-    "an escape code": ({"\x1b[2J": np.zeros(2)}, ("\\x1b[2J is not part of this model",)),
+    "missing": ({"2.weight": None}, ("only the model has 2.weight (2, 3)",)),
+    "missing buffer": ({"1.running_var": None}, ("only the model has 1.running_var (3,)",)),
+    "unexpected": ({"extra": np.zeros(2)}, ("only the state has extra",)),
+    "an escape code": ({"\x1b[2J": np.zeros(2)}, ("only the state has \\x1b[2J",)),
     "shape": ({"2.weight": np.zeros((3, 2))}, ("2.weight has shape (3, 2), the model",)),
     "not numbers": ({"2.weight": np.full((2, 3), "x")}, ("2.weight holds <U1",)),
-    "many": (dict.fromkeys(model().state_dict()), ("0.weight (3, 2) is missing", "and 4 more")),
+    "many": (
+        dict.fromkeys(model().state_dict()),
+        ("only the model has 0.weight (3, 2)", "and 4 more"),
+    ),
 }
 
 

@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
     "load too little": (
         "--load iris.safetensors",
-        ("--load iris", "does not fit", "is not part of"),
+        ("--load iris", "does not fit", "only the model has", "only the state has"),
     ),
     "two lines": ("--model a\nb --save c\n/d", (r"cannot save c\n/d",)),
 }
