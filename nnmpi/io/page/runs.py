@@ -9,7 +9,7 @@ from typing import Any
 from nnmpi.io.output.curves import AXES, Curves, curves
 from nnmpi.io.output.messages import Event, as_text, ranks_used
 from nnmpi.io.output.plot import BESIDES, LARGEST
-from nnmpi.options.amounts import amount, duration, plural
+from nnmpi.options.amounts import amount, duration, plural, three_or_none
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.rank_names import ranks_text
@@ -230,7 +230,9 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
             sent = (part["sent"][axis] for part in of_ranks if "sent" in part)
             pair = [predicted_sent, *sorted(sent, key=itemgetter("bytes"))[-1:]]
             if any(part["messages"] for part in pair):
-                texts = [f"{amount(part['bytes'])} in {part['messages']:,}" for part in pair]
+                texts = [
+                    f"{amount(part['bytes'])} in {three_or_none(part['messages'])}" for part in pair
+                ]
                 yield _row(f"sent along {axis}", ranks, [part["bytes"] for part in pair], texts)
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
         grown = max(

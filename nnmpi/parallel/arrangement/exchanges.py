@@ -81,10 +81,11 @@ class Exchange(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """The bytes and the number of messages that a rank sends."""
+    """The bytes and the number of messages that a rank sends; a mean over steps may have fractions
+    of messages."""
 
     bytes: int = 0
-    messages: int = 0
+    messages: float = 0
 
     def __add__(self, other: object) -> "Traffic":
         assert isinstance(other, Traffic)
@@ -98,9 +99,12 @@ class Traffic(NamedTuple):
         return Traffic(self.bytes * n, self.messages * n)
 
     def over(self, steps: int) -> "Traffic":
-        """Returns the mean traffic of one step, rounded, if this is the traffic of `steps`
+        """Returns the mean traffic of one step, in whole bytes, if this is the traffic of `steps`
         steps."""
-        return Traffic(round(self.bytes / steps), round(self.messages / steps))
+        messages = self.messages / steps
+        return Traffic(
+            round(self.bytes / steps), int(messages) if messages.is_integer() else messages
+        )
 
 
 AxisTraffic: TypeAlias = Mapping[str, Traffic]

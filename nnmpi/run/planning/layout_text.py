@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nnmpi import addons
 from nnmpi.io.output.messages import Event, gpus, phrases
-from nnmpi.options.amounts import in_column, plural
+from nnmpi.options.amounts import in_column, plural, three_or_none
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.planning.layout_lines import merge_blocks
@@ -99,7 +99,7 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
     yield "ranks", *(f"along {axis}" for axis in axes)
     for kind in e["kinds"]:
         sent = (kind["sent"][axis] for axis in axes)
-        cells = (f"{in_column(s['bytes'])} in {s['messages']:,}" for s in sent)
+        cells = (f"{in_column(s['bytes'])} in {three_or_none(s['messages'])}" for s in sent)
         yield ranks_text(tuple(kind["ranks"])), *cells
 
 
