@@ -49,8 +49,12 @@ LONG = [
         *("section", {"memory", "bytes", "time", "weak", "halo"}),
     ),
     Case(
-        *("communication", 0, "--small --cases gpt --replicas 2 --seeds 0 --ways dp,local30,ring"),
-        *("algorithm", {"data parallelism", "local, H = 30", "gossip, ring"}),
+        *(
+            "communication",
+            0,
+            "--small --cases gpt --replicas 2 --seeds 0 --ways dp,local30,streaming,ring",
+        ),
+        *("algorithm", {"data parallelism", "local, H = 30", "streaming, H = 30", "gossip, ring"}),
     ),
     Case("language", 0, f"{JOBS} --only steps", "subject", {"nnmpi"}),
     Case("language", 0, f"--small {JOBS} --only weak", "layout", {"1 rank", "tp 2", "pp 2"}),

@@ -42,7 +42,8 @@ class Way(NamedTuple):
     def short(self) -> "Way":
         """The way with rounds of two steps."""
         rounds = {"every": 2} if self.period > 1 else {}
-        return self._replace(options={**self.options, **rounds})
+        parts = {"fragments": 2, "apply_after": 0} if "fragments" in self.options else {}
+        return self._replace(options={**self.options, **rounds, **parts})
 
 
 AGAINST = "dp"
