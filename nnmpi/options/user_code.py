@@ -29,8 +29,10 @@ def imported(spec: str, option: str) -> Any:
             f"{option} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
         ) from error
     if not hasattr(module, name):
+        public = [known for known in vars(module) if not known.startswith("_")]
         raise ValueError(
-            f"{option} {quoted(spec)}: module {shown(module_name)} has no {quoted(name)}"
+            f"{option} {quoted(spec)}: module {shown(module_name)} has no {quoted(name)}; "
+            f"it has {shown(', '.join(public[:8]) or 'no names')}"
         )
     return getattr(module, name)
 

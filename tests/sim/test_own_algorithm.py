@@ -85,7 +85,7 @@ def test_every_rank_gets_the_sum() -> None:
         ("others:FAILS", "AttributeError: 'Step' object has no attribute 'nothing' ("),
         ("others:NO_RANGE", "round 0: a peer must be one number, or one per rank, and a range two"),
         ("others:NUMBER", "is of type int; it must be an Algorithm"),
-        ("others:NONE", "module others has no 'NONE'"),
+        ("others:NONE", "module others has no 'NONE'; it has "),
         ("nowhere:CHAIN", "no module named 'nowhere'; run in its directory or set PYTHONPATH"),
         ("others:BRANCHES", "write only(condition, peer) or np.where(condition, a, b)"),
         ("chain", "choose one of auto, ring, tree"),

@@ -321,7 +321,8 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
             )
         if b >= len(parts):
             raise ValueError(
-                f"{option}: there is no layer {b}: the model has {len(parts)}, numbered from 0"
+                f"{option}: there is no layer {b}: the model has {len(parts)}, "
+                f"numbered from 0; give numbers from 1 to {len(parts) - 1}"
             )
     for s, (a, b) in enumerate(bounds(numbers, len(parts))):
         if not any(layer.is_trained for layer in parts[a:b]):

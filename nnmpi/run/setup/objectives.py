@@ -163,7 +163,7 @@ def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
     """Returns the end of an error message for scores that do not fit labels with one entry per
     position, with the remedy if it is known."""
     if y.ndim == 1:
-        return ""
+        return "; its last layer needs an output for each class"
     first = y[:LOOKED_AT]
     bits = ((first == 0) | (first == 1)).all()
     if y.ndim == 2 and shape == y.shape[1:] and bits and (first.sum(axis=1) == 1).all():
