@@ -58,3 +58,10 @@ def test_partial_sums_of_16_bits_travel_as_32_or_in_16(name: str) -> None:
     for r, (narrow, sums) in product(range(5), ((False, np.dtype("float32")), (True, None))):
         of_plan = planned(algorithm, 5, r, bounds(n, algorithm.chunks(5)), half, narrow)
         assert algorithm_traffic(algorithm, range(5), r, n, half, sums=sums) == of_plan
+
+
+def test_a_mean_over_steps_keeps_fractions_of_messages() -> None:
+    assert Traffic(100, 2).over(30) == (3, 2 / 30)
+    whole = Traffic(64, 6).over(2)
+    assert whole == (32, 3)
+    assert isinstance(whole.messages, int)

@@ -1,6 +1,7 @@
 """The command: its output, its files, and that it gives the result of a Trainer."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from helpers.runs import but_steps
 import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.io.output import Report
+from nnmpi.io.output.messages import as_text
 from nnmpi.nn.models import iris_mlp
 from nnmpi.parallel.mesh import AXES
 
@@ -89,6 +91,13 @@ def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
     assert other["parameters_bytes"] == 403 * 8
     assert 403 * 8 <= other["optimizer_bytes"] <= (403 + 4 * 16) * 8
     assert other["activation_bytes"] > 1.5 * kind["activation_bytes"]
+
+
+def test_a_dry_run_of_local_steps_has_the_mean_of_their_messages(command: Command) -> None:
+    local = "--ranks=4", "--sync=local", "--every=30", "--allreduce=ring"
+    completed = command("--model=digits-cnn", "--data=digits", *local, "--dry-run")
+    (event,) = completed.events
+    assert re.search(r"along dp\n +0-3 +4\.3 kB in 0\.267\n", as_text(event))
 
 
 def test_a_dry_run_of_ranks_that_are_not_there(command: Command) -> None:
