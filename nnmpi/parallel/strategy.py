@@ -202,15 +202,15 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
-        """Returns the way to evaluate in a pipeline: a test batch is divided into micro-batches
-        like a training batch."""
+        """Returns the Evaluation of ranks that form a pipeline: a test batch is divided into
+        micro-batches like a training batch."""
         cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
         return cls(cut, layout.all, layout.counts_loss)
 
 
 class StrategyParts(NamedTuple):
-    """The objects that an ExecutorStrategy is built from, and in which kinds of strategies differ.
-    `sync` (sums of gradients) and `batch_stats` are used only if all ranks make a step together."""
+    """The objects from which an ExecutorStrategy is built; strategies differ only in these. `sync`
+    (sums of gradients) and `batch_stats` are used only if all ranks make each step together."""
 
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
@@ -309,8 +309,9 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
 
 
 def undo_of(layout: Layout, what: str, *given: Any) -> Any:
-    """Returns the record that can undo the last "step" or the last "round" of local steps (`what`),
-    made with the arguments `given`; None if the job ends when a rank is lost."""
+    """Returns an object that can undo the last step (`what` is "step") or the last round of local
+    steps ("round"), made with the arguments `given`; None if the job cannot go on after a rank is
+    lost."""
     undo = addons.row("undos", what) if layout.all.fault_tolerant else None
     return undo and undo(*given)
 
@@ -325,8 +326,8 @@ def slowed(
 
 
 class StepRunner(NamedTuple):
-    """The objects that one rank needs to make training steps, without other ranks and without
-    files.
+    """The store and optimizer of one rank, and a function that makes its training steps: used to
+    simulate a rank, without other ranks and without files.
 
     run   makes a step, given a batch, the state, and the number of batches in the epoch
     """

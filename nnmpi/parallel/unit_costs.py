@@ -108,9 +108,10 @@ class Timing(NamedTuple):
     """Settings for measuring passes: each is made `repeats` times after a warm-up, and the shortest
     time counts.
 
-    together   the Comms whose ranks divide the layers, and make the passes together
-    clock      returns seconds; communication is included, unless it stands still during waits
-    check      is called before each unit, and may raise an error to stop
+    together   the Comms among whose ranks layers are divided; these ranks make the passes together
+    clock      a function that returns seconds; the times include communication, unless this clock
+               stops while a rank waits for messages
+    check      a function that is called before each unit is measured; it may raise an error to stop
     """
 
     repeats: int = 5

@@ -80,8 +80,8 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
 
 
 def all_reduce_with_room(wire: "Wire", row: Array, algorithm: str) -> None:
-    """Sums a row over the ranks, in place; by the algorithm `ring` if there is too little shared
-    memory for `algorithm`."""
+    """Sums a 1-D array over the ranks, in place, by the all-reduce `algorithm`; if that needs more
+    shared memory than there is, by `ring`."""
     try:
         wire.all_reduce(row, algorithm)
     except NoRoomError:
@@ -135,8 +135,8 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns the slice of an array of n elements that this rank has after `reduce_scatter` and
-        before `all_gather`."""
+        """Returns the slice of an array of n elements that belongs to this rank: the one that
+        `reduce_scatter` sums here, and that `all_gather` sends from here."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
@@ -248,9 +248,10 @@ class StagedComm:
         goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
-        """Starts one non-blocking operation for each piece of a row, and returns the pieces.
-        `comes` and `goes` return the slice of a piece that is copied to the host before its
-        operation, and back to the device after it."""
+        """Starts one non-blocking operation for each piece of a 1-D array, by `start`, and returns
+        the pieces. `comes` and `goes` return the slice of a piece that is copied to the host before
+        its operation, and back to the device after it. With `is_kept` the array always uses the
+        same host buffer."""
         pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)
@@ -290,8 +291,8 @@ Wire: TypeAlias = Comm | StagedComm
 
 
 def is_in_order(wire: Wire) -> bool:
-    """Returns True if sums and gathers are in order with the kernels of a device, so that the host
-    never waits for them."""
+    """Returns True if the sums and gathers of `wire` run in order with the kernels of a device (in
+    its stream), so that the host never has to wait for them."""
     return isinstance(wire, StagedComm) and wire.in_order
 
 
@@ -301,7 +302,8 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """Returns a view of the array as one row; raises ValueError if it is not contiguous."""
+    """Returns a 1-D view of a contiguous array; raises ValueError, with the name `call`, for
+    others."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)

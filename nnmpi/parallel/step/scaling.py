@@ -1,4 +1,5 @@
-"""Loss scaling in a step: the backward pass starts from the loss times the loss scale."""
+"""Loss scaling in a step of mixed-precision training: the backward pass starts from the loss times
+the loss scale, so that small 16-bit gradients do not become 0."""
 
 from typing import Any
 

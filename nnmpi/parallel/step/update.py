@@ -2,12 +2,13 @@
 
     agree   on loss, request and the squared norm of the gradient; are all of them finite?
     clip    by the norm over all parameters, each element counted once
-    norms   of parameters and their updates, if the optimizer needs them, over the ranks with parts
+    norms   of parameters and their updates, if the optimizer needs them: summed over the ranks that
+            have shards of a parameter
     apply   the optimizer step, or skip it if a value was not finite
 
 A request is a rank's wish to stop or save. The store, which holds the gradients, provides the sums
-over dp: loss and request were summed with the gradients, or are now. Where a model is spread over
-ranks of other axes, one more all-reduce sums over these.
+over dp of loss and request; if they were not summed together with the gradients, it sums them now.
+Where a model is spread over ranks of other axes, one more all-reduce sums over these.
 
 Rules:
 
@@ -69,9 +70,9 @@ class Norms(NamedTuple):
     A parameter that several ranks have is counted several times, and its update as often:
     optimizers use only the quotient of the two norms.
 
-    variables   the number of each parameter in the graph of the model
+    variables   for each parameter of the optimizer, its number in the graph of the whole model
     number      how many parameters and buffers the graph has
-    are_cut     whether replicas update different parts of parameters
+    are_cut     True if the ranks along dp each update a shard of a parameter (ZeRO)
     """
 
     variables: Sequence[int]
@@ -219,8 +220,9 @@ class Update:
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the (start, stop) of the parts of the flat gradient buffer that this rank counts in
-    the gradient norm; some may be empty."""
+    """Yields the (start, stop) of those slices of the flat gradient buffer that this rank counts in
+    the gradient norm: of the parameters i with counts[i]. Consecutive ones are joined; some slices
+    may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

@@ -4,6 +4,8 @@
     buckets     0           1       2                        3       0
     units       0           1       2                        4       3            (0 is tied)
 
+Bucket 0, the weight of the embedding, is tied: the head in stage 2 uses it too.
+
 A bucket is a slice of the flat buffer of parameters that is summed or gathered by one collective. A
 unit is a part of a stage, usually one layer or block, whose pass runs without an operation on a
 bucket in between. In a backward pass a unit ends where all gradients of its buckets are final; in a

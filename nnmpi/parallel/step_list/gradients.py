@@ -48,7 +48,8 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
     SUM and FINISH of each bucket, for each backward pass of a stage.
 
     OPEN assigns a slot (memory for the gradients of one bucket at a time), SUM starts to scatter,
-    and FINISH waits and frees the slot, just before another bucket is opened in it.
+    and FINISH waits and frees the slot, just before another bucket is opened in it; without
+    `overlap`, directly after SUM.
     """
     passes, slots = [*ops], gradient_slots(chain)
     opened, summed = _spans(passes, chain)
@@ -98,8 +99,9 @@ Keys = defaultdict[int, list[tuple[int, int]]]
 
 
 def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
-    """Returns (opened, summed), which give (bucket, micro-batch) pairs by index in `passes`: those
-    whose gradients are first written by this pass, and those whose gradients are final after it."""
+    """Finds when the gradients of each bucket are first written, and when they are final. Returns
+    (opened, summed), two dicts by index in `passes`: the (bucket, micro-batch) pairs whose
+    gradients this pass is the first to write, and those that can be summed after it."""
     opened, summed = Keys(list), Keys(list)
     places = defaultdict[tuple[int, int], list[int]](list)
     for k, op in enumerate(passes):
@@ -118,6 +120,7 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
 
 
 def _behind(passes: Sequence[Op], k: int) -> int:
-    """Returns k, the index of a pass, or k + 1 if the next operation sends the pass's result. Sums
-    start after that, since another rank waits for the message."""
+    """Returns the index of the operation after which a sum may start that waits for pass k: k, or k
+    + 1 if the next operation sends the result of the pass, since another rank waits for that
+    message."""
     return k + (k + 1 < len(passes) and passes[k + 1].kind in SENDS)

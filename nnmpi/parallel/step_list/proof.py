@@ -7,7 +7,7 @@ values       when a pass runs, its buckets of parameters are in memory, gathered
              update
 gradients    each pass adds to buckets that are open; a bucket is summed once, after the last pass
              that adds to it, and only then its memory is used for another bucket
-strategy     operations that the strategy has added are in the places that it checks
+strategy     operations that only one strategy has (such as reads from disk) pass its own check
 update       it follows all sums; after it, the list starts the gathers with which the next begins
 messages     sends and receives are in one order at both ends of a boundary between stages
 collectives  ranks with the same parameters start the same ones in the same order
@@ -26,9 +26,9 @@ from nnmpi.schedules.proof import ScheduleError
 
 
 def prove(groups: Sequence[Sequence[StepList]]) -> None:
-    """Checks the lists of operations of all ranks. groups[p] are the lists of the ranks at place p
-    along pp, one for each rank along dp. Raises ScheduleError for the first operation that is
-    wrong."""
+    """Checks the lists of operations of all ranks. groups[p] has the lists of the ranks with
+    coordinate p along pp, one for each rank along dp. Raises ScheduleError for the first operation
+    that is wrong."""
     for place, replicas in enumerate(groups):
         for step in replicas:
             Walk(step, f"pp {place}").run()
@@ -50,8 +50,9 @@ def prove_pipelines(a: Arrangement) -> None:
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:
-    """Raises ScheduleError unless all replicas start the same collectives in the same order.
-    Gathers are compared separately from sums, since they have their own communicator."""
+    """Raises ScheduleError unless the replicas (ranks along dp with coordinate `place` along pp)
+    all start the same collectives in the same order. Gathers are compared separately from sums,
+    since they have their own communicator."""
     for kinds in (COLLECTIVES - {Kind.GATHER}, {Kind.GATHER}):
         orders = {tuple(op for op in step.ops if op.kind in kinds) for step in replicas}
         if len(orders) > 1:
@@ -61,7 +62,7 @@ def _same_order(replicas: Sequence[StepList], place: int) -> None:
 
 def _same_messages(row: Sequence[StepList]) -> None:
     """Raises ScheduleError unless the two ranks at each boundary between stages send and receive
-    messages in the same order."""
+    messages in the same order. `row` has the lists of the ranks of one pipeline."""
     sent, received = (defaultdict[tuple[str, int], list[int]](list) for _ in range(2))
     for step in row:
         for op in step.ops:

@@ -44,8 +44,8 @@ class Race:
             raise ScheduleError(f"deadlock: ranks wait at {', '.join(waiting)}")
 
     def _advance(self, place: int, replica: int) -> bool:
-        """Carries out the operations of one rank until it has to wait for another rank; returns
-        True if there was any."""
+        """Carries out the operations of one rank (at coordinate `place` along pp and `replica`
+        along dp) until it has to wait for another rank; returns True if it could carry out any."""
         step, begin = self._groups[place][replica], self._next[place, replica]
         for op in step.ops[begin:]:
             if self._waits(op, step, place, replica):

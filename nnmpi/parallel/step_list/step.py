@@ -35,8 +35,9 @@ class StepList:
     begins    the buckets whose gathers are in progress when a step begins
     scatters  True if gradients are reduce-scattered in each backward pass of a stage (ZeRO 2 and 3)
     room      the number of slots for gradients, if they are scattered
-    totals    the sums over ranks along other axes than dp that must come before the update
-    walk      the strategy's check of operations that it has added; None: it has added none
+    totals    kinds of sums over other axes than dp (TIES, TERMS) that must come before the update
+    walk      makes the check of operations that only this strategy has, such as reads from disk;
+              None: there are none
     """
 
     chain: Chain

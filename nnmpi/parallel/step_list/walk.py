@@ -74,8 +74,8 @@ class Walk:
             raise ScheduleError(f"{self._where}: {', '.join(map(str, due))} is missing")
 
     def _wrong(self, op: Op) -> str:
-        """Returns a text that says what is wrong with an operation, or "". Operations that the
-        strategy has added are checked by the strategy."""
+        """Returns a text that says what is wrong with an operation, or "". An operation that only
+        one strategy has (such as a read from disk) is checked by that strategy's own check."""
         check = self._check.get(op.kind)
         if self._of_strategy is None:
             return check(op) if check else "is no operation of this list"
@@ -133,9 +133,10 @@ class Walk:
         return self._takes(op, +1, self._gradients, "the gradient from unit")
 
     def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
-        """Checks that what a pass needs is there: the output (or gradient) of the next or previous
-        part of the model, which is then used up, or a message from another rank. Returns a text
-        that says what is missing, or ""."""
+        """Checks that what a pass needs is there: the result (`name`: output or gradient) of the
+        previous (`away` = -1) or next (+1) unit of the model, or a message from the rank that has
+        that unit. The result is then removed from `made`. Returns a text that says what is missing,
+        or ""."""
         unit, boundary = self._chain.neighbours(op.at, away)
         if unit != NONE and (unit, op.micro) not in made:
             return f"{name} {unit} is not there"

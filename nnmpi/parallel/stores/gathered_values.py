@@ -33,7 +33,7 @@ class GatheredValues:
         self._works: dict[int, Transfer] = {}
 
     def shard_view(self, shard: Shard) -> Array:
-        """Returns a view of this rank's values in `shard`."""
+        """Returns a view of the parameter values in `shard`, a slice of the flat array."""
         return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
@@ -81,8 +81,8 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
 
     def wait(self) -> None:
-        """Waits until the values of all buckets are complete, also of those whose gathers are still
-        queued."""
+        """Waits until all ranks' updated values have arrived for all buckets, also for those whose
+        all-gather has not started yet."""
         for b in range(len(self._buckets.all)):
             self.wait_for(b)
 

@@ -99,8 +99,8 @@ class LocalStore(FlatStore):
             self.keep(i, p.array)
 
     def keep(self, i: int, values: Array) -> None:
-        """Copies `values`, all of parameter i in any dtype, to this rank's shards of it, or to
-        their float32 masters."""
+        """Writes `values`, all of parameter i in any dtype, to the memory that this rank keeps of
+        it: its shards or, in mixed precision, the float32 masters of its shards."""
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
             part = row[shard.start - start : shard.stop - start]
@@ -130,8 +130,9 @@ class LocalStore(FlatStore):
         return self._merged(self.own_shard(i, lo, hi), super().elements(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
-        """Returns the first of this rank's shards that overlaps elements lo..hi of parameter i (in
-        memory order), cut to them; an empty shard if there is none."""
+        """Returns the first of this rank's shards (slices of the flat buffer that it updates) that
+        overlaps elements lo..hi of parameter i, cut to these elements; an empty shard if there is
+        none."""
         start = self.spans[i][0]
         return next(within(self.shards, start + lo, start + hi), Shard(0, 0, 0))
 
@@ -159,8 +160,9 @@ class LocalStore(FlatStore):
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
-        """Returns `scalars` summed over dp, followed by the sum of squares of the summed gradients
-        within `counted`, which are slices of the flat buffer."""
+        """Returns the step's scalars (loss, request to stop or save, numbers of ranks with a
+        gradient), summed over dp, followed by the sum of squares of the summed gradients in the
+        slices `counted` of the flat buffer."""
         sum_of_squares = self.squares(self.shards, counted)
         if self._in_front:
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)

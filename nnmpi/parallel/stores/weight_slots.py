@@ -51,7 +51,8 @@ class WeightSlots:
         self._there = dict[int, int]()  # by slot: the bucket in it
 
     def shard_view(self, shard: Shard) -> Array:
-        """Returns a view of this rank's values in `shard`."""
+        """Returns a view of the parameter values in `shard`, one of the slices that this rank
+        updates."""
         return self.flat[shard.packed]
 
     def value(self, i: int) -> Array:

@@ -7,10 +7,10 @@ ZeroStore           1      GatheredValues    WholeGradients   shards            
                     2      GatheredValues    GradientSlots    shards             4 + 12/d
                     3      WeightSlots       GradientSlots    shards             16/d
 
-A store keeps the parameters and gradients of a rank. This one consists of two parts, one for values
-and one for gradients. They do not know each other, and use the store only while they are made. The
-scalars (loss and flags) are summed last, with the squares of the gradients, in one short
-all-reduce.
+A store keeps the parameters and gradients of a rank. This one consists of two objects, one for
+values and one for gradients. Neither has a reference to the other, and each uses the store only in
+its constructor. The scalars (loss and flags) are summed last, with the squares of the gradients, in
+one short all-reduce.
 
 Values can be read only where all ranks along dp read together: in a step, in an evaluation, in
 `reading`. A rank that reads alone between steps is refused: it would wait for ranks that may wait

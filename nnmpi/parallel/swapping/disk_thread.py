@@ -48,8 +48,8 @@ class DiskThread:
     def spare(self) -> float:
         """The number of bytes that may stay in memory as pages of freed arrays, for reuse.
 
-        The longest input is subtracted: a layer's output that the layer itself reads too, in its
-        backward pass, stays in memory one pass longer than it is counted.
+        The length of the longest layer input is subtracted as a margin: an output that its own
+        layer reads in the backward pass stays in memory one pass longer than it is counted.
         """
         return max(self._plan.memory - self.in_use - self._longest, 0.0)
 

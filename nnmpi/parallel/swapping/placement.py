@@ -134,7 +134,8 @@ def placements_of(a: Arrangement) -> Placements | None:
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
     """Returns the field `residences` of the start event: where the activations of each unit (part
-    of the model, usually a layer) are placed. Returns an empty dict if a step fits into memory."""
+    of the model, usually a layer) are placed. Returns an empty dict if a step fits into memory.
+    `batches` is not used."""
     if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
@@ -279,12 +280,14 @@ def seconds(
     units: Sequence[UnitDemand], choice: Choice, memory: float, disk: Disk, state: float = 0.0
 ) -> float:
     """Returns the seconds of the forward and backward pass over a micro-batch, if activations are
-    placed as `choice` says; infinity if they do not fit into `memory` bytes."""
+    placed as `choice` says and `state` bytes of optimizer state are on disk between updates;
+    infinity if they do not fit into `memory` bytes."""
     return PassClocks(units, choice, memory, disk, state).seconds()
 
 
 def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
-    """Returns the fastest choice of placements that a local search finds: keep, swap or recompute,
+    """Returns the fastest choice of placements that a local search finds within `memory` bytes, if
+    `state` bytes of optimizer state are on disk between updates: keep, swap or recompute,
     for the activations of each unit (part of the model, usually a layer). Each step of the search
     changes one or two units.
 

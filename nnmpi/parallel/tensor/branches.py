@@ -86,9 +86,9 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Returns this call; if x has the wider dtype in which sums are computed, changed so that
-        the join has this dtype too. Activations are wider as long as parameters have not been
-        converted to 16 bits."""
+        """Returns this call with the dtype of its joined output adapted to x. The graph may say a
+        16-bit type while x is still float32, because parameters have not been converted yet: then
+        the output is float32 too."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
@@ -135,8 +135,9 @@ def _divided(call: BranchCall, ranks: int) -> DividedCall:
 
 
 def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
-    """Returns the entries in `Sharding.layers` for a join of branches: one that lists the message
-    of the join, and one for each further input whose gradient is summed over ranks."""
+    """Returns the ShardedLayer entries that describe the messages of a join of branches: the first
+    one has the join's own message and the gradient sum of one input; each further input has an
+    entry."""
     why = "a branch is whole on one rank"
     join = ShardedLayer(call.node, call.path, "Branches", JOIN, why=why)
     joins = message_of(SUM_OUTPUT, call.result.elements)

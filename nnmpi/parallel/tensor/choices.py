@@ -135,9 +135,9 @@ class NodeChoices:
     def _by_samples(
         self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
     ) -> Iterator[NodeChoice]:
-        """Yields the choices in which each rank computes a layer for some of the samples: one
-        leaves the output divided by samples, the other gathers it. `summed` is the cost of summing
-        the layer's gradients."""
+        """Yields the choices in which each rank computes a layer for some of the samples of a
+        micro-batch: one leaves the output divided by samples, the other gathers it. `states` are
+        the cuts of the inputs, `summed` is the cost of summing the layer's gradients."""
         edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):
@@ -222,9 +222,9 @@ class NodeChoices:
             yield self.gathered(node, choice)
 
     def terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
-        """Returns (number, cut) for each parameter and buffer of a layer that every rank has whole
-        but computes for a part of the data. Parameters are marked PARTIAL_GRADIENT: their gradients
-        have to be summed over ranks."""
+        """Returns (number, cut) for the parameters and buffers of a layer that every rank has
+        whole, but computes for a part of the data only. Parameters are marked PARTIAL_GRADIENT: a
+        rank has only a term of their gradient, and the terms have to be summed over ranks."""
         variables = self.graph.variables
         return tuple(
             (v, PARTIAL_GRADIENT if variables[v].is_parameter else None) for v in node.variables
@@ -254,8 +254,9 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
-    """Returns the number of an axis of a sample, counted from 0, given the axis along which a layer
-    is to be cut: `...` stands for the axis `same`, and a marker such as POSITIONS for axis 0."""
+    """Converts `axis`, along which a layer is to be cut, to the number of an axis of one sample,
+    counted from 0. `...` (any axis) means the axis number `same`; a Marker such as POSITIONS means
+    axis 0."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None

@@ -73,7 +73,7 @@ class Constraints(NamedTuple):
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
         """Raises ValueError if the layout names an axis that no layer has, or along which none can
-        be cut.
+        be cut. `is_cut` is True if a division was found.
 
         If choices have prices in seconds, all axes are allowed and none is requested.
         """

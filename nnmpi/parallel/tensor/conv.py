@@ -13,7 +13,8 @@ class _ShardedConvolution(Product):
     """The base class of convolutions whose channels are divided among ranks. Arguments are those of
     the ordinary convolution, without `groups` but with a Comm.
 
-    `part` has the keyword `gather_output` of a column, or `bounds` of a row.
+    `part` are further keyword arguments: `gather_output` (all-gather the output) if output channels
+    are divided, `bounds` (the channels of each rank) if input channels are.
     """
 
     axis = 1

@@ -66,8 +66,8 @@ class ShardedExperts(Sharded, Experts):
 
 
 def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **options: Any) -> Result:
-    """Returns the outputs of all experts, summed over ranks. All ranks have all tokens x and all
-    gates; `weights` are those of this rank's experts."""
+    """Returns the outputs of all experts, weighted by `gates` and summed over ranks. All ranks have
+    all tokens x and all gates; `weights` are those of this rank's experts."""
     y, vjps, plain, _ = experts.experts(x, gates, *weights, **options)
     xp = xp_of(x)
     assert plain is not None
@@ -137,8 +137,8 @@ class ExchangingExperts(Sharded, Experts):
 
 
 class Routing(NamedTuple):
-    """Computes the largest numbers of tokens that ranks may send to each other for one sample; used
-    where gates have no values, to predict the cost of a step.
+    """Computes the largest numbers of tokens that ranks may send to each other for one sample, in a
+    mixture of experts. They predict the cost of a step, where the router has no values yet.
 
     tokens   how many tokens each rank has
     experts  how many experts each rank has

@@ -121,15 +121,17 @@ class RowSharded(Product):
         self._take(comm, 1, "inputs", bounds)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns the output, summed over ranks; `relu` applies a fused ReLU to it."""
+        """Returns the whole output, summed over ranks; `relu` applies a fused ReLU to it. Raises
+        ValueError if `pool` is True, since pooling cannot be fused before the sum."""
         if pool:
             raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
 
 
 class _ShardedLinear(Product):
-    """The base class of Linear layers whose channels are divided among the ranks of a Comm; `part`
-    has the keyword `gather_output` of a column, or `bounds` of a row."""
+    """The base class of Linear layers whose features are divided among the ranks of a Comm. `part`
+    are further keyword arguments: `gather_output` (all-gather the output) if output features are
+    divided, `bounds` (the features of each rank) if input features are."""
 
     axis = -1
 
@@ -224,8 +226,8 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
-    """Returns this rank's part of the outputs of `linear` for all positions or samples, given this
-    rank's positions or samples x, which are gathered."""
+    """Returns this rank's channels of the output of `linear` (followed by a ReLU if `relu`) for all
+    positions or samples. x has this rank's positions or samples, and is all-gathered first."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 

@@ -61,8 +61,9 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds of the output's channels: those of the input. Returns None if a sample is
-    a vector of features, as in (N, C), for which the layer cannot be divided so."""
+    """Returns `bounds` unchanged if a sample has an axis of positions: the layer's output is cut at
+    the same channels as its input. Returns None if a sample is a vector of features, as in (N, C):
+    then the layer cannot be divided in this way."""
     return bounds if len(sample) > 1 else None
 
 

@@ -1,7 +1,7 @@
 """shard(graph, ranks) divides a model among ranks so that they send as little as possible.
 
-    state        what is known before a node runs: where each edge is cut that a later node takes
-    transition   a choice for the node, from a state to the next one
+    state        how those activations are cut that this node or a later one reads
+    transition   a choice for the node (such as column), which leads from one state to the next
 
 A forward sweep finds all reachable states, and a backward sweep the least that must still be sent
 from each of them. So the plan (a choice for each node) is exact: no other plan sends less. Of plans
@@ -207,8 +207,9 @@ class _Search:
             tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
         ],
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """Yields (choice, next state) for each choice that node k has in a state. `known_choices`
-        caches choices by the cuts of the inputs."""
+        """Yields (choice, next state) for each way to divide node k that agrees with `state` (the
+        cuts known so far). `known_choices` caches the choices of the node by the cuts of its
+        inputs."""
         node = self.graph.nodes[k]
         cuts = tuple(state.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
@@ -234,8 +235,9 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns how a choice cuts a node's parameters and module, if other nodes use them too:
-        those must make the same cut."""
+        """Returns what a choice for a node fixes for later nodes: the cuts of parameters that other
+        nodes use too and, if the module is called again, how it is divided. All uses must agree in
+        these."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}

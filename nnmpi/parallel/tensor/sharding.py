@@ -143,8 +143,8 @@ class Sharding(NamedTuple):
     output             the bounds of the channels of the output; None if it is whole
     partial_gradients  parameters that are whole on every rank, while each rank computes only a part
                        of the sum that is their gradient
-    positions          the cuts of sequences, by the axis of an add-on whose ranks have parts of
-                       them
+    positions          the cuts of sequences, by the axis of the mesh (such as cp) among whose ranks
+                       they are divided
     owned              the parts of modules that single ranks along tp have and compute alone
     """
 
@@ -250,7 +250,7 @@ def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
 
 def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
     """Returns the entry in `Sharding.layers` for the layer of node k, which is divided as `choice`
-    says."""
+    says. `why` is a text with the reason for the choice."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
@@ -281,6 +281,7 @@ def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessag
 
 
 def message_of(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
-    """Returns `row` as a message of a layer that carries `numbers` elements of a sample, in all
-    passes that `row` names."""
+    """Returns a LayerMessage: the kind of message `row`, with the number of elements of a sample
+    that it carries for one layer. It is sent in all passes that `row` names; `bounds` divide the
+    elements among ranks."""
     return LayerMessage(row, numbers, row.passes, bounds)

@@ -17,9 +17,9 @@ In a layer by samples each rank has the whole weights, and computes some samples
     x whole ──► own samples ──► layers, as they are ──► all-gather ──► y whole
     dx  ◄── all-gather ◄──                        ◄── own samples ◄── dy
 
-Layers that depend on who has which samples look into the pass: keyed randomness for the numbers of
-this rank's samples, BatchNorm for the moments over all ranks. Each rank computes the gradients of
-weights from its samples, and they are summed over the ranks once a step
+A context variable tells layers which samples this rank has: Dropout draws random numbers by the
+numbers of these samples, and BatchNorm sums its moments over all ranks. Each rank computes the
+gradients of weights from its samples, and they are summed over the ranks once a step
 (`replicas/gradient_sync.py`).
 """
 
@@ -47,7 +47,8 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
     """Returns bounds that say which samples of a micro-batch each rank has: rank r has bounds[r] to
     bounds[r + 1] - 1. x has the samples of this rank.
 
-    In a run the pass knows the number of samples; elsewhere ranks exchange their counts.
+    In a training step the number of samples is known; elsewhere ranks exchange their numbers of
+    samples.
     """
     current = current_pass.get()
     if current is not None and current.samples is not None:
@@ -109,8 +110,9 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
 
 
 class NestedStats:
-    """BatchNorm statistics over several levels of ranks: merges the moments over the ranks of
-    `comm` first, then as `others` does."""
+    """BatchNorm statistics over several levels of ranks: sums the moments over the ranks of `comm`
+    (which have other samples or rows of the micro-batch), then passes them to `others`, which sums
+    them over further ranks."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
         self._ranks, self._others = Synced(comm), others

@@ -26,10 +26,11 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
     samples    cut        column                gather the input, and reduce-scatter its gradient
     cut        samples    row                   reduce-scatter the output, and gather its gradient
 
-A way's messages are its pattern. A new way is an entry of `rules.py`, which may name a pattern of
-its own, and the class of what a rank has of the layer. If it cuts along something new, that is a
-`Marker`: for layouts that name it, rows of `layout_axes` and `layout_ways` in `addons.py`. The
-messages of a pattern determine the cost of a plan (`choices.py`), the description of a layer
+The messages that ranks send for a way are described by its `Pattern`. A new way is an entry of
+`rules.py`. It may name a Pattern of its own, and the class by which a rank's part of the layer is
+replaced. An axis that is none of channels, positions and samples needs a `Marker`; if only --layout
+asks for it, also rows of the tables `layout_axes` and `layout_ways` in `addons.py`. The messages of
+a pattern determine the cost of a plan (`choices.py`), the description of a layer
 (`sharding.py`), and a bound on their seconds (`planning/layer_messages.py`, which has a row for
 each collective).
 """
@@ -69,15 +70,15 @@ class Message(NamedTuple):
     """A collective, or point-to-point messages, that ranks need in some passes of a layer that is
     divided in a certain way.
 
-    by       the collective, or a message
-    carries  the number of elements of a sample, of all ranks together; of messages, that of which
-             they have multiples
+    by       the collective, or MESSAGE for point-to-point messages
+    carries  a function of (graph, node): the number of elements for one sample, of all ranks
+             together; for point-to-point messages, the elements of one unit, such as an image row
     passes   F: forward; I: for the gradient of the input; W: for those of the weights. A backward
              pass that is not split sends once what is in I, in W, or in both
     weight   how often a plan's cost counts the elements, in all passes: twice for an all-reduce
     words    its description; empty if another message's description includes it
-    each     a function of (graph, number of the node, ranks, rank): the multiples that a rank sends
-             in messages to others; None for a collective
+    each     a function of (graph, number of the node, ranks, rank): how many such units (rows) the
+             rank sends to each rank; None for a collective
     """
 
     by: Collective
@@ -165,7 +166,8 @@ class LayoutCut(NamedTuple):
     """The functions for a cut that an add-on defines, such as image rows, and that is used only if
     --layout asks for it.
 
-    ways     a function of (layer class, ways of its rule): these, with those for this cut
+    ways     a function of (layer class, ways of its rule): returns those ways and the additional
+             ones that cut the layer along this axis
     choices  a function of (choices, number of the node, way, cuts of the inputs): yields the
              choices of such a way, as `NodeChoices.of` does
     refuse   a function of (graph, number of the node, ranks): raises ValueError if the node cannot
@@ -268,8 +270,9 @@ class Way(NamedTuple):
                 the shape of a whole sample of the input
     behind      a function: the bounds of the output, given that shape and the bounds of the
                 channels of the input; None if a part lacks something that it needs
-    divided     what a way divides that cuts no channels of its output
-    named       the pattern of a way that is none of `PATTERNS`
+    divided     a word for messages: what is divided, such as "vocabulary", if not output channels
+    named       the Pattern (name and messages) of the way; None: the one in `PATTERNS` that has
+                the same input and output
     inputs      how many tensors the layer is called with; of several, all are whole, or all are cut
                 alike, as along positions
     part        the class of a rank's part of the layer, whose own ops send the messages; None: the

@@ -50,7 +50,7 @@ class Bands(NamedTuple):
     @classmethod
     def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
         """Returns the Bands that cut n samples, of `rows` rows each, into bands of about `budget`
-        bytes.
+        bytes; with `pool`, rows of output are pooled 2 to 1.
 
         The kernel needs `row_bytes` bytes for a row of output. If samples would have few bands,
         they are not cut.
@@ -88,8 +88,8 @@ class Bands(NamedTuple):
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:
-        """Returns an array of zeros (rows, W, C) with space for the input rows of all samples, one
-        sample after the other."""
+        """Returns an array of zeros (rows, width, channels) with space for the input rows of all
+        samples, one sample after the other."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
         return xp_of(like).zeros((rows, width, channels), like.dtype)
 

@@ -68,8 +68,9 @@ class SpatialLayer(nn.Module):
         return rows.pooled() if pool else rows
 
     def halo(self, pool: bool = False) -> Halo:
-        """Returns which rows of an image this rank needs, and which rows ranks send to each other
-        for that."""
+        """Returns the Halo of this layer: which input rows of other ranks this rank needs, and
+        which rows ranks send to each other for that; with `pool`, for the layer and a fused 2x2
+        pooling."""
         return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
 
 
@@ -111,8 +112,8 @@ def _pooled(layer: SpatialLayer, x: Tensor, kernel: Callable[..., Any], padding:
 
 
 class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
-    """A BatchNorm2d on some rows of images, with statistics over the rows of all ranks, and then
-    over the other samples of the batch."""
+    """A BatchNorm2d on some rows of images. Its statistics are merged over the rows of all ranks of
+    `comm`, and then over the ranks that have other samples of the batch."""
 
     fuses_as = nn.BatchNorm2d
 
