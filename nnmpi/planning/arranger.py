@@ -77,8 +77,8 @@ class Arranger:
         return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
-        """Returns, from a cache, how the model is divided among ranks with these options, those of
-        tp or those of cp."""
+        """Returns, from a cache, how the model is divided among ranks if the run's config has these
+        `options` changed: either those of tp or those of cp."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
@@ -96,8 +96,9 @@ class Arranger:
         return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
     def division_key(self, candidate: Candidate) -> tuple[Place, bool]:
-        """Returns a key for caches, which is equal for layouts that divide the model into the same
-        pipeline stages."""
+        """Returns a key for the cache of divisions into pipeline stages: the rank along pp of each
+        stage, and whether these ranks are on one node. Layouts with equal keys have the same
+        stages."""
         key = candidate.shape, candidate.schedule
         if key not in self._division_keys:
             schedule = proof.find(candidate.schedule)

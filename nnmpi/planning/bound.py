@@ -43,8 +43,8 @@ ROUNDING = 1 - 1e-9
 
 
 def _ways(candidate: Candidate) -> tuple[bool, str, str]:
-    """Returns the options of a layout that decide which part of each layer a rank along tp
-    computes, and whether it is computed twice (--recompute)."""
+    """Returns (sequence_parallel, layout, recompute): the options of a layout that decide which
+    part of each layer a rank along tp computes, and whether activations are recomputed."""
     return candidate.sequence_parallel, candidate.layout, candidate.recompute
 
 
@@ -182,11 +182,8 @@ class LowerBounds:
 
     def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
         """For ZeRO 3: a lower bound on the share of its parameters, from 0 to 1, that a rank
-        gathers in the forward passes of a micro-batch, and again in the backward passes.
-
-        A rank gathers all buckets of its stages, except those that are still in memory from the
-        last use.
-        """
+        gathers in the forward passes of a micro-batch, and again in the backward passes. Buckets
+        that are still in memory from their last use are not gathered again."""
         config = self._arranger.plain
         if self._has_many_slots or candidate.recompute == "block":
             return 0.0
@@ -329,9 +326,9 @@ class LowerBounds:
         return self._messages[key]
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
-        """For the group of replicas of rank `place`: lower bounds on the seconds to reduce-scatter
-        (or to all-gather) between nodes all parameters that the rank trains, and its last bucket
-        alone."""
+        """Returns lower bounds on two times, in seconds, for the replicas of rank `place`: to
+        reduce-scatter (or, which takes as long, all-gather) between nodes all parameters that the
+        rank trains, and to do so with its last bucket alone."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)

@@ -53,8 +53,9 @@ class BucketBounds:
         return sum(least.values())
 
     def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
-        """Returns the reduce-scatters and gathers that each rank along pp makes in one micro-batch;
-        empty lists where no formula gives them."""
+        """Returns, for each rank along pp, the reduce-scatters and gathers that it makes in one
+        micro-batch. The lists are empty for strategies and layouts for which no such formula
+        exists."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
         kind = strategy_of(plain)
         if kind.averages or kind.program or asked_kind(plain).packs:

@@ -93,8 +93,8 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
 
 
 def counts_of_micro_batches(batch: int, dp: int) -> list[int]:
-    """Returns the numbers of micro-batches to try: powers of 2, and all that divide a batch
-    evenly."""
+    """Returns the numbers of micro-batches to try for a batch of `batch` samples on `dp` replicas:
+    powers of 2, and all numbers that divide the samples of a replica evenly."""
     samples = batch // dp
     powers = {1 << k for k in range(samples.bit_length()) if 1 << k <= MOST_UNEVEN}
     return sorted(powers | {m for m in _divisors(samples) if not batch % dp})
@@ -107,7 +107,8 @@ def _divisors(n: int) -> set[int]:
 
 def recomputed(candidate: Candidate, has_blocks: bool) -> list[Candidate]:
     """Returns the variants of a layout that recompute activations, to try if the layout does not
-    fit: they take less memory and more time.
+    fit: they take less memory and more time. `has_blocks` says whether the model has repeated
+    blocks, which can be recomputed one by one.
 
     Recomputing attention alone is not tried, since its kernels keep no scores. Recomputing whole
     stages is not tried if each backward pass directly follows its forward pass: it would change

@@ -30,7 +30,7 @@ gradients are in that memory already."""
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
     """Returns the key under which `Machine.sums` has the measured times of a collective among
-    `ranks` ranks of one node."""
+    `ranks` ranks of one node, such as "all_reduce shared 2"."""
     return f"{operation.value} {algorithm} {ranks}"
 
 
@@ -136,8 +136,9 @@ def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
 
 
 def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
-    """Returns the seconds of a two-level all-reduce: each node sums in its memory, then one rank
-    per node takes part in a ring, which moves `travelling` bytes."""
+    """Returns the seconds of a two-level all-reduce of `nbytes` bytes: the ranks of each node sum
+    in shared memory, then one rank per node takes part in a ring, over which `travelling` bytes are
+    summed (fewer if they are sent in a shorter type)."""
     inside = in_memory(links, int(np.bincount(links.nodes).max()), nbytes)
     leaders = links._replace(nodes=np.arange(links.node_count))
     return inside + (

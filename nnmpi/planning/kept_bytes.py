@@ -96,8 +96,9 @@ def _way(candidate: Candidate) -> tuple[Any, ...]:
 def _recorded(
     a: Arrangement, halves: bool
 ) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
-    """Records the passes of all sections (parts such as one block); returns the first node of each
-    section, and the bytes of all sections for one sample and for two."""
+    """Records the passes of all sections (parts such as one block), with `halves` also I and W, the
+    halves of a backward pass. Returns the first node of each section, and two lists with the bytes
+    of each section: for one sample and for two."""
     starts, one = section_bytes(a, 0, 1, halves)
     return starts, (one, section_bytes(a, 0, 2, halves)[1])
 
@@ -118,9 +119,10 @@ def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int,
 
 @cache
 def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two arrays with an entry per rank, at the time when it keeps most: how many
-    micro-batches are between their forward and backward pass, and how many between the halves I and
-    W of a backward pass. A micro-batch counts once for each stage of the rank."""
+    """Returns, for the schedule of this name with p ranks, m micro-batches and v stages per rank,
+    two arrays with an entry per rank, at the time when it keeps most: how many micro-batches are
+    between their forward and backward pass, and how many between the halves I and W of a backward
+    pass. A micro-batch counts once for each stage of the rank."""
     most = list[tuple[int, int]]()
     for ops in proof.find(schedule).compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)

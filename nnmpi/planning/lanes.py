@@ -78,7 +78,7 @@ def _levels(
 ) -> Iterator[Level]:
     """Yields, as rows for a drawing, how many bytes of activations the rank keeps at each time:
     while each unit (part of a stage, usually a layer) runs, and between passes. A pass adds or
-    frees the activations of its units one after the other."""
+    frees the activations of its units one after the other; `shares` has the share of each unit."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]

@@ -47,7 +47,8 @@ def in_passes(
 
 
 def passes_of(message: LayerMessage) -> set[Kind]:
-    """Returns the passes in which a message of a layer is sent: F, B or both."""
+    """Returns the passes in which a message of a layer is sent: {F}, {B} or both; messages of I and
+    W (the halves of a backward pass) count as those of B."""
     return {PASS_OF[kind] for kind in message.passes}
 
 

@@ -66,9 +66,9 @@ class PassTimes(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The messages between the ranks of a pipeline.
+    """The messages between the ranks of a pipeline, in a simulation of their steps.
 
-    arrivals  when each message arrives
+    arrivals  tables in which the simulation enters when each message arrives
     seconds   the seconds that a message takes, by its kind and the stage that sends it
     """
 
@@ -206,8 +206,8 @@ def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
 
 
 def hides(machine: Machine, what: str) -> bool:
-    """True if the machine is one that a data sheet describes, and its description says that
-    exchanges of this kind ("tp", "dp", "zero1", "zero3") run while ranks compute."""
+    """True if ranks compute while an exchange of kind `what` ("tp", "dp", "zero1" or "zero3") runs.
+    Only a machine that a data sheet describes says so; for a measured one the result is False."""
     return machine.sheet is not None and what in machine.sheet.hides
 
 

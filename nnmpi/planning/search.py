@@ -125,8 +125,8 @@ def most_sent(a: Arrangement) -> tuple[Traffic, int]:
 
 
 class Searcher:
-    """Searches the layouts of one model on one cluster for the fastest ones, and caches the time
-    and memory of each.
+    """Searches the layouts of one model on one cluster for the fastest ones that need at most
+    `most_bytes` per rank, and caches the time and memory of each.
 
     After `within` seconds of processor time the search returns the layouts found so far, at least
     one.

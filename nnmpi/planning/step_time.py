@@ -272,9 +272,10 @@ def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
-    """Returns the seconds of each kind of pass of a stage, given those of its units (parts,
-    usually layers). In the first stage W, the second half of a backward pass, does the work of
-    both halves."""
+    """Returns the seconds of each kind of pass of a stage, given the seconds of its units (parts,
+    usually layers): an array (units, 3) for F, I and W. The first stage (`is_first`) needs no
+    gradient of its input: its I takes no time, and W does the work of both halves of the backward
+    pass."""
     f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 

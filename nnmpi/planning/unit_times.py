@@ -109,9 +109,10 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """Returns the seconds of the part of each unit (of the model, usually a layer) that a rank
-        computes. They are the times measured with tp ranks, those of the whole unit on fewer
-        samples, or a share of the time of the whole unit."""
+        """Returns the seconds of a rank's part of each unit (of the model, usually a layer), shape
+        (units, 3). They are the times measured with as many ranks along tp; or, for units divided
+        by samples, those of the whole unit on fewer samples; or a share (`parts`) of the time of
+        the whole unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared

@@ -41,9 +41,9 @@ def waits(times: ListTimes) -> Waits:
 
 
 def _of_list(times: ListTimes, micro: int) -> Waits:
-    """Returns for how long a rank waits in a step of `micro` micro-batches, up to its last sum
-    over replicas. The wait for gathers after the update is the time by which they make the step
-    longer."""
+    """Returns for how long a rank waits in a step of `micro` micro-batches, up to its last sum over
+    replicas. With ZeRO 1 and 2 the step is also simulated without gathers of parameters; the time
+    by which gathers make it longer is the wait for them."""
     ops = _until_summed(times.a, times.rank, micro)
     end, computing = _walked(times, ops)
     if times.a.store.zero and not gathers_for_use(times.a):

@@ -59,8 +59,9 @@ UNIT = (1.0, ALL)
 
 class Product(NamedTuple):
     """The shape of a matrix product's output: rows, columns, and how many such products there are.
-    Each is a pair: the length on one rank for one sample, and what it is multiplied by (ROWS to
-    EACH)."""
+    Each is a pair (length, factor): the length for one sample, and a number that says what
+    multiplies it on a rank (ROWS: the samples; OUTPUTS, INPUTS: its share of the weight; ALL:
+    nothing; EACH: the samples times its share)."""
 
     rows: tuple[float, int] = UNIT
     columns: tuple[float, int] = UNIT
@@ -216,7 +217,8 @@ def in_tiles(
     outputs: np.ndarray, parts: np.ndarray, weights: np.ndarray, samples: int, sheet: Sheet
 ) -> np.ndarray:
     """Returns a factor for each kernel, at least 1, by which its operations grow because outputs of
-    products are computed in whole tiles, and several tiles at once."""
+    products are computed in whole tiles, and several tiles at once. `parts` and `weights` are the
+    shares of a rank in the work of each kernel and in the two axes of its weight."""
     each = samples * parts
     follows = np.array([each / weights.prod(axis=1), *weights.T, np.ones(len(parts)), each])
     scale = np.take_along_axis(follows.T, outputs[:, :, 1].astype(int), axis=1)

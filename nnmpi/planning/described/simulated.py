@@ -19,8 +19,9 @@ required."""
 
 
 def add_machine(subcommand: str, p: argparse.ArgumentParser) -> None:
-    """Adds --machine to the parser of a subcommand in PLACES. The subcommand's `run` then gets the
-    machine's figures as the values of the options that it replaces."""
+    """Adds --machine to the parser of a subcommand of nnmpi.simulate, if it simulates a network or
+    nodes (table PLACES). The subcommand's `run` then gets figures of the machine as the values of
+    the options that they replace, such as --alpha."""
     if subcommand not in PLACES:
         return
     in_words, names, required = PLACES[subcommand]

@@ -113,8 +113,8 @@ def _replays(a: Arrangement) -> bool:
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """Returns how many bytes a pass needs at its peak, beyond those that are kept when it
-    begins."""
+    """Returns how many bytes a pass of kind `kind` needs at its peak, in addition to those that are
+    in memory when it begins."""
     if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)
@@ -123,9 +123,9 @@ def _more(kind: Kind, of_pass: PassBytes) -> int:
 def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
     """Returns the bytes of the buffers into which a rank receives data to add to its own.
 
-    All sums of gradients may be in flight at once; of the gradients that ZeRO scatters in a
-    backward pass, as many as there is memory for. Other exchanges of a group follow each other and
-    share a buffer.
+    All sums of gradients may be in flight at once, each with a buffer. The reduce-scatters of ZeRO
+    2 and 3 have as many buffers as there are slots (memory for the gradients of one bucket). All
+    other exchanges of a group of ranks follow each other and share a buffer.
     """
     at_once, most = 0, Counter[tuple[int, ...]]()
     scattered, scatters = 0, 0

@@ -148,8 +148,8 @@ class PaperComm:
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> CompletedWork:
-        """Fills the array with zeros, as if they had been received: a flag that is 0 asks no stage
-        to stop."""
+        """Fills the array with zeros, as if they had been received, and returns a completed
+        operation. (Zeros also mean that no other stage asks for a stop.)"""
         if not is_meta(array):
             array[...] = 0
         return COMPLETED
@@ -165,12 +165,12 @@ class PaperComm:
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> Self | None:
         """Returns a Comm of the same ranks, as if all had given the same color; None if `color` is
-        None."""
+        None. `key` and `narrow_sums` have no effect."""
         return None if color is None else type(self)(self.members, self.axis, self.state)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
-        """Returns a PaperComm of these ranks of the job, which logs its exchanges along dp; None
-        for no ranks."""
+        """Returns a PaperComm of the ranks with these numbers in the job, which logs its exchanges
+        along dp; None for no ranks. `narrow_sums` has no effect."""
         return type(self)(ranks, "dp", self.state) if ranks else None
 
     def agree(self, error: BaseException | None) -> None:

@@ -54,7 +54,8 @@ class StepLog(Recorder):
         self.by_op = defaultdict[tuple[Kind, int], list[Exchange]](list)
 
     def note(self, axis: str, exchange: Exchange, started: bool = False, times: int = 1) -> None:
-        """Logs an exchange over the ranks of an axis, as part of the operation that runs now.
+        """Logs an exchange over the ranks of an axis, as part of the operation that runs now. It
+        occurs `times` times; `started` is True for a non-blocking one.
 
         Between operations, a non-blocking exchange is logged as one of parameters, a blocking one
         as one of scalars.

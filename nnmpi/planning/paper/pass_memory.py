@@ -52,8 +52,8 @@ class CalledMemory(ExitStack):
         return self
 
     def mark(self, held: Iterable[Any] = ()) -> None:
-        """Marks the end of a pass and the beginning of the next one; `held` are arrays that the
-        ended pass has used until now."""
+        """Marks the end of a pass and the beginning of the next one. `held` are arrays that must
+        count as in use until the end of the pass, even if no later call uses them."""
         self._held += [(array, len(self._calls) - 1) for array in held]
         self._edges.append(len(self._calls))
 
@@ -101,7 +101,8 @@ class TracedMemory(ExitStack):
         return self
 
     def mark(self, held: Iterable[Any] = ()) -> None:
-        """Marks the end of a pass and the beginning of the next one."""
+        """Marks the end of a pass and the beginning of the next one: stores the memory in use and
+        the peak since the last mark. `held` has no effect."""
         self._marks.append(tracemalloc.get_traced_memory())
         tracemalloc.reset_peak()
 
@@ -135,6 +136,6 @@ def _nbytes_of(arrays: Iterable[Any]) -> int:
 
 
 def _across(blocks: Iterable[Lifetime], edge: int) -> int:
-    """Returns the bytes of those blocks that are in use both before the call number `edge` and
-    later."""
+    """Returns the bytes of the memory blocks that are in use across a point of time: first used
+    before function call number `edge`, and last used in this call or later."""
     return _nbytes(block for block in blocks if block.first < edge <= block.last)

@@ -218,8 +218,8 @@ def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Count
 
 
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
-    """Returns the bytes that array functions read and write in `batches` simulated steps, without
-    those of passes."""
+    """Returns the bytes that array functions read and write in `batches` simulated steps, to pack
+    and unpack messages. Kernels of the passes and of the update do not count."""
     with logged_calls() as calls:
         run(state, batches)
     return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))

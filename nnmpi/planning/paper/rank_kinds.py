@@ -148,8 +148,8 @@ def _backups(a: Arrangement) -> Any:
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """Yields, for each size of micro-batch that occurs, an array with the number of its samples
-    that each rank gets."""
+    """Yields, for each size of micro-batch that occurs, an array that says for each rank how many
+    of the micro-batch's samples it gets."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -159,9 +159,9 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields arrays of how many messages, and of how many chunks, each rank sends in the first and
-    last rounds of each sum over replicas; they tell apart ranks that send different amounts. In the
-    rounds between, all send the same."""
+    """Yields arrays with a number for each rank, for each collective over replicas: how many
+    messages, and then how many chunks, the rank sends in the first and last rounds. Ranks whose
+    numbers are equal send equal amounts, because in the rounds between all ranks send the same."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
@@ -186,7 +186,8 @@ def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray
 
 
 def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:
-    """Returns, for each rank, its index in its group along these axes."""
+    """Returns, for each rank, its index among the ranks that differ from it only along `axes`. `at`
+    has the coordinates of all ranks by axis."""
     axes_here = [axis for axis in at if axis in axes]
     return np.ravel_multi_index(
         [at[axis] for axis in axes_here], [a.mesh.count(axis) for axis in axes_here]

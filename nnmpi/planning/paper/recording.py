@@ -42,8 +42,8 @@ from nnmpi.schedules.op import Kind
 
 
 class NullOpRecorder:
-    """A recorder of autograd ops that ignores all calls. While it is set, layers run as they do
-    when a model is traced."""
+    """An object in the place of the recorder that autograd ops call while a model is traced. It
+    ignores all calls, but while it is set, layers run as they do in tracing."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
@@ -57,8 +57,8 @@ class NullOpRecorder:
         """Ignores the use of a tensor that shares memory with a tensor written in place."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Called for a function that is recomputed in the backward pass (checkpointing); runs it
-        without recording."""
+        """Runs `function`, which is recomputed in the backward pass (checkpointing), without
+        recording it, and returns its result."""
         return function()
 
 
@@ -75,8 +75,9 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """Records the passes of a stage for the ranks with the coordinates `where` along those axes
-    that cut activations."""
+    """Records the passes of a stage over `samples` samples, or puts them together from recorded
+    parts. The rank is the one with the coordinates `where` along the axes that cut activations
+    (LOCAL_SHAPES); `sums_by` is the algorithm of sums within passes."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
@@ -148,7 +149,7 @@ def _recorded_with_few_values(
 ) -> PassEvents:
     """Records the passes of a stage on arrays with as little data as possible: with none; if layers
     read values, with those of integers (such as tokens) only; otherwise with all values, on the
-    CPU."""
+    CPU. With `halves`, I and W (the halves of a backward pass) are recorded too."""
     for reads in False, True:
         with suppress(NumbersReadError):
             return recorded(a, rank, stage, samples, META, halves, reads)
@@ -195,8 +196,8 @@ class _Recording:
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
-        """Runs the forward and backward passes of the stage, and returns their exchanges and the
-        bytes that they need."""
+        """Runs the forward and backward passes of the stage, with `halves` also I and W (the halves
+        of a backward pass), and returns their exchanges and the bytes that they need."""
         events, needs_gradient = self._run(in_halves=False)
         taken = events.nbytes
         if Kind.B not in taken.more:
@@ -210,8 +211,9 @@ class _Recording:
         return events._replace(inputs=parts.inputs, weights=parts.weights, nbytes=taken)
 
     def _run(self, in_halves: bool) -> tuple[PassEvents, bool]:
-        """Runs a forward and a backward pass, the latter in halves or as a whole. Returns their
-        exchanges and bytes, and whether an input requires a gradient."""
+        """Runs a forward and a backward pass; the latter in halves (gradients of inputs, then of
+        parameters) if `in_halves`. Returns their exchanges and bytes, and whether an input requires
+        a gradient."""
         recorder, lasting = self._cut.recorder, self._lasting()
         with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
             recorder.drain()
@@ -325,8 +327,9 @@ def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """Returns the bytes of a first stage in a schedule with I and W. W is the whole backward pass
-    of this stage, which needs no gradient of its input, so it keeps the gradient of its output
-    until then."""
+    """Returns the bytes of a first stage in a schedule that divides backward passes into I
+    (gradient of the input) and W (gradients of parameters), given those of its whole passes. The
+    first stage needs no gradient of its input: I does nothing, and W is the whole backward pass.
+    Until then the stage keeps the gradient of its output."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})

@@ -38,8 +38,8 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """Returns the arrangement, in which the model is divided into stages, changed so that each
-    section (a part such as one block) is a stage of its own."""
+    """Returns the same arrangement with finer stages: each section (a part of a stage, such as one
+    block) becomes a stage of its own, so that its passes can be recorded alone."""
     graph, cache, how = a.graph, a.graph.cache, a.config.recompute
     key = "sections", how
     if key not in cache:
@@ -179,7 +179,7 @@ def _joined(passes: Iterator[Events]) -> Events:
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     """Returns the bytes of a whole stage's passes, computed from those of its consecutive sections
-    (parts such as one block).
+    (parts such as one block). `has_gradient` says whether the stage's input requires a gradient.
 
     held[i]   what the sections before i keep when i begins, without the input of i
     outs[i]   what is kept of the output of section i

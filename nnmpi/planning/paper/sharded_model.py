@@ -38,8 +38,8 @@ class ShardedModel(NamedTuple):
     """A model with one rank's parts of the layers, and a recorder of the exchanges that these
     layers make.
 
-    variables  the number of each parameter in the graph
-    segments   a cache of modules that are stages, by their nodes and parameters
+    variables  by parameter object, its number in the graph
+    segments   a cache of the modules of stages, by (nodes, parameters) of the stage
     """
 
     model: Module

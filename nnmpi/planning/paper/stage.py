@@ -173,8 +173,8 @@ class SharedMemoryStore(SingleStore):
 
 
 class RecordedStats:
-    """Batch statistics for a recording: records each call, and returns the values of this rank
-    alone."""
+    """Takes the place of the statistics over ranks that BatchNorm asks for, in a recording: records
+    each call, and returns the values of this rank alone."""
 
     def __init__(self, recorder: PassRecorder) -> None:
         self._recorder = recorder
@@ -229,7 +229,8 @@ class _RestOfPass(NamedTuple):
     end: Callable[[], None]
 
     def leaves(self) -> Sequence[Any]:
-        """Returns an empty sequence: in a simulated step only parameters need gradients."""
+        """Returns an empty sequence: in a simulated backward pass there are no input tensors whose
+        gradients have to be computed."""
         return ()
 
     def in_parts(self, parts: Sequence[object], *others: object) -> Iterator[None]:
@@ -294,11 +295,13 @@ class PaperStage(Module):
     # ---- calls
 
     def moments(self, local: Moments) -> None:
-        """Repeats a recorded call to batch statistics for moments over all ranks."""
+        """Repeats a recorded exchange of BatchNorm in a forward pass: sums moments over ranks.
+        `local` are the recorded moments of this rank."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Repeats a recorded call to batch statistics for sums over all ranks."""
+        """Repeats a recorded exchange of BatchNorm in a backward pass: sums the array `sums` over
+        ranks."""
         self._stats.sum(sums)
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:

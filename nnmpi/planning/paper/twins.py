@@ -18,8 +18,9 @@ from nnmpi.planning.paper.sharded_model import places_recorded
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the rank whose simulated step can be used for `rank`: the first rank asked for so far
-    on which the step depends in the same way, or `rank` itself."""
+    """Returns the rank whose simulated step may replace that of `rank`, so that equal steps are
+    simulated once: the first rank with an equal step for which this function was called, or `rank`
+    itself."""
     is_alone = len(a.mesh.group(rank, "pp", "tp")) == 1 if rank < a.mesh.size else True
     is_plain = a.strategy.name in ("pipeline", "replicas") and not a.strategy.program
     if is_alone or not is_plain or a.sharding.owned.nodes:
@@ -99,8 +100,9 @@ def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchang
 def _moved_group(
     a: Arrangement, group: tuple[int, ...], source: int, rank: int, is_message: bool
 ) -> tuple[int, ...]:
-    """Returns the ranks that have the same position relative to `rank` as the ranks of `group` have
-    relative to `source`, by their coordinates in the mesh."""
+    """Returns the group of ranks that an exchange of `rank` has, given the `group` that the same
+    exchange of `source` has: coordinates are replaced by those of `rank` along axes on which the
+    group does not extend. The two ranks of a message along pp (`is_message`) are shifted."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
     members = [a.mesh.coordinates(r) for r in group]
     for axis in (*MODEL, "dp"):
