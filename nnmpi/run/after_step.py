@@ -52,7 +52,8 @@ def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
 
 
 def _progress(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports the progress of a step, unless it was reported before a rank was lost."""
+    """Reports the step number and `loss` as the progress of the run, unless this step was reported
+    before a rank was lost."""
     run, step = trainer.run, result.state.step
     if run.reported.claim(step, "progress"):
         run.report.progress(step, run.total_steps, loss, run.pace.epoch_rates)

@@ -157,7 +157,8 @@ class Checkpoints:
 
     def about(self, session: Session, complete: bool = False) -> RunFacts:
         """Returns what a checkpoint contains besides the arrays of a snapshot: facts about the run,
-        the length of the log, the states of callbacks, times."""
+        the length of the log, the states of callbacks, times. `complete` marks a run that has made
+        all its steps."""
         run = self._run
         return RunFacts(
             complete,
@@ -194,8 +195,8 @@ class Checkpoints:
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
-        """Called when the run goes back to an earlier step: no longer counts checkpoints of later
-        steps as written."""
+        """Called when the run continues from an earlier step, `step`: forgets checkpoints of later
+        steps, so that they are written again."""
         self.newest, self._reported = min(self.newest, step), min(self._reported, step)
         self._pending_step = -1
         if step < 0:

@@ -56,7 +56,8 @@ def close_dropped(comm: Comm) -> None:
 
 def release(unsharded: ExitStack, shared: ExitStack, strategy: Strategy, model: Module) -> None:
     """Frees the shared memory and communicators of a session; the model keeps this rank's part of
-    its parameter values."""
+    its parameter values. First it closes `unsharded` (the parameters gathered for use after a run),
+    then `shared` (resources shared with other ranks), then the strategy."""
     unsharded.close()
     shared.close()
     strategy.close()

@@ -38,7 +38,7 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
     """Returns the last event of a run, which has its results; every rank calls it. `written` are
-    the fields about checkpoints."""
+    the fields about checkpoints; `is_suspended` is True if the run is to be resumed later."""
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
 
     digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}

@@ -86,8 +86,8 @@ def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[
 
 
 def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
-    """Raises an error on all ranks if one of the values in `given`, by name, differs between ranks.
-    Every rank calls it."""
+    """Raises an error on all ranks if one of the values in `given`, by name, differs between ranks;
+    the error ends with the text `remedy`. Every rank calls it."""
     check_same(comm, _given(given, remedy))
 
 
@@ -99,14 +99,15 @@ def check_weights(comm: Comm, path: str) -> None:
 
 
 def check_files(comm: Comm, label: str, files: Callable[[], list[Path]], remedy: str) -> None:
-    """Raises an error on all ranks if files differ between ranks, or cannot be read on one of them;
-    the second error ends with `remedy`. Every rank calls it."""
+    """Raises an error on all ranks if files (called `label` in the message) differ between ranks,
+    or cannot be read on one of them; the second error ends with `remedy`. Every rank calls it."""
     digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in files()])
     check_same(comm, [(label, digests, FILES)])
 
 
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
-    """Returns the size of a file, and a hash of some of its blocks, by which ranks compare it."""
+    """Returns the size of a file, and a hash of some of its blocks, by which ranks compare it. If
+    it cannot be read, raises ValueError with a text that ends with `remedy`."""
     digest = hashlib.blake2b(digest_size=8)
     with reading(path, remedy):
         check_regular(path)

@@ -1,8 +1,10 @@
 """ReportedEvents: which events a rank has reported, so that steps that are repeated after the loss
 of a rank report none twice.
 
-step 5   start progress step sample on_step 0 on_step 1 evaluation epoch ...     in one order, so
-step 6         progress ...                                               the last place says all
+step 5   start progress step sample on_step 0 on_step 1 evaluation epoch ...
+step 6         progress ...
+
+Events occur in this order, so the position of the last reported event says which are reported.
 """
 
 from collections.abc import Iterator
@@ -21,8 +23,9 @@ index of the callback."""
 
 
 def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
-    """Returns the position of an event, or of a call of a callback, in the order in which a run
-    makes all of them; positions can be compared."""
+    """Returns the position of an event (`kind` such as "step" or "epoch"), or of a call of a
+    callback (`kind` such as "on_step"; `callback` is its number), in the order in which a run makes
+    all of them. Positions can be compared."""
     return step, REPORT_KINDS.index(kind), callback
 
 

@@ -265,8 +265,8 @@ class RunState:
         )
 
     def _is_read(self, step: int) -> bool:
-        """True if the host needs the model after this step, or the time of the step: then it must
-        wait for a device."""
+        """True if the host needs the values that the step computes on a device, or the time of the
+        step: then the host must wait for the device."""
         known = self.first_step + 1, self.total_steps
         return step in known or any(step % n == 0 for n in self.read_every)
 

@@ -153,8 +153,9 @@ class Trainer:
     def _go_on(
         self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
     ) -> Event:
-        """Trains from the start of the run, or from the point to which a Supervisor has set the run
-        after the loss of a rank."""
+        """Trains from the start of the run (of `epochs` epochs; None: as the options say), or from
+        the point to which a Supervisor has set the run after the loss of a rank. `lost` has events
+        about lost ranks, to be reported."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -223,9 +224,9 @@ class Trainer:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> np.ndarray:
-        """Generates text with the model in training, as `nnmpi.generate` does; returns the
-        tokens on every rank. Every rank calls it, after the same step or epoch. Training is not
-        affected."""
+        """Generates `max_new_tokens` tokens after `tokens` with the model in training, as
+        `nnmpi.generate` does, and returns them on every rank. Every rank calls it, after the same
+        step or epoch. Training is not affected. See `nnmpi.generate` for the other arguments."""
         generate = addons.needed("methods", "generate")
         self._meet("generate")
         how = temperature, top_k, top_p, seed
@@ -350,8 +351,9 @@ class Trainer:
         self.comm.meet(call)
 
     def _check_together(self, call: str, is_over: bool = False) -> None:
-        """Raises ValueError unless all ranks have made the same steps, so that they can make `call`
-        together."""
+        """Raises ValueError if ranks cannot make `call` together: the Trainer is closed
+        (`is_over`), or ranks are within an epoch in which they make their steps at different
+        times."""
         together = self.arrangement.steps_together  # raises NoModelError after a failed restore
         if is_over:
             raise ValueError(

@@ -268,8 +268,9 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
 
 
 def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator[int]:
-    """Yields intervals, in steps, at which the host needs the model or the result of the last
-    step."""
+    """Yields intervals, in steps, at which the host needs the model or the result of the last step:
+    1 if a callback is called after each step (`hears_steps`), and those of evaluations and
+    checkpoints."""
     if hears_steps:
         yield 1
     of_add_ons = (every(config) for every in addons.given("read_every", config))

@@ -100,8 +100,9 @@ def within_memory(
 
 
 def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) -> None:
-    """Raises ValueError if a step does not fit into `limit` bytes even with as much as possible on
-    disk, or if this machine cannot swap."""
+    """Raises ValueError if a step, which needs `needed` bytes, does not fit into `limit` bytes even
+    with as much as possible on disk, or if this machine cannot swap. `memory` is the value of
+    --memory, for the message."""
     longest = max(nbytes for nbytes, _ in needs.units)
     least = needs.held + needs.input + max(longest - needs.state, 0.0)
     if least > limit:

@@ -234,8 +234,8 @@ def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) ->
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
-    """Returns the seconds of each part of a rank's step in a trace, for the step of median
-    length."""
+    """Returns, from the trace file `path`, the seconds of each part (such as "compute") of a rank's
+    step, for the step of median length; raises ValueError unless the trace has `ranks` ranks."""
     trace = TraceFile.read(path)
     if trace.ranks != ranks:
         raise ValueError(

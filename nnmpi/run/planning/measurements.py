@@ -211,8 +211,9 @@ def moving(node: Node, session: Session, fields: Fields) -> None:
 def coding(
     node: Node, codec: str, call_of: Callable[..., Any], session: Session, fields: Fields
 ) -> None:
-    """Measures the seconds per element that a codec (compression of gradients) takes besides
-    reading and writing memory, and adds them to `fields`."""
+    """Measures the seconds per element that a codec (compression of gradients) takes, without the
+    time to read and write memory, and adds them to `fields`. `call_of` returns a function that
+    encodes and decodes, and the bytes that it reads and writes."""
     call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
     fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}

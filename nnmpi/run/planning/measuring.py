@@ -71,7 +71,7 @@ def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
 
 def _links(comm: Comm, leader: int, deadline: Deadline) -> Link | None:
     """Returns the measured speed of the link between nodes, on all ranks; None if the deadline came
-    first. The first rank of each node measures."""
+    first. `leader` is the first rank of this rank's node; only these first ranks measure."""
     first, link = comm.split(0 if comm.rank == leader else None), None
     if first is not None:
         with suppress(OutOfTimeError):  # of these ranks: the others do not know yet

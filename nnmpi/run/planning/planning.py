@@ -64,8 +64,8 @@ class NoLayoutFitsError(ValueError):
 
 
 def asked(config: Config) -> list[Field[Any]]:
-    """Returns the options by which ranks send less than gradients in each step (SENDING_LESS) and
-    that differ from their defaults."""
+    """Returns those options that make ranks send less than whole gradients in each step (such as
+    local steps or compressed gradients), and that are not at their defaults."""
     return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
 
 
@@ -201,9 +201,9 @@ def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
 def _prefer_dp(
     result: SearchResult, memory: float, spread: float
 ) -> tuple[SearchResult, list[str]]:
-    """Puts plain data parallelism first among the layouts found if the fastest layout is faster by
-    less than two measurements differ (`spread`). Returns the result, and a note on the change if
-    there is one."""
+    """Puts plain data parallelism first among the layouts found if it fits into `memory` bytes, and
+    the fastest layout is faster by less than two measurements of a time differ (`spread`).
+    Returns the result, and a list with a note on the change, or an empty one."""
     best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > memory:
         return result, []
@@ -360,8 +360,8 @@ def _no_outcome(measured: float | None) -> Event:
 
 
 def _outcome(predicted: float, measured: float | None) -> Event:
-    """Returns, as a field of the last event, the predicted seconds of a step, and the measured ones
-    if there are any."""
+    """Returns the field `plan` of the last event of a run: the predicted seconds of a step and,
+    unless `measured` is None, the measured seconds and the relative error."""
     known = {"predicted_seconds": predicted}
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}

@@ -151,7 +151,8 @@ def _network(needs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _number(x: float) -> str:
-    """Returns a number with four digits, or with all digits before the decimal point."""
+    """Formats a number with four significant digits; a larger one with all digits before the
+    decimal point."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" if x >= SMALL else "0"
 
 

@@ -1,8 +1,8 @@
 """Recovery of a run after the loss of a rank, under `mpirun --with-ft ulfm`; also layouts with
 fewer places than there are ranks, so that some ranks are spare and wait.
 
-    fit ── RankLost ─► shrink ─► what each has: the newest ─► arrange_fewer ─► split ─► spare ranks
-     ▲                   ▲       whole copy                                       │      wait
+    fit ── RankLost ─► shrink ─► find the newest copy of  ─► arrange_fewer ─► split ─► spare ranks
+     ▲                   ▲       which ranks have all parts                       │      wait
      │                   └──── RankLost ◄── moves ◄── a new Session ◄─────────────┘
      └──────────────────────────────────────────────────┘
 

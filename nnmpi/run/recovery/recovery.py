@@ -115,8 +115,9 @@ class Recovery:
         return run.reported.events >= start
 
     def opened_reports(self, trainer: Training, is_new: bool) -> None:
-        """Called when the log is open: counts the runs in it. After the loss of a rank, reads from
-        the log which events the former rank 0 had reported."""
+        """Called when the log is open: counts the runs in it. After the loss of a rank, if this
+        rank has only now begun to write the log (`is_new`), reads from the log which events the
+        former rank 0 had reported."""
         run, log = trainer.run, trainer.config.log
         is_reported = run.reported.events >= event_position(run.first_step, "start")
         if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
@@ -125,8 +126,8 @@ class Recovery:
             read_log(run.reported, log, self._runs_before)
 
     def called(self, trainer: Training, occasion: str) -> None:
-        """Called after callbacks: records the settings that they have changed, so that a repeated
-        step makes the same changes."""
+        """Called after all callbacks were called on an occasion such as "on_step": records the
+        settings that they have changed, so that a repeated step makes the same changes."""
         if trainer.comm.fault_tolerant and not trainer.session.is_closed:
             keep_changes(trainer.run, trainer.session.settings, occasion)
 

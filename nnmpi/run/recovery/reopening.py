@@ -55,8 +55,8 @@ def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
 
 def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
     """Opens a session from the run's newest checkpoint, without regard to checkpoints of steps that
-    `restore` has undone. If all ranks were spare, their callbacks load the states in the
-    checkpoint.
+    `restore` has undone. `were_spare` is True if all these ranks were spare (waited, without a
+    place in the layout): then callbacks load the states that the checkpoint has.
 
     Raises ValueError if there is no checkpoint; the message says what is `missing` in memory.
     """

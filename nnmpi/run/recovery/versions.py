@@ -23,9 +23,9 @@ class VersionFacts(NamedTuple):
 
 
 def progress(version: Version) -> tuple[int, bool, bool]:
-    """Returns a sort key by which versions of the newest run come first, and among them the one
-    with the least progress. The end of an epoch, which clears the epoch's sums, counts as
-    progress."""
+    """Returns a sort key for versions (copies of the training state after some step): versions of
+    the newest call of `fit` come first, and among them the one with the least progress. The end of
+    an epoch, which clears the epoch's sums, counts as progress."""
     counters = version.about.counters
     is_complete = counters.unfollowed is None and counters.state.step == version.version
     return -counters.fit_calls, is_complete, counters.sums.samples == 0

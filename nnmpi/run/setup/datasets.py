@@ -45,7 +45,8 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """Returns the arguments of `nnmpi.data.load` that come from options which add-ons define."""
+    """Returns the keyword arguments of `nnmpi.data.load` that add-ons determine from options of the
+    config, such as the tokenizer and the lengths of windows of a text."""
     options = {k: v for f in addons.given("data_options", config) for k, v in f(config).items()}
     tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
     return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})

@@ -61,9 +61,9 @@ def facts_of(model: Module) -> ModelFacts:
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """Returns the config, and the function that makes its model or None. A file of --load that
-    contains more than tensors names its model: then the config has that name, and the function
-    makes that model."""
+    """Returns (config, build): the config with the name of the model, and the function that makes
+    the model, or None if the name says how. They differ from the arguments if the file of --load
+    contains more than tensors and names its model: then the function makes that model."""
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and not is_own:
         is_named = config.model != Config().model

@@ -100,7 +100,7 @@ def objective(
     loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, axis: Mapping[str, Comm]
 ) -> Objective:
     """Returns the loss and the metrics as functions of the scores that this rank computes, which
-    may be only some of the classes or positions."""
+    may be only some of the classes or positions. `axis` has the Comms by axis of the mesh."""
     counts_samples = not any(axis[name].rank for name in sharding.positions)
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)

@@ -57,7 +57,8 @@ def agreed_threads(a: Arrangement, comm: Comm) -> int:
 
 
 def reason(a: Arrangement, useful: int, cores: int) -> str:
-    """Returns a text that says why this number of BLAS threads was chosen."""
+    """Returns a text that says why this number of BLAS threads was chosen: the user has set it, or
+    the matrix products are large enough for `useful` of the rank's `cores` cores."""
     if a.strategy.one_thread:
         return a.strategy.name
     if name := blas.set_by_user():
@@ -66,7 +67,8 @@ def reason(a: Arrangement, useful: int, cores: int) -> str:
 
 
 def advice(a: Arrangement, useful: int) -> str:
-    """Returns advice for the user if BLAS threads would wait for each other; otherwise ""."""
+    """Returns advice for the user if BLAS has more threads than are useful for this model
+    (`useful`), or if its threads wait for other programs; otherwise ""."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""

@@ -1,6 +1,6 @@
 """Decoder: generates text with a model that is divided among ranks, one token at a time.
 
-stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole ──► a token ──► all ranks
+stage 0 (heads divided among ranks)  ── x ──►  stage 1  ── scores ──► a token ──► all ranks
 """
 
 import sys

@@ -68,8 +68,8 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the Sampler that generates text like that of a data set; raises ValueError if the
-    data is not text."""
+    """Returns the Sampler that generates text like that of a data set, every `every` steps; raises
+    ValueError if the data is not text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
@@ -116,8 +116,9 @@ def _tokens(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Yields tokens after a prompt, generated with the model in training. Every rank must iterate
-    to the end."""
+    """Yields up to `count` tokens after a prompt, generated with the model in training: only the
+    first `size` tokens of the vocabulary are drawn, and one of `ends` ends the text. Every rank
+    must iterate to the end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
     positions = model.sizes.positions if isinstance(model, LanguageModel) else window
