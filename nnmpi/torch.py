@@ -217,8 +217,8 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         *arguments: Any,
     ) -> "Started":
         """Starts a collective by `call(row, *arguments)`, where `row` is the memory of a tensor,
-        and returns its Work. When its messages have arrived, each function in `backs` is called, to
-        copy data to tensors."""
+        and returns its Work, whose result are the tensors `result`. When its messages have arrived,
+        each function in `backs` is called, to copy data to tensors."""
         label = f"{NAME}.{name} of {row.nbytes:,} bytes"
         with _in_profile(label):
             handle = call(row, *arguments)
@@ -284,8 +284,8 @@ _waiter = Waiter()
 
 
 def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
-    """Returns the memory of a tensor as a 1-D array of elements or bytes, and a function to call
-    after the array was written.
+    """Returns the memory of a tensor as a 1-D array of elements or (`as_bytes`) bytes, and a
+    function to call after the array was written.
 
     The array shares the tensor's memory. If the tensor is not contiguous, the array is a copy, and
     the function copies it back into the tensor.

@@ -34,8 +34,8 @@ def parser() -> cli.Parser:
 
 
 class PageServer(ThreadingHTTPServer):
-    """An HTTP server of the page of runs. `values` has what the page shows; its version counts
-    changes of the log files.
+    """An HTTP server of the page of runs. `values` has what the page shows, and a version: the
+    number of changes of the log files so far.
 
     Each connection has a thread, because browsers open connections on which they send nothing.
     """

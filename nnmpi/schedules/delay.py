@@ -9,8 +9,8 @@ from nnmpi.options.quoting import quoted
 
 
 class Delay(NamedTuple):
-    """How slow a rank is made for an experiment: a constant factor, and a factor at a random share
-    of its steps."""
+    """How slow a rank is made for an experiment: its steps take `always` times as long and, for a
+    random `share` of the steps, another `jitter` times as long."""
 
     always: float
     share: float
@@ -63,8 +63,8 @@ def _jitter(words: str) -> tuple[float, float]:
 
 
 def _pair(option: str, words: str, form: str) -> tuple[str, float, float]:
-    """Parses a text NUMBER:FACTOR; returns the option with its value, for error messages, and the
-    two numbers. `form` describes the expected form."""
+    """Parses the text `words`, NUMBER:FACTOR, of an option; returns the option with its value, for
+    error messages, and the two numbers. `form` describes the expected form."""
     named = f"{option} {quoted(words)}"
     try:
         first, factor = map(float, words.split(":"))

@@ -25,8 +25,8 @@ COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 def boundary(message: Op) -> int:
-    """Returns which boundary between stages a message crosses, as the number of the stage in front
-    of it."""
+    """Returns which boundary between stages a message crosses: the number of the stage before it, s
+    for the boundary between stages s and s + 1."""
     return message.stage - (message.kind in (Kind.RECV_F, Kind.SEND_B))
 
 
@@ -97,8 +97,9 @@ def peer(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> int | Non
 
 
 def _with_update(ops: list[Op]) -> Iterator[Op]:
-    """Yields the operations of a rank with NOTE inserted before the first stage's gradients become
-    final, and APPLY (the update) at the end.
+    """Yields the operations of a rank with NOTE (all losses are known) inserted before the first
+    pass after which the gradients of one of its stages are final, and APPLY (the update) at the
+    end.
 
     Backward passes end in the rank's last stage first, so all its losses are known at NOTE.
     """
@@ -155,8 +156,9 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
 
 
 def _next(forward: int, backward: int, ahead: int, stage: int, last: int) -> Op | None:
-    """Returns the next pass of a stage in PipeDream: forward passes until they are `ahead` of the
-    backward passes, then both in turn. None after the backward pass of micro-batch `last`."""
+    """Returns the next pass of a stage in PipeDream, after `forward` forward and `backward`
+    backward passes: forward passes until they are `ahead` of the backward passes, then both in
+    turn. None after the backward pass of micro-batch `last`."""
     if forward <= min(last, backward + ahead):
         return Op(Kind.F, forward, stage)
     return Op(Kind.B, backward, stage) if backward <= last else None

@@ -71,8 +71,9 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind)
     """Raises ScheduleError unless, in the program of one rank, each operation follows what it needs
     on this rank, and all passes are complete.
 
-    A program that has an APPLY is complete, since an APPLY needs backward passes, and those need
-    forward passes.
+    The rank's operations are added to `have`, sets of kinds by (stage, micro-batch). A program is
+    complete if each pass, or the step, has the kind `last`: an APPLY needs backward passes, and
+    those need forward passes.
     """
     step: set[Kind] = set()  # NOTE and APPLY of all micro-batches together
     for op in ops:
@@ -92,7 +93,8 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind)
 
 def _fault(op: Op, have: Have, place: Place) -> str:
     """Returns a text that says why an operation of one micro-batch cannot run at its place in the
-    program, or ""."""
+    program, or "". `have` has, by (stage, micro-batch), the kinds of operations that come before
+    it."""
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
         return "it has no such stage, or there is no such micro-batch"
@@ -115,7 +117,9 @@ def _fault(op: Op, have: Have, place: Place) -> str:
 
 
 def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
-    """Returns a text that says why NOTE or APPLY cannot run at its place in the program, or ""."""
+    """Returns a text that says why NOTE or APPLY cannot run at its place in the program, or "".
+    `have` has, by (stage, micro-batch), the kinds of operations that come before it; `step` says
+    which of NOTE and APPLY do."""
     if op.kind in step:
         return "it has run before"
     left = [at for at, kinds in have.items() if kinds.isdisjoint((B, W))]

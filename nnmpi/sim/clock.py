@@ -34,11 +34,12 @@ class Timing(NamedTuple):
     waits for it.
 
     seconds   how long the operation takes
-    lane      the lane on which it runs while the rank does other operations; None: the rank does it
+    lane      the name of the lane (a resource such as a link) on which it runs while the rank does
+              other operations; None: it runs on the rank
     awaited   the table of arrivals with the entry that it waits for; None: it does not wait
-    given     the table of arrivals in which it enters its end; None: no table
-    beside    seconds for which an operation of the rank also occupies the lane `link`
-    link      that lane, if `beside` is not 0
+    given     the table of arrivals in which its end is entered; None: no table
+    beside    seconds for which an operation that runs on the rank also occupies the lane `link`
+    link      the name of a lane; None if `beside` is 0
     """
 
     seconds: float

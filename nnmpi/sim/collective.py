@@ -28,8 +28,8 @@ PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """A collective operation, the algorithms whose cost can be simulated, and the formulas of their
-    cost."""
+    """A collective operation such as all-reduce, with its algorithms whose cost can be simulated,
+    and the cost formulas of those that have one, both by name of the algorithm."""
 
     collective: Collective
     algorithms: Mapping[str, Algorithm]
@@ -136,7 +136,7 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
 
 def _is_through_memory(algorithm: str, ranks: int, on: Network) -> bool:
     """True if the ranks of a node first sum in shared memory, as in training, so that only one rank
-    per node sends messages."""
+    per node sends messages: for the algorithm `hierarchical`, if a node has several ranks."""
     return algorithm == "hierarchical" and on.inner is not None and min(ranks, on.per_node) > 1
 
 

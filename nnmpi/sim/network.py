@@ -116,13 +116,13 @@ def named_topology(text: str) -> Topology:
 
 
 def check_number(name: str, value: float, least: float = 0) -> None:
-    """Raises ValueError if a number of the command line is out of range."""
+    """Raises ValueError unless a number of the command line is from `least` to MAX_VALUE."""
     if not least <= value <= MAX_VALUE:
         raise ValueError(f"{name} {value} must be a number from {least:g} to {MAX_VALUE:g}")
 
 
 def check_count(name: str, value: int, most: int = MAX_RANKS) -> None:
-    """Raises ValueError if an integer of the command line is out of range."""
+    """Raises ValueError unless an integer of the command line is from 1 to `most`."""
     if not 1 <= value <= most:
         raise ValueError(f"{name} {value} must be from 1 to {most}")
 

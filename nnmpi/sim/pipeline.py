@@ -18,8 +18,8 @@ from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
-    """Returns the time of each kind of pass of a stage for one micro-batch: B takes as long as I
-    and W together."""
+    """Returns the time of each kind of pass of a stage for one micro-batch, given the times of F, I
+    (gradient of the input) and W (gradients of weights): B takes as long as I and W together."""
     i, w = input_gradient, weight_gradient
     return {Kind.F: forward, Kind.RECOMPUTE: forward, Kind.B: i + w, Kind.I: i, Kind.W: w}
 
@@ -29,7 +29,9 @@ class Costs(NamedTuple):
     kind of pass.
 
     send    the time of a message between ranks, however many are in flight
-    links   times of a stage's messages, by SEND_F or SEND_B and stage; messages on a link queue up
+    update  the time of an update
+    links   by (SEND_F or SEND_B, stage), the time of a stage's messages, which queue up on their
+            link; messages without an entry take `send`
     """
 
     stages: Sequence[Mapping[Kind, float]]

@@ -50,8 +50,8 @@ class Sent(NamedTuple):
 
 
 def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
-    """Returns what each of n replicas sends in ring all-reduces, one for each layer, of `nbytes`
-    bytes in all."""
+    """Returns what each of n replicas sends in ring all-reduces, one for each of `layers` layers,
+    of `nbytes` bytes in all."""
     return Sent(2 * (n - 1) * layers, 2 * (n - 1) * nbytes / n)
 
 
@@ -59,7 +59,7 @@ class LayersOp(NamedTuple):
     """An operation of a replica: a pass F or B over consecutive layers, or an exchange of one
     layer.
 
-    micro    the step of a pass, or the step in which an exchange is applied
+    micro    the number of the step: of a pass, or the one in which an exchange is applied
     layer    the layer at which the pass begins: its first in F, its last in B
     layers   the number of layers
     """

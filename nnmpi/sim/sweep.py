@@ -24,8 +24,9 @@ BY = ("bytes", "ranks")
 def sweep(
     by: str, operation: str, names: Sequence[str], most_ranks: int, nbytes: float, on: Network
 ) -> list[list[Record]]:
-    """Returns a row of records for each number of bytes or of ranks up to the given one (`by` says
-    which varies); a row has the cost of each algorithm."""
+    """Simulates a collective for increasing numbers of bytes or of ranks, up to `nbytes` or
+    `most_ranks`; `by` ("bytes" or "ranks") says which varies. Returns a row for each number: a list
+    with the record of each of the algorithms `names`."""
     ranks = _ranks(most_ranks) if by == "ranks" else [most_ranks]
     sizes = _sizes(nbytes) if by == "bytes" else [nbytes]
     return [

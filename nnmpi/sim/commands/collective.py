@@ -97,8 +97,8 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
 def _drawn(
     options: argparse.Namespace, names: list[str], network: Network, option: str
 ) -> dict[str, tuple[Algorithm, str]]:
-    """Returns, by title, each algorithm with its drawing as text; raises ValueError for one that
-    cannot be drawn."""
+    """Returns, by title, each of the algorithms `names` with its drawing as text. Raises ValueError
+    for one that cannot be drawn; `option` is the option that asks for drawings."""
     drawn, claim = {}, OPERATIONS[options.operation].collective.claim
     for name in names:
         plan = collective.plan(options.operation, name, options.ranks, network)

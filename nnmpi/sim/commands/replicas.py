@@ -137,8 +137,9 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
 
 
 def _coded(option: str, spec: str, options: argparse.Namespace) -> Sent:
-    """Returns the traffic of an all-reduce of gradients that are compressed by the codec in
-    `option`; each layer is taken to be a nearly square matrix."""
+    """Returns the traffic of an all-reduce of gradients that are compressed by a codec: `option` is
+    the name of the codec's option, `spec` its value. Each layer is taken to be a nearly square
+    matrix."""
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
     itemsize, n = -(-BITS[options.dtype] // 8), options.replicas

@@ -45,7 +45,8 @@ class WorkerStep(NamedTuple):
 def simulate(
     bound: float, duration: Callable[[int, int], float], p: int, gradients: int
 ) -> list[WorkerStep]:
-    """Simulates an epoch of p workers; returns their steps in the order of their pushes.
+    """Simulates p workers of a parameter server that together push `gradients` gradients; returns
+    their steps in the order of their pushes.
 
     A step takes duration(worker, step); a worker may be `bound` steps ahead of the slowest one.
     """
@@ -99,8 +100,8 @@ def ssp_time(delays: Sequence[Delay]) -> float:
 
 
 def asp_time(delays: Sequence[Delay]) -> float:
-    """Returns the mean time in which as many gradients arrive as there are workers, if each worker
-    keeps its own pace."""
+    """Returns the mean time in which as many gradients arrive as there are workers under ASP, where
+    no worker waits for another."""
     return len(delays) / sum(1 / d.mean for d in delays)
 
 

@@ -127,7 +127,7 @@ def _span(event: dict[str, Any]) -> Span:
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
     """Yields the spans of a rank without overlap, one after the other: an operation is cut where it
-    contains a wait."""
+    contains a wait. Times count from `start`, in milliseconds."""
     operations = sorted((e for e in events if e.kind not in GAPS), key=lambda e: e.start)
     waits = deque(sorted((e for e in events if e.kind in GAPS), key=lambda e: e.start))
     for operation in operations:

@@ -67,8 +67,8 @@ def check_ranks(p: int) -> None:
 
 
 def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
-    """Yields, for each step of an algorithm, the number of its round as text, followed by the
-    number of its port if ranks send on several ports at once."""
+    """Yields, for each step of an algorithm, a text for the drawing: the number of its round; if
+    ranks send on several links (ports) at once, followed by the number of the link, as in "2.0"."""
     number = 0
     for (step, *_), _ in plan:
         yield f"{number}.{step.port}" if step.ports > 1 else f"{number}"
@@ -76,8 +76,9 @@ def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
 
 
 def _numbers_held(claim: Claim, sums: Expressions) -> list[int]:
-    """Returns, for each expression (what a chunk may contain), how many ranks' contributions it is
-    the sum of; for an all-to-all, the rank it comes from."""
+    """Returns the number with which a drawing labels each possible content of a chunk: how many
+    ranks' contributions it is the sum of or, for an all-to-all, the number of the content itself.
+    `sums` has the contents."""
     is_moved = claim is ALL_TO_ALL
     return [x if is_moved else bits.bit_count() for x, bits in enumerate(sums.contributors)]
 
@@ -170,8 +171,9 @@ def _shade(ranks: int, p: int) -> str:
 
 
 def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[str]:
-    """Yields the SVG of a row that shows which chunks each rank has; `numbers` label them if there
-    is room."""
+    """Yields the SVG of a row, at height y, that shows which chunks each rank has after a round.
+    have[r][c] is the content of rank r's chunk c, None if there is none; `numbers` label contents
+    if there is room."""
     p = len(have)
     cells = _column(p) - SPACE
     yield text(MARGIN - 8, y + HEIGHT / 2, name, 13, QUIET, "end")

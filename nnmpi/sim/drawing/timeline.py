@@ -144,8 +144,8 @@ def _scale(timelines: Sequence[Timeline], columns: int) -> float:
 
 
 def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
-    """Returns, for each rank of a timeline, its row of text; `cell` gives the text of a span for a
-    width."""
+    """Returns, for each rank of a timeline, its row of text, `scale` characters per unit of time;
+    `cell(span, width)` returns the text of a span in a width."""
     width = round(timeline.end * scale)
     rows = [[IDLE] * width for _ in range(timeline.ranks)]
     for span in timeline.spans:
@@ -166,7 +166,8 @@ def _cell(span: Span, width: int) -> str:
 
 
 def _is_cut(span: Span, scale: float) -> bool:
-    """Returns True if a drawing has room only for the last digits of the span's micro-batch."""
+    """Returns True if a text drawing has room only for the last digits of the number of the span's
+    micro-batch. `scale` is the number of characters per unit of time."""
     width = round(span.end * scale) - round(span.start * scale)
     return span.micro >= 10 and 2 <= width <= len(str(span.micro))
 
