@@ -61,8 +61,8 @@ Named: TypeAlias = Sequence[tuple[str, Parameter]]
 
 
 class WorkerPosition(NamedTuple):
-    """The position of one worker in its data, under strategies in which each worker goes through
-    its data at its own pace: `next` is its next step."""
+    """How far one worker has come in its data, under strategies (such as parameter servers) in
+    which workers are at different steps. `next` is the number of the worker's next step."""
 
     worker: int
     workers: int

@@ -41,8 +41,8 @@ class Transfer(Protocol):
         """True if the operation is complete."""
 
     def poll(self) -> bool:
-        """Progresses this rank's operations, and returns True if this one is complete; it does not
-        block."""
+        """Progresses all operations that this rank has started, without blocking; returns True if
+        this one is complete."""
 
     def wait(self) -> None:
         """Returns when the operation is complete or, on a device, when all kernels that are
@@ -54,8 +54,9 @@ WIRE = "wire"
 
 
 def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
-    """Returns the wire of a Comm: the object that carries out its collectives and messages on
-    arrays of a backend. It is made in the first call and kept."""
+    """Returns the wire of a Comm for a backend: the object that carries out the collectives and
+    messages of the Comm on arrays of the backend. The first call makes it, by `make` if given;
+    later calls return the same one."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
@@ -148,7 +149,9 @@ class StagedComm:
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array with the parts of all ranks; each rank contributes its own part."""
+        """Fills the array, on every rank, with the parts of all ranks: each rank sends its own
+        part, a slice of the array. `parts` has the lengths of the parts; None: nearly equal
+        ones."""
         self._in_place(
             array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
         )
@@ -166,8 +169,9 @@ class StagedComm:
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts a reduce-scatter; when it is complete, this rank's part of the array is the sum,
-        and the rest is unchanged."""
+        """Starts a reduce-scatter. When it is complete, this rank's slice of the array has the sums
+        over ranks, and other elements are unchanged. `parts` has the lengths of the ranks' slices;
+        None: nearly equal."""
         row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
         part_here = slice(ends[self.rank], ends[self.rank + 1])
@@ -273,8 +277,8 @@ class StagedComm:
         _one(pieces).wait()
 
     def _in_place(self, array: Array, carry_out: Callable[[Array], object]) -> None:
-        """Calls `carry_out` with the array's elements as a contiguous row, in place; if the array
-        is not contiguous, with a copy, which is copied back."""
+        """Calls `carry_out` with a contiguous 1-D view of the array, which it changes. For an array
+        that is not contiguous it gets a copy, which is copied back afterwards."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         carry_out(row)
         if not array.flags.c_contiguous:

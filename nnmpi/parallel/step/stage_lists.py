@@ -66,8 +66,8 @@ _OF_MODULE = attrgetter("_changes", "training")
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch that is about to pass through a stage. `arrays` are its inputs, its labels (in
-    the last stage), and the numbers of its samples in the data set."""
+    """A micro-batch that is about to pass through a pipeline stage. `arrays` are its inputs, its
+    labels (in the last stage), and the indices of its samples in the data set."""
 
     state: PassState
     number: int
@@ -76,8 +76,8 @@ class MicroBatch(NamedTuple):
 
 
 class _StagePass:
-    """Runs a stage on arrays that have shapes but no data, so that the calls of its pass can be
-    recorded."""
+    """A recording of one forward and backward pass: runs a pipeline stage on arrays that have
+    shapes but no data, so that the function calls of the pass can be listed."""
 
     def __init__(self, stage: Stage, given: Tensors) -> None:
         self._sink, self._given = stage.sink, given

@@ -37,8 +37,9 @@ class StepTraffic:
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """Yields the results of the first steps of an epoch, up to the last one that is counted;
-        yields nothing if the traffic is known from an earlier epoch."""
+        """Makes the first steps of an epoch and counts the bytes and messages that this rank sends
+        in them; yields their results, up to the last counted step. Yields nothing if they are known
+        from an earlier epoch."""
         n = len(loader.split.y)
         # rounds end with the epoch too: in some runs none of a later epoch is whole
         is_epoch = self._samples > (self._batch if self._has_begun else n)

@@ -174,8 +174,9 @@ class Update:
         return outcome
 
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
-        """Returns the optimizer's two sums of squares for each parameter of the model (such as
-        those of values and updates), summed over all ranks that have a part of the parameter."""
+        """Sums `squares`, two numbers for each parameter that this rank's optimizer updates (such
+        as the sums of squares of values and of updates), over all ranks that have a shard of the
+        parameter; returns them for all parameters of the model."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)

@@ -64,7 +64,8 @@ class Chain:
 
     @cached_property
     def of_stage(self) -> Mapping[int, range]:
-        """By stage of this rank, the range of the numbers of its units (parts, usually layers)."""
+        """For each pipeline stage that this rank has, the range of the numbers of its units (parts
+        of the stage, usually layers)."""
         ends = [u for u, (a, b) in enumerate(pairwise(self.units), 1) if a.stage != b.stage]
         bounds = pairwise([0, *ends, len(self.units)])
         return {self.units[a].stage: range(a, b) for a, b in bounds}

@@ -29,8 +29,8 @@ class StageUnits(NamedTuple):
                 them, and the last to add to their gradients
     absent      for each unit, if parameters are gathered before each use (ZeRO 3): those of the
                 stage that it does not use, which may not be in memory while it runs
-    unrepeated  for each unit, those in `absent` that its backward pass does not need either, to
-                recompute other units
+    unrepeated  for each unit, those in `absent` that may not be in memory in its backward pass
+                either: this pass may recompute other units, which needs their parameters
     """
 
     numbers: range

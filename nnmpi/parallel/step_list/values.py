@@ -23,8 +23,8 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
     """Returns, by bucket, the slot (memory) of its parameters; {} without ZeRO.
 
     With ZeRO 1 and 2 each bucket has memory of its own. With ZeRO 3 buckets share slots, unless
-    `forward` may depend on values: then ranks may use different buckets, and each has its own
-    memory.
+    `forward` may choose layers by values: then ranks may use different buckets, and each bucket has
+    memory of its own.
     """
     if not a.store.zero:
         return {}
@@ -61,8 +61,9 @@ def shared_slots(chain: Chain) -> dict[int, int]:
 
 
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
-    """Returns the buckets of parameters whose gathers are in progress when a step begins: those
-    that the first forward pass reads or, if each bucket has its own memory, all."""
+    """Returns the buckets of parameters whose all-gathers are in progress when a step begins. These
+    are the buckets that the first forward pass reads; if each bucket has memory of its own (`slots`
+    are all different), they are all buckets."""
     are_shared = len({*slots.values()}) < len(slots)
     return chain.units[0].buckets if are_shared else (*slots,)
 

@@ -56,8 +56,9 @@ class Buckets:
             self.members[b].append(i)
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
-        """Returns this rank's shard of each bucket. A bucket is divided evenly among the ranks of
-        its `comm`, or of `over` if given."""
+        """Returns this rank's shards, one of each bucket: the slices of the flat buffer that it
+        updates. Each bucket is divided evenly among the ranks of its `comm`, or of `over` if
+        given."""
         chunks = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 

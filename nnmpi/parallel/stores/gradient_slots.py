@@ -74,9 +74,9 @@ class WholeGradients:
         place."""
 
     def whole(self, i: int) -> Array:
-        """Returns the gradient of parameter i, summed over ranks, after gathering it from their
-        shards. All ranks that sum it call this, also those of other stages with the same
-        parameter."""
+        """Returns the whole gradient of parameter i, summed over ranks, which is gathered from the
+        shards of these ranks. Every rank that has the parameter calls it, also those of other
+        pipeline stages."""
         start, stop, comm = self._buckets.all[self._buckets.of[i]]
         # also after an all-reduce: a rank has clipped only its own shards
         comm.all_gather(self.flat[start:stop], GATHER)
@@ -171,8 +171,8 @@ class GradientSlots:
         return self._buckets.views(array, b, self._parameters)[i]
 
     def _padding_of(self, b: int) -> list[FlatSlice]:
-        """Returns the (start, stop) of each gap between the parameters of bucket b, counted from
-        the start of the bucket."""
+        """Returns the gaps between the parameters of bucket b in the flat buffer, as (start, stop)
+        counted from the start of the bucket. They are set to 0."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
         gaps = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)

@@ -178,9 +178,9 @@ class LocalStore(FlatStore):
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """Returns the sum of squares of the summed gradients that are both in `shards` and in
-        `counted`, each multiplied by `factor` (loss scale and clipping). All ranks get the same
-        bits."""
+        """Returns the sum of squares of the summed gradients, each multiplied by `factor` (loss
+        scale and clipping). Only elements count that are both in `shards` and in `counted`, slices
+        of the flat buffer. All ranks get the same bits."""
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):

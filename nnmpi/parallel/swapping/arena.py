@@ -108,7 +108,8 @@ class Arena:
 
     @contextmanager
     def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
-        """Returns a context in which new arrays of this thread are in the arena, with this tag.
+        """Returns a context in which new arrays of this thread are allocated in the arena. Their
+        blocks get the number `tag`, by which they are found again to be written to disk.
 
         Freed memory keeps its pages for reuse, unless these and the new blocks together exceed
         `nbytes`.
@@ -121,7 +122,8 @@ class Arena:
             _function("use")(handler)
 
     def retag(self, tag: int, array: np.ndarray) -> None:
-        """Changes the tag of the memory block of an array, if the array is in the arena."""
+        """Changes the tag (the number by which blocks are found) of the memory block of an array,
+        if the array is in the arena."""
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
     def blocks(self, tag: int) -> Blocks:
@@ -130,8 +132,8 @@ class Arena:
         return tagged
 
     def trim(self, nbytes: float) -> None:
-        """Returns pages of freed memory to the system, so that freed memory takes at most `nbytes`
-        bytes."""
+        """Returns the memory of freed arrays to the system, except for at most `nbytes` bytes,
+        which stay in memory to be reused."""
         with disk_errors(self._nbytes):
             _function("trim")(self._handler, max(round(nbytes), 0))
 

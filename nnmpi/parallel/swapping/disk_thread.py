@@ -70,8 +70,8 @@ class DiskThread:
             self.change.notify_all()
 
     def write_state(self) -> None:
-        """Appends a job that writes the optimizer state, which is counted as in memory until
-        then."""
+        """Appends a job that writes the optimizer state to disk. Until the job is done, the state
+        counts as bytes in memory."""
         with self.change:
             self.in_use += self._plan.state
             self.add(("write", STATE))

@@ -115,8 +115,8 @@ class Placements(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The predicted seconds of the forward and backward pass over a micro-batch with these
-        placements."""
+        """The predicted seconds of the forward and backward pass over a micro-batch, if activations
+        are kept in memory, swapped to disk or recomputed as `choice` says."""
         return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
 
     @property
@@ -127,8 +127,9 @@ class Placements(NamedTuple):
 
 
 def placements_of(a: Arrangement) -> Placements | None:
-    """Returns where the activations of each unit (part of the model, usually a layer) are placed in
-    an arrangement: kept, swapped or recomputed. None if a step fits into memory."""
+    """Returns where an arrangement places the activations of each unit (part of the model, usually
+    a layer) between its passes: in memory, on disk, or nowhere (they are recomputed). Returns None
+    if a step fits into memory."""
     return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 

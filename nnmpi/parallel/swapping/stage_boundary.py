@@ -96,8 +96,9 @@ class StageBoundary(Source, Sink):
         return self._leaf
 
     def forward_done(self) -> None:
-        """Called after the next stage's forward pass: releases the memory of its input, unless that
-        stage is recomputed and needs it again."""
+        """Called after the forward pass of the stage that follows this boundary: releases the
+        memory of the activation that the stage has taken, unless the stage will be recomputed from
+        it."""
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._recomputed:
             leaf.array = placeholder(leaf.array)
@@ -134,7 +135,8 @@ class LocalChannels(Channels):
         """Does nothing: there are no messages."""
 
     def forward(self, do: Do, op: Op) -> None:
-        """Runs a forward pass of a stage, and then releases the stage's input."""
+        """Runs a forward pass `op` of a stage by calling do(op), and then releases the stage's
+        input."""
         do(op)
         if op.stage:
             self.inlets[op.stage].forward_done()

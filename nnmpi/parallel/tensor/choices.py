@@ -37,9 +37,9 @@ class PlanCost(NamedTuple):
     are numbers of elements, not times: a plan decides in which order numbers are added, so it must
     be the same on every machine.
 
-    copied  elements of parameters that every rank has, although their layer could be divided
-    whole   elements of a sample, between nodes, that every rank has; only with sequence
-            parallelism, and if a layout names an axis of an add-on
+    copied  elements of the parameters that every rank has, although their layer could be divided
+    whole   elements of the activations between layers, for one sample, that every rank has whole;
+            counted only with sequence parallelism, or if a layout names an axis of an add-on
     sent    elements of a sample: all-reduced ones count twice, gathered and reduce-scattered ones
             once. Tokens sent to experts do not count, since no other division leaves fewer
             activations whole. If a plan is to be the fastest one, these are seconds instead
@@ -190,8 +190,9 @@ class NodeChoices:
         yield from self._with_bounds(node, way, state, behind)
 
     def _blocks(self, node: Node, size: int) -> Iterator[int]:
-        """Yields how many consecutive channels must stay on one rank: 1, and larger numbers that
-        layers behind this one need, such as the channels of an attention head."""
+        """Yields the possible sizes of blocks of consecutive channels that must stay on one rank,
+        if a layer has `size` channels: 1, and larger ones that following layers need, such as the
+        channels of an attention head."""
         yield 1
         seen, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
@@ -237,13 +238,14 @@ class NodeChoices:
         return choice._replace(cost=cost, gathers=True, output=None)
 
     def cost(self, node: Node, *messages: Message) -> PlanCost:
-        """Returns the cost of sending these messages for a layer."""
+        """Returns the cost of a layer's `messages`: the elements of a sample that ranks send for
+        them."""
         return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
-    """Returns the number of channels that a way to divide a layer cuts: those of the output, or the
-    rows of an embedding table."""
+    """Returns the number of channels that are divided among ranks if a layer is cut in the given
+    way: its output channels or, for an embedding, the rows of its table."""
     y = graph.edges[node.outputs[0]]
     if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]
@@ -266,8 +268,9 @@ def _axis(axis: Along, edge: Edge, same: int) -> int:
 def _cuts(
     graph: Graph, node: Node, way: Way, bounds: Bounds
 ) -> tuple[tuple[int, AxisCut | None], ...]:
-    """Returns (number, cut) for each parameter and buffer of a node, if its layer is divided in
-    this way at the channels `bounds`; the cut is None for a whole one.
+    """Returns (number, cut) for each parameter and buffer of a node, if its layer is divided by
+    `way` (such as column) at the channels `bounds`; the cut is None for one that every rank has
+    whole.
 
     A table of positions may be longer than any sample; the last rank then has the remaining rows.
     """

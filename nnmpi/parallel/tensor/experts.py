@@ -113,9 +113,9 @@ class CountingRouter(Sharded, Router):
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, counts: Array) -> tuple[Array, Array]:
-        """Given how many tokens of this rank chose each expert (`counts`, of shape (N, 1, E)),
-        returns the numbers for the tokens of all lower ranks, and of all ranks, in the same
-        shape."""
+        """Returns two arrays, given how many tokens of this rank chose each expert (`counts`, of
+        shape (N, 1, E)): how many tokens of all lower ranks together did, and how many of all
+        ranks. Both have the shape of `counts`."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)

@@ -153,8 +153,9 @@ def _part(
     cuts: Mapping[str, AxisCut | None],
     comm: Comm,
 ) -> Any:
-    """Returns this rank's part of a layer, which is divided as `at` says. `cut` is the cut of its
-    input, and `cuts` are those of its parameters and buffers by name."""
+    """Returns this rank's part of a layer: a copy of the layer with this rank's parts of its
+    parameters and buffers. `at` says how the layer is divided, `cut` how its input is cut, and
+    `cuts`, by name, how its parameters and buffers are."""
     new: Any = copy(layer)
     new._way = at.way
     start, stop = span_of(at.bounds, comm)
@@ -185,9 +186,9 @@ def _part(
 
 
 class _Exchanging(Sharded):
-    """The base class of a rank's part of a layer that has no sharded class of its own: calls the
-    layer's `forward` on the part, and sums the output, or the gradient of the input, over ranks if
-    needed."""
+    """The base class of a rank's part of a layer for which there is no special sharded class: calls
+    the layer's own `forward` on parts of the input and of the parameters, and sums the output, or
+    the gradient of the input, over ranks if needed."""
 
     _way: Way
     gather_output: bool

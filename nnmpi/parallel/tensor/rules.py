@@ -78,8 +78,8 @@ def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bo
 
 
 def _has_many_slopes(settings: Options) -> bool:
-    """Returns True if a PReLU has a slope for each channel. A single slope cannot be divided: each
-    rank would compute only a part of its gradient."""
+    """Returns True if a PReLU has a slope for each channel, so that the slopes can be divided with
+    the channels. A single slope cannot: each rank would compute only a term of its gradient."""
     return bool(settings["num_parameters"] > 1)
 
 

@@ -265,8 +265,8 @@ class _Search:
         return choice.cost.plus(PlanCost(whole=whole_numbers))
 
     def why(self, k: int, of_node: list[Transition], taken: Transition) -> str:
-        """Returns a text that says why node k is divided as it is: for example how many elements
-        the plan sends, and how many with the next best way."""
+        """Returns a text that says why the plan makes the choice `taken` for node k: for example
+        how many elements the model sends, and how many with the next best choice in `of_node`."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is ON_ONE_RANK:
             return f"rank {self.owned.nodes[k]} along tp has the branch"

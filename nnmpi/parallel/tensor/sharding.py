@@ -79,8 +79,8 @@ class PositionCut(Protocol):
         order."""
 
     def localise(self, e: int, rank: int, shape: list[int], /) -> None:
-        """Replaces, in `shape`, the shape of edge (activation) `e`, the number of positions of the
-        whole sequence by the number on a rank; in place."""
+        """Changes `shape`, the shape of activation (edge) number `e`, in place: the length of its
+        axis of positions becomes the number of positions that the rank has."""
 
 
 class DividedCall(NamedTuple):
@@ -165,8 +165,8 @@ class Sharding(NamedTuple):
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions of sequences that the rank with these coordinates has; None if it
-        has all positions."""
+        """Returns the positions of sequences that a rank has, given its coordinates `at` by axis of
+        the mesh; None if it has all positions."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 
@@ -226,8 +226,8 @@ def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
 
 
 def pooling_behind(graph: Graph, k: int) -> int | None:
-    """Returns the index of the pooling node that is fused with the layer of node k; None if there
-    is none."""
+    """Returns the index of the pooling node that runs fused with the layer of node k and follows
+    it; None if no pooling does."""
     last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
     pool = graph.nodes[last]
     is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
@@ -265,7 +265,8 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
 
 
 def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessage]:
-    """Yields the messages that ranks send for a divided layer, except those that no rank needs."""
+    """Yields a LayerMessage for each message that ranks send for a divided layer. Messages for
+    gradients that are not needed are left out."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
     way, bounds = layer.way, layer.bounds if layer.way.of_layout else layer.position_bounds

@@ -60,10 +60,10 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 
 class BySamples(Module):
-    """The base class of layers with whole weights of which each rank computes some samples of a
-    micro-batch.
+    """The base class of layers that are computed by samples: each rank has the whole weights, and
+    computes some samples of a micro-batch.
 
-    takes          for each input, True if it has all samples; False: the samples of this rank
+    takes          for each input, True if the layer gets all samples; False: this rank's samples
     gather_output  whether the output is all-gathered
     """
 
@@ -87,8 +87,9 @@ class BySamples(Module):
 
 @contextmanager
 def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
-    """Returns a context in which layers know that they get only this rank's samples, so that random
-    numbers and BatchNorm are those of the whole micro-batch."""
+    """Returns a context in which layers get only this rank's samples of a micro-batch (`at` divides
+    it among ranks) but compute as in the whole one: Dropout draws the same random numbers, and
+    BatchNorm has the statistics of all samples."""
     current = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if current.samples is None else current.samples
     stats = (

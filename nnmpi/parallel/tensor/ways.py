@@ -231,19 +231,20 @@ NONE: Mapping[str, int] = {}
 
 
 def always(settings: Options) -> bool:
-    """Returns True. It is the default of `Way.fits`: layers may be divided so whatever their
-    settings are."""
+    """Returns True. It is the default of `Way.fits`, which says whether a layer with these settings
+    may be divided in that way."""
     return True
 
 
 def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds unchanged. It is the default of `Way.behind`: the output is cut at the
-    same channels as the input."""
+    """Returns the bounds unchanged. It is the default of `Way.behind`, which gives the bounds of
+    the output's channels for those of the input: both are cut at the same channels."""
     return bounds
 
 
 def one(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns 1. It is the default of `Way.block`: each channel may be on another rank."""
+    """Returns 1. It is the default of `Way.block`, which says how many consecutive channels must be
+    on one rank: here each channel may be on another rank."""
     return 1
 
 
