@@ -60,13 +60,13 @@ class Arranger:
 
     @cached_property
     def has_blocks(self) -> bool:
-        """True if the model consists of repeated blocks, such as those of a transformer, which
-        --recompute block can recompute."""
+        """True if the model consists of repeated blocks, such as those of a transformer: the option
+        --recompute block recomputes the activations of one block at a time."""
         return any(recomputed_with(node, "block") for node in self.graph.nodes)
 
     def config(self, candidate: Candidate) -> Config:
-        """Returns the config of the run, with the options of this layout (`candidate`) in place of
-        its own."""
+        """Returns the config of the run, with the options of a layout (`candidate`) in place of the
+        config's own."""
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
@@ -122,8 +122,9 @@ class Arranger:
         return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, candidate: Candidate) -> str:
-        """Returns an error message if the model cannot be divided as this layout says, or "". The
-        message is the same for all layouts that divide the model in this way."""
+        """Returns an error message if the model cannot be divided among ranks by the options of
+        this layout, or "". Layouts with the same options for dividing the model get the same
+        message."""
         try:
             self.sharding(candidate)
             self.division(candidate)

@@ -131,8 +131,8 @@ class LowerBounds:
         return ROUNDING * (float(ends.max()) + self._fixed_seconds(candidate))
 
     def _until_updated(self, candidate: Candidate, passes: np.ndarray) -> float:
-        """A lower bound on the seconds of a step, update included, given the seconds of its stages'
-        passes in an array (stages, 3)."""
+        """A lower bound on the seconds from the start of a step to the end of the update. `passes`,
+        an array (stages, 3), has the seconds of the passes F, B and I of each stage."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
         of_ranks, ends, gathers = self._of_ranks(candidate, passes), list[float](), [0.0]
@@ -205,9 +205,9 @@ class LowerBounds:
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
     def _fixed_seconds(self, candidate: Candidate) -> float:
-        """Returns the seconds of the update, plus the overheads of a step and of its
-        micro-batches on the machine. Replicas divide the update among them with ZeRO, or if all
-        are on one node."""
+        """Returns the seconds of a step that do not depend on the order of its passes: the update,
+        and the machine's overheads of a step and of its micro-batches. Replicas divide the update
+        among them with ZeRO, or if all are on one node."""
         machine = self._costs.machine
         parts = candidate.replicas if candidate.zero or self._is_near(candidate) else 1
         numbers = self._most_elements(candidate) / parts

@@ -86,7 +86,8 @@ class KeptBytes:
 
 
 def _way(candidate: Candidate) -> tuple[Any, ...]:
-    """Returns the options of a layout on which the bytes of activations that layers keep depend."""
+    """Returns, as a key for caches, the options of a layout that determine how many bytes of
+    activations its layers keep."""
     return (
         *(candidate.tp, candidate.cp, candidate.sequence_parallel),
         *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),

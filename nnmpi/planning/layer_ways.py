@@ -80,8 +80,8 @@ class LayerWays:
 
 
 class _Prices:
-    """Computes, for each way to divide a layer along tp, the seconds that it takes in a step, for a
-    layout along dp and tp."""
+    """Computes, for a layout along dp and tp, how many seconds a layer takes in a step if it is
+    divided along tp in a given way, such as column."""
 
     def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
         self._a, self._exchanges, model = a, costs.exchanges, costs.model
@@ -102,8 +102,9 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """Returns the seconds of each node of the graph: the measured seconds of its unit (part of
-        the model), in proportion to the node's multiplications."""
+        """Divides the seconds of units (parts of the model, usually layers) among their graph
+        nodes: returns the seconds of each node, in proportion to its multiplications. `times` has a
+        row for each unit."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -113,8 +114,8 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds that node k takes in a step if it is divided as `choice` says:
-        passes, messages and parameters."""
+        """Returns the seconds that node k takes in a step if it is divided as `choice` says: the
+        sum of its passes, the messages within them, and the sums and updates of its parameters."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:

@@ -102,8 +102,8 @@ def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[Dra
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """Returns (index, count): of each gradient bucket, divided into `count` parts, this rank
-    updates part `index`."""
+    """Returns (index, count): each gradient bucket is divided into `count` equal parts, of which
+    this rank updates the part with this index."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)

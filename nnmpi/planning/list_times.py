@@ -148,8 +148,8 @@ class ListTimes:
         return Timing(of_rank, None, awaited, None, seconds, LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
-        """True if the rank computes while this exchange runs, as between nodes or if the machine's
-        description says so."""
+        """True if the rank goes on computing while this exchange runs, which started in an
+        operation of this kind: between nodes, or if the description of the machine says so."""
         is_behind = kind is Kind.GATHER and not self._for_use
         is_of_passes = kind is Kind.GATHER or self.a.store.scatters
         by = ("zero1",) if is_behind else ("dp", "zero3") if is_of_passes else ("dp",)

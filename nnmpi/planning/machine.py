@@ -244,8 +244,8 @@ name."""
 
 
 def codec_of(config: Config) -> tuple[str, str]:
-    """Returns the option by which a config encodes gradients in fewer bytes, and the value of the
-    option; ("", "") if there is none."""
+    """Returns (option, value) for the option by which a config compresses gradients; ("", "") if it
+    does not compress them."""
     values = ((option, getattr(config, option)) for option in addons.table("codecs"))
     return next(((option, value) for option, value in values if value), ("", ""))
 

@@ -7,9 +7,9 @@ from nnmpi.sim.replicas import gbit_needed
 
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:
-    """Returns, for several shares, the bandwidth between nodes, in Gbit/s, at which computing takes
-    this share of a step. Computing is passes, the update and all else that is neither an exchange
-    nor made for one."""
+    """Returns, by share of the time of a step, the bandwidth between nodes, in Gbit/s,
+    at which computing takes this share; None if no bandwidth suffices. Computing is all that is
+    neither an exchange nor made for one: passes, the update and others."""
     model, machine = step_model(a, costs), costs.machine
     computing = model.time.compute + model.updated.optimizer(a, costs) + model.time.other
 

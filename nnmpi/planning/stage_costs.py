@@ -23,7 +23,8 @@ MOST_BATCHES = 256
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
     """Divides a model into pipeline stages by the predicted seconds of its units (parts, usually
-    layers); `link` is the link between ranks along pp."""
+    layers) and of the messages between stages; `link` is the link over which ranks along pp send
+    these."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:
@@ -34,7 +35,8 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> D
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
     """Returns the predicted cost of each unit of a model (a part, usually a layer) for a
-    micro-batch of `samples` samples; a unit is assumed to keep its output and nothing else."""
+    micro-batch of `samples` samples of type `dtype`. The activation bytes of a unit are those of
+    its output alone."""
     graph, itemsize = times.graph, np.dtype(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)

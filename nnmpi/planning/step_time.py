@@ -326,8 +326,9 @@ def _rank_step(
     compute_of: Sequence[Mapping[Kind, float]],
     costs: CostModel,
 ) -> RankCosts:
-    """Returns the step of a rank: its program, the seconds of its passes, and the exchanges of its
-    simulated step."""
+    """Returns the RankCosts of a rank: the operations of its step, the seconds of its passes, and
+    the exchanges that a simulation of the step has logged, by the part of the step that can hide
+    them."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already

@@ -120,7 +120,8 @@ class Description(NamedTuple):
 
     @property
     def far(self) -> Link:
-        """The link of a node to other nodes, which joins all of its network interfaces."""
+        """The link of a node to other nodes; its bandwidth is that of all network interfaces of the
+        node together."""
         return Link(self.far_alpha, 1 / (self.far_bandwidth * self.far_nics * self.far_share))
 
     def machine(self, dtype: str, momentum: float = 0.9) -> Machine:
@@ -276,7 +277,8 @@ TABLES = dict.fromkeys(
 
 
 def machines() -> dict[str, Description]:
-    """Returns the descriptions that nnmpi contains, by the name that --machine takes."""
+    """Returns the descriptions of machines that are part of nnmpi, by the name that --machine
+    takes, such as "a100-80g"."""
     return {path.stem: read_description(path) for path in sorted(FOLDER.glob("*.toml"))}
 
 

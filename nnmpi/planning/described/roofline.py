@@ -118,8 +118,9 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _kernels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All kernels of the model, as three arrays with a row per kernel: the index of its node;
-        its (column, operations, moved, fixed); and its Product."""
+        """All kernels of the model, as three arrays with a row per kernel: the index of its graph
+        node; its numbers (column, operations, moved, fixed), where the column 0, 1 or 2 stands for
+        the pass F, I or W; and the numbers of its Product."""
         rows = [
             (k, kernel)
             for k, node in enumerate(self.graph.nodes)

@@ -107,8 +107,8 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
 
 
 def _replays(a: Arrangement) -> bool:
-    """True if passes may be replayed (recorded once, then run from the recording) with this config
-    on these devices."""
+    """True if, with this config on these devices, passes may be recorded once and later run from
+    the recording, which needs more memory."""
     return a.config.compile is not False and not a.cluster.has_devices
 
 

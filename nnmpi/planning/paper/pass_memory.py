@@ -121,8 +121,8 @@ _ALONE = Lock()  # tracemalloc counts all threads: ranks that are threads must t
 
 
 def _of(blocks: Mapping[int, Lifetime], arrays: Iterable[Any]) -> dict[int, Lifetime]:
-    """Returns, of `blocks`, the memory blocks to which these arrays belong, by the id of the array
-    that owns the block."""
+    """Returns those of the memory blocks `blocks` that contain the given arrays, by the id of the
+    array that owns the block."""
     owners = {id(owner(a)): None for a in arrays}
     return {key: blocks[key] for key in owners if key in blocks}
 

@@ -169,7 +169,8 @@ def joined_sections(
 
 
 def _joined(passes: Iterator[Events]) -> Events:
-    """Joins the recorded events of consecutive parts of a pass into those of one pass."""
+    """Joins the events of consecutive sections of a stage, each recorded alone, into the events of
+    one pass through the stage."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)

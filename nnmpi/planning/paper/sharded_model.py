@@ -103,8 +103,8 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """Returns the first rank along tp whose passes of a stage are like those of `rank`, so that the
-    passes of both are recorded once."""
+    """Returns the first rank along tp whose part of a stage has the same lengths as that of `rank`:
+    its passes are recorded for both."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 

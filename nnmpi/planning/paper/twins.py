@@ -30,8 +30,8 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
 
 @cached
 def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
-    """Returns a cache, empty at first: by the facts on which a rank's step depends, the first rank
-    with these facts."""
+    """Returns a cache of an arrangement, empty at first. It maps the facts on which a rank's step
+    depends to the first rank that has these facts."""
     return {}
 
 
