@@ -228,7 +228,8 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class Started(dist._Work):  # type: ignore[misc]
-    """A Work of PyTorch: a collective that is in progress, and the tensors of its result."""
+    """A Work of PyTorch that stands for a collective in progress, with the tensors that will have
+    its result."""
 
     def __init__(self, handle: Handle, result: Tensors, comm: Comm, label: str) -> None:
         super().__init__()

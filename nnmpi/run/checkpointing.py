@@ -81,9 +81,9 @@ class Checkpoints:
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
-        """Returns, on rank 0, the best value of the --keep-best metric among checkpoints up to the
-        current step; None on other ranks. There are such checkpoints if the run was resumed, or
-        repeats steps."""
+        """Returns, on rank 0, the best value of the --keep-best metric in the checkpoints that
+        exist up to the current step (from before the run was resumed or went back); None if there
+        are none, and on other ranks."""
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
@@ -215,8 +215,8 @@ class Checkpoints:
 
     def finish(self) -> Event:
         """Waits until the checkpoint that is being written is complete; returns the fields about
-        checkpoints for the last event of the run. (They do not count the checkpoint of `end`, which
-        is written later.)"""
+        checkpoints for the last event of the run. They do not include the checkpoint that `end`
+        writes afterwards."""
         if self._writer is None:
             return {}
         self._report(self._writer.finish())

@@ -135,9 +135,9 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 
 def _suspends(trainer: Training) -> bool:
-    """True if a run that has stopped is to be suspended, to be resumed later: if a rank has asked
-    for that, or if no remaining rank has asked for a stop, since then a rank that was lost may have
-    asked to suspend."""
+    """True if a run that has stopped early is to be suspended with a checkpoint: if a rank has
+    asked for that. If no remaining rank has asked for a stop at all, the request came from a rank
+    that was lost meanwhile, and may have been one to suspend."""
     stops, suspends, _ = requests(trainer)
     suspends = suspends or (not stops and bool(trainer.config.checkpoint_dir))
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost

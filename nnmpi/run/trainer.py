@@ -316,10 +316,10 @@ class Trainer:
             self.checkpoints.go_back(snapshot.state.step)
 
     def rearrange(self, **changes: Any) -> None:
-        """Continues from this step with other options of the layout. Every rank calls it, after the
-        same step or epoch.
+        """Continues training from this step in another layout: `changes` are options of the layout
+        with new values, such as tp=2. Every rank calls it, after the same step or epoch.
 
-        If no such layout is possible, the ranks keep their layout.
+        If that layout is impossible, the ranks keep their old one.
         """
         snapshot = self.snapshot()
         try:

@@ -296,8 +296,9 @@ def supervisor_of(config: Config, comm: Comm) -> Supervisor:
 
 
 def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session of these ranks: from a snapshot or, if that is None, the first session of the
-    run, from a checkpoint if the run continues from one. Every rank of the Comm calls it."""
+    """Opens a session on the ranks of `comm`. It continues from `snapshot` or, if that is None, is
+    the first session of the run, which may continue from a checkpoint. Every rank of the Comm calls
+    it."""
     if snapshot is None:
         given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)

@@ -118,8 +118,9 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 def _choices(
     units: Sequence[Unit], loads: tuple[UnitDemand, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Placements]:
-    """Yields the best placement of activations (kept, recomputed or swapped) with the optimizer
-    state in memory, and the best one with that state on disk between updates."""
+    """Yields up to two Placements, which say for each unit (part of the model) whether activations
+    are kept, recomputed or swapped: the fastest with the optimizer state in memory, and the fastest
+    with that state on disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped

@@ -28,8 +28,8 @@ class Delay(NamedTuple):
         return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))
 
     def factor(self, step: int) -> float:
-        """Returns how many times as long as its computation takes the rank is to need for this
-        step."""
+        """Returns the factor by which the rank is slowed down in a step: how many times as long as
+        its computation the step is to take."""
         if not self.share:
             return self.always
         drawn = keyed.uniform(self.key, np.array([step]), np.array([0]))[0]

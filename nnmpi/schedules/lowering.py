@@ -73,8 +73,8 @@ def lower(compute: Sequence[Sequence[Op]], place: Place) -> list[list[Op]]:
 
 
 def _with_messages(ops: Sequence[Op], place: Place) -> Iterator[Op]:
-    """Yields the operations of a rank with messages added: before each pass the receive for the
-    next one, after it the send of its result."""
+    """Yields the passes of a rank with messages added. Before each pass comes the receive for the
+    pass that follows it, and after each pass the send of its result."""
     receives, sends = ([message(op, table, place) for op in ops] for table in (RECEIVES, SENDS))
     # no op comes before the first one, so that posts its own receive as well
     in_turn = chain(receives[:1], *zip([*receives[1:], None], ops, sends, strict=True))
@@ -82,8 +82,9 @@ def _with_messages(ops: Sequence[Op], place: Place) -> Iterator[Op]:
 
 
 def message(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> Op | None:
-    """Returns the message that a pass receives (if `table` is RECEIVES) or sends (SENDS); None if
-    there is none, because no other stage is concerned or because it is on the same rank."""
+    """Returns the message that a pass receives (if `table` is RECEIVES) or sends (SENDS). Returns
+    None for the first or last stage, which has no neighbour there, and if the neighbour stage is on
+    the same rank."""
     if (other := peer(op, table, place)) is None or place[other] == place[op.stage]:
         return None
     return Op(table[op.kind][0], op.micro, op.stage, place[other])

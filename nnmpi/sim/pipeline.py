@@ -127,8 +127,8 @@ def _ranks_of_stages(programs: Sequence[Sequence[Op]]) -> list[int]:
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
-    """Returns the peak size of the activations that a rank keeps: those of a stage from F to B or
-    W; before a RECOMPUTE only its input."""
+    """Returns the peak size of the activations that a rank keeps. A stage keeps those of a
+    micro-batch from F to B or W; if a RECOMPUTE is to come, only its input until then."""
     again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
     held = most = 0.0
     for op in ops:

@@ -86,8 +86,9 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
 
 
 def _dual_root_messages(p: int) -> tuple[int, int]:
-    """Returns the length of the longest chain of messages in a dual-root all-reduce: until the
-    roots have exchanged the last block, and after that.
+    """Returns two numbers of messages in a dual-root all-reduce, in which two trees sum blocks up
+    to their roots, which exchange them: the longest chain of messages that wait for each other
+    until the roots have exchanged the last block, and the longest one after that.
 
     The first block comes from the first leaf on the lowest level, past its siblings, if it has one;
     the last block goes to the leaf with the most second children on its way.

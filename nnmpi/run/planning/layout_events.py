@@ -87,8 +87,8 @@ def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePl
 
 
 def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
-    """Returns the bytes that each rank keeps, sends and receives when ranks change to another
-    arrangement: parameters, optimizer state and buffers."""
+    """Returns an event with the bytes of parameters, optimizer state and buffers that each rank
+    keeps, sends and receives when ranks change from one arrangement to another."""
     ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:

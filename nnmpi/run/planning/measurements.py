@@ -200,7 +200,8 @@ def update(node: Node, session: Session, fields: Fields) -> None:
 
 
 def moving(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the seconds that an array function takes for each byte that it reads or writes.
+    """Measures the seconds that an array function takes for each byte that it reads or writes, and
+    adds them to `fields`.
 
     It adds two arrays, each with as many elements as the model has parameters.
     """
@@ -246,8 +247,8 @@ def _numbers(session: Session) -> int:
 
 
 def _step(node: Node, session: Session) -> float:
-    """Returns the seconds of a training step over a whole batch, which each rank makes alone. The
-    slowest rank counts, since ranks of a layout wait for each other in every step."""
+    """Returns the seconds of a training step over a whole batch that each rank makes without the
+    others: those of the slowest rank, since ranks of a layout wait for each other in every step."""
     times, batch = list[float](), samples(session.setup)
     session.model.train()
     while len(times) < STEPS:

@@ -89,8 +89,8 @@ def _wait(comm: Comm) -> None:
 
 
 def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Measures a node twice, and returns the average; figures for which there was time only once
-    are those of one measurement."""
+    """Measures a node twice, and returns the average of both measurements. A figure for which there
+    was time in only one of them is taken from that one."""
     (first, missing), (second, later) = (
         _measure_node(setup, m.Node(comm, deadline, quantile)) for quantile in QUARTILES
     )

@@ -49,9 +49,10 @@ class MachineRequest(NamedTuple):
 def machine_on_paper(
     name: str | None, ranks: int, nodes: int | None, config: Config
 ) -> MachineRequest:
-    """Returns the machine that --machine names, the number of nodes that the ranks need, and their
-    device; a described machine also gives the latter two. Raises ValueError if the nodes cannot
-    have that many ranks."""
+    """Returns the machine that --machine names, the number of nodes, and the device on which ranks
+    compute. A machine that is described by a data sheet determines the device and, if `nodes` is
+    None, the number of nodes that the ranks need. Raises ValueError if the nodes cannot have that
+    many ranks."""
     machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
     if nodes is None:
         nodes = 1 if machine.sheet is None else -(-ranks // machine.ranks)

@@ -33,8 +33,8 @@ class Keeper:
         self._epoch_start: Version | None = None
 
     def begin_steps(self, session: Session) -> None:
-        """Called by every rank before the steps of an epoch: copies or backs up the training state,
-        which these steps and callbacks change."""
+        """Called by every rank before the steps of an epoch, which change the training state: makes
+        a copy or a backup of it, since callbacks may have changed it too."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
             self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)

@@ -23,8 +23,8 @@ class KeptVersions:
         self._by_key = dict[tuple[int, int, int], Version]()
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Adds versions of the training state. If one is kept already, its arrays are added to that
-        one."""
+        """Adds versions of the training state (states after certain steps). If a version is stored
+        already, the new arrays are added to its arrays."""
         for version in versions:
             known = self._by_key.setdefault(version.key, version)
             if known is not version:  # a backup of the same version also has parts of other ranks
@@ -40,11 +40,13 @@ class KeptVersions:
         self._by_key[kept.key] = kept
 
     def all(self) -> Iterable[Version]:
-        """Returns all versions of the training state that are kept."""
+        """Returns all versions of the training state (states after certain steps) that this rank
+        has stored."""
         return self._by_key.values()
 
     def arrays_of(self, version: Version) -> tuple[StateArray, ...]:
-        """Returns the kept arrays of a version of the training state."""
+        """Returns the arrays that this rank has stored of a version of the training state (the
+        state after some step)."""
         kept = self._by_key.get(version.key)
         return tuple(kept.arrays) if kept else ()
 

@@ -49,7 +49,8 @@ class RankStatus(NamedTuple):
     tensors          the parameters and buffers of the model and the state of its modules, whole
     pending_version  the step whose summed gradients this rank has, without the decision on the
                      update: it can still make that update to the first of `holds`
-    decision         the newest decision that it knows
+    decision         the sums over all ranks (such as loss and gradient norm) that decide on the
+                     update of the newest step for which this rank knows them
     checkpoint       the step of the newest checkpoint known to be written; -1: none
     callbacks        names and states of the callbacks, if some ranks are spare
     """
@@ -88,7 +89,8 @@ class RecoveryPlan(NamedTuple):
     source          the version from which the next session is made; None: the initial values, or a
                     checkpoint if something is `missing`
     counters        the counters of the run at that point; None: no remaining rank knows them
-    decision        the decision of all ranks on the last step, if a remaining rank knows it
+    decision        the sums over all ranks (such as loss and gradient norm) that decide on the
+                    update of the last step, if a remaining rank knows them
     makes_step      True if ranks that have the summed gradients of the interrupted step make its
                     update first: without it there is no complete copy of `source`
     reported        the events that formerly spare ranks treat as reported

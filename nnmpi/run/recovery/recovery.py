@@ -221,8 +221,8 @@ class Recovery:
             self._recoveries.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
-        """Keeps this rank's copies of the training state, and abandons the session. If the plan
-        says so, the update of the interrupted step is made first."""
+        """Stores this rank's copies of the training state for the next session, and abandons the
+        current session. If the plan says so, the update of the interrupted step is made first."""
         source, last = plan.source, session.strategy.last
         if last is not None:
             if (

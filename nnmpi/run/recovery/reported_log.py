@@ -64,9 +64,9 @@ def interrupted(reported: ReportedEvents) -> frozenset[EventPosition]:
 def adopt_reported(
     reported: ReportedEvents, others: ReportedEvents | None, again: frozenset[EventPosition]
 ) -> None:
-    """Updates `reported`, the events that this rank treats as reported. On a rank that was spare,
-    `others` are the events that another rank has reported, which count as reported here too. The
-    calls `again`, which were interrupted on some rank, are repeated on all."""
+    """Updates `reported`, the record of events that this rank has reported or need not report. On a
+    rank that was spare (waited), the events that another rank has reported (`others`) are added.
+    The calls of callbacks in `again`, which were interrupted on some rank, are repeated on all."""
     if others is not None:
         reported.events = max(reported.events, others.events)
         reported.calls = max(reported.calls, others.calls)

@@ -16,8 +16,8 @@ from nnmpi.run.run_state import RunState, StepPhase
 
 
 class Counters(NamedTuple):
-    """How far a run is after a step: the fields of RunState with these names. They are equal on all
-    remaining ranks.
+    """How far a run is after a step: copies of the fields of RunState that have the same names.
+    Their values are equal on all remaining ranks.
 
     pace  the time of the run so far
     """

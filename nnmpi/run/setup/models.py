@@ -88,8 +88,8 @@ def builder(config: Config, dataset: Dataset) -> Build:
 
 
 def _sized(spec: str) -> SizedModel | None:
-    """Returns the kind of model, such as mlp, that the part of --model before the colon selects;
-    None if there is none."""
+    """Returns the kind of model, such as mlp, that `spec` names by its text before the colon; None
+    if that is no known kind."""
     name = spec.partition(":")[0]
     sized: SizedModel | None = SIZED.get(name) or addons.row("models", name)
     return sized

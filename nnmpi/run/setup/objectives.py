@@ -218,8 +218,8 @@ def model_graph(
 
 
 def _check_call(model: Module, x: Inputs) -> None:
-    """Raises ValueError unless the module that takes the samples has as many arguments as a sample
-    has inputs."""
+    """Raises ValueError unless the first layer that gets the samples takes as many arguments as a
+    sample has inputs."""
     while only_runs_layers(model) and len(model):
         model = model[0]
     given = dict.fromkeys(x, "") if isinstance(x, dict) else {}

@@ -122,8 +122,9 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[ModuleOutput]]]:
-    """Runs a stage on n samples; returns the outputs in evaluation mode, then in training mode.
-    Each has three entries: outputs for all samples, for the first quarter, and for the rest."""
+    """Runs a stage on n samples, in evaluation mode and then in training mode. Returns a list for
+    each mode with three entries: the outputs of users' modules and of the stage for all samples,
+    for those of the first part (`first_part`), and for the others."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):

@@ -120,8 +120,8 @@ class Decoder:
 
 
 def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
-    """Returns a decoder for a gpt of these sizes, from the file of `config.load`; every rank calls
-    it."""
+    """Returns a Decoder for a gpt of the given sizes, with the weights in the file `config.load`;
+    every rank calls it."""
     if comm.size != config.tp * config.pp:
         comm.agree(
             ValueError(

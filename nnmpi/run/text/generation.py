@@ -207,8 +207,8 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
 def tokens_of_prompt(
     prompt: str | None, tokenizer: Tokenizer, begin: Sequence[int] = ()
 ) -> list[int]:
-    """Returns the tokens of a prompt. Without a prompt, returns one token that begins a text: the
-    first of `begin` or, if there is none, the tokenizer's."""
+    """Returns the tokens of a prompt. Without a prompt, returns one token with which texts begin:
+    the first one in `begin` or, if that is empty, the tokenizer's."""
     if not tokenizer.size:
         raise ValueError("the tokenizer has no tokens; give the one of the model")
     if prompt is None:

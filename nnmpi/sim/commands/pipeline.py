@@ -22,8 +22,8 @@ CUT = 1.5  # a picture cuts off the longest schedule if it takes so many times t
 
 
 class SimulatedSchedule(NamedTuple):
-    """A pipeline schedule with the result of its simulation, and the bubble by its formula if there
-    is one for these numbers."""
+    """A pipeline schedule with the result of its simulation, and the bubble by the formula of the
+    literature, None if that has none for these numbers of ranks, micro-batches and stages."""
 
     name: str
     schedule: Schedule
@@ -78,8 +78,9 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
-    """Returns the number of stages per rank with a schedule; if schedules are compared, several for
-    those that allow it."""
+    """Returns the number of stages per rank with which a schedule is simulated: that of the option
+    --virtual-stages or, if it is not given or not possible in a comparison, the schedule's own for
+    2."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
         return schedule.stages_a_rank(2)
     return int(o.virtual_stages)

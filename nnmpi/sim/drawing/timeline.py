@@ -136,8 +136,8 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
 
 
 def _scale(timelines: Sequence[Timeline], columns: int) -> float:
-    """Returns how many columns of text a unit of time takes: such that the shortest computation has
-    1 to 4, or fewer if there is no room."""
+    """Returns how many columns of text a unit of time takes, such that the shortest kind of
+    computation is 1 to 4 columns wide, or narrower if `columns` are not enough."""
     least, end = shortest(timelines), max(timeline.end for timeline in timelines)
     room = columns * least / end if end else 1
     return min(int(room), 4) / least if room >= 1 else columns / end
