@@ -221,10 +221,10 @@ class UnfinishedBackward:
     def _visit_next(self, visits: list[Visit], contributed: OnLeaf | None) -> None:
         visit, grads = heappop(visits), self._grads
         node = visit[1]
-        if node.runs_again:
-            _run_again(node, grads.pop(node), visits, grads)
-        else:
+        if not node.runs_again:
             _pass_on(visit, grads.pop(node), visits, grads, contributed, self._retain_graph)
+            return
+        _run_again(node, grads.pop(node), visits, grads)
         if not self._retain_graph:
             node.clear()
 

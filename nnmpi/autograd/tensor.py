@@ -47,7 +47,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
-            if a.storage.sharing is not None:
+            if (sharing := a.storage.sharing) is not None and sharing.renewed:
                 a.renew()
             arrays.append(a.operand)
             needed = a.requires_grad

@@ -19,7 +19,6 @@ Rules:
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
 
@@ -170,11 +169,10 @@ class FlatStore(Store):
         """Returns the memory of the gradient of parameter i."""
         return self.grad_memories[i]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
-        """Yields (values, gradients, 16-bit values of mixed precision) for each slice within
-        elements start..end-1 of the flat buffer that this rank updates."""
-        for shard in self.own_shards(start, end):
-            yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
+    def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:
+        """Returns (values, gradients, 16-bit values of mixed precision) of a shard: a slice of the
+        flat buffer that this rank updates."""
+        return self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
@@ -185,12 +183,13 @@ class FlatStore(Store):
         `state` has the optimizer's state arrays by name, in which the slice of the first shard
         begins at index `at`. The caller updates each one before it requests the next.
         """
-        for values, grads, mixed in self.owned(start, end):
-            n, state_part = len(values), dict[str, Array]()
+        for shard in self.own_shards(start, end):
+            values, grads, mixed = self.owned(shard)
+            state_part, stop = dict[str, Array](), at + len(values)
             for name, array in state.items():
-                state_part[name] = array[at : at + n]
+                state_part[name] = array[at:stop]
             yield Operands(values, grads, state_part, t, mixed)
-            at += n
+            at = stop
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """Returns the shards within elements start..end-1 of the flat buffer: the slices that this
@@ -310,14 +309,20 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
     return shards
 
 
+_STOP = attrgetter("stop")
+
+
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
     """Yields the parts of the shards that lie in elements start..end-1 of the flat buffer, in
     order."""
     # shards do not overlap, so their ends are sorted too
-    first = bisect_right(shards, start, key=attrgetter("stop"))
-    for a, b, at in islice(shards, first, None):
+    for i in range(bisect_right(shards, start, key=_STOP), len(shards)):
+        a, b, at = shard = shards[i]
         if a >= end:
             return
+        if start <= a < b <= end:
+            yield shard
+            continue
         lo, hi = max(a, start), min(b, end)
         if lo < hi:
             yield Shard(lo, hi, at + lo - a)

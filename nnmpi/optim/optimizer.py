@@ -210,7 +210,8 @@ class Optimizer:
         if (instead := instead_of_step.get()) is not None:
             instead(self, lr_factor)
             return loss
-        self._collect()
+        if self._leaves:
+            self._collect()
         self._prepare()
         self._begin(squares)
         written, flat_state = tick(), self._flat_state
@@ -223,7 +224,8 @@ class Optimizer:
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
-        self._share()
+        if self._leaves:
+            self._share()
         return loss
 
     def squares(self) -> list[float]:

@@ -6,7 +6,7 @@ such as the loss (`arrangement/flat_buffer.py`); or there are none, and scalars 
 separately.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -233,13 +233,12 @@ class LocalStore(FlatStore):
         """Keeps what compressed sums of gradients have left out, to be added in the next step;
         called only if the update is not skipped. Does nothing here."""
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
-        for shard in self.own_shards(start, end):
-            values, beside = self.shard_values(shard), None
-            if self.masters is not None:
-                beside = None if values.dtype == self.updated_dtype else values
-                values = self.masters[shard.packed]
-            yield values, self.shard_gradient(shard), MixedStep(beside, self.factor)
+    def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:
+        values, beside = self.shard_values(shard), None
+        if self.masters is not None:
+            beside = None if values.dtype == self.updated_dtype else values
+            values = self.masters[shard.packed]
+        return values, self.shard_gradient(shard), MixedStep(beside, self.factor)
 
     def scale_gradients(self, factor: float) -> None:
         """Multiplies by `factor` the summed gradients of the parameters that this rank updates.
@@ -247,8 +246,8 @@ class LocalStore(FlatStore):
         if self.masters is not None:
             self.factor *= factor
             return
-        for _, gradient, _ in self.owned(self.spans[0][0], self.spans[-1][1]):
-            scale_loop(gradient, factor)
+        for shard in self.own_shards(self.spans[0][0], self.spans[-1][1]):
+            scale_loop(self.shard_gradient(shard), factor)
 
     def whole_gradient(self, i: int) -> Array:
         """Returns the summed gradient of parameter i after a step; every rank along dp calls it."""
