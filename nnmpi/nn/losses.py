@@ -125,7 +125,7 @@ class ClassLoss(Loss):
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.loss_of(scores, *self.checked(scores.array.shape, labels))
+        return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """Returns the loss for labels that `checked` has returned; subclasses define it.
@@ -182,7 +182,8 @@ class ClassLoss(Loss):
         """Returns True if some of the labels may equal `ignore_index`, and so be ignored; raises
         ValueError for a label that is neither that nor from 0 to classes - 1."""
         # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
-        if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
+        unsigned = labels.astype(np.uint64)
+        if not labels.size or unsigned.item(unsigned.argmax()) < classes:  # faster than a maximum
             return 0 <= self.ignore_index < classes
         valid = labels[labels != self.ignore_index]
         if valid.astype(np.uint64).max(initial=0) >= classes:
@@ -233,7 +234,7 @@ class CrossEntropyLoss(ClassLoss):
         scores = as_tensor(scores)
         if are_probabilities(scores, labels):
             return self.loss_of_probabilities(scores, as_tensor(labels).astype(scores.dtype))
-        return super().forward(scores, labels)
+        return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def divisor(self, target: Any) -> float:
         """Returns the divisor of the mean loss for `target`: the sum of the weights of the labels
@@ -275,7 +276,7 @@ class CrossEntropyLoss(ClassLoss):
 def are_probabilities(scores: Tensor, target: Any) -> bool:
     """Returns whether the target is an array of probabilities, one for each score, and not of
     labels."""
-    array = array_of(target)
+    array = target if type(target) is np.ndarray else array_of(target)
     return is_float(array.dtype) and scores.ndim > 1 and array.shape == scores.shape
 
 

@@ -83,9 +83,9 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
     p is the softmax of the scores, `at` has the index of each label's element in p, and g is the
     gradient of the loss: a value for each row, or one for all.
     """
+    (n, C), rows = p.shape, xp_of(p).arange(len(p))
     dz[...] = p
-    d = dz.T if p.shape[1] <= NARROW and p.flags.f_contiguous else dz
-    d.reshape(-1)[at] -= 1
+    dz[rows, at // n if C <= NARROW and p.flags.f_contiguous else at - rows * C] -= 1
     dz *= (g[:, None] if g.ndim else g) * scale
 
 

@@ -87,16 +87,16 @@ static float cross_entropy(const float *z, const npy_int64 *labels, float *loss,
 static void cross_entropy_gradient(const float *restrict p, const npy_int64 *at,
                                    const float *restrict g, int each, float factor,
                                    float *restrict dz, npy_intp n, npy_intp C) {
-    npy_intp by_row = C <= NARROW ? 1 : C, by_class = C <= NARROW ? n : 1;
-    if (!each)
-        for (npy_intp i = 0; i < n * C; i++) dz[i] = p[i] * (g[0] * factor);
-    else
-        for (npy_intp i = 0; i < n; i++)
-            for (npy_intp c = 0, k = i * by_row; c < C; c++, k += by_class)
-                dz[k] = p[k] * (g[i] * factor);
-    for (npy_intp i = 0; i < n; i++) {
+    for (npy_intp i = 0; i < n; i++, dz += C) {
+        float scale = g[each ? i : 0] * factor;
         npy_intp label = index_below(n * C, at + i);
-        dz[label] = (p[label] - 1) * (g[each ? i : 0] * factor);
+        if (C <= NARROW)
+            for (npy_intp c = 0, k = i; c < C; c++, k += n) dz[c] = (p[k] - (k == label)) * scale;
+        else {
+            for (npy_intp c = 0; c < C; c++) dz[c] = p[i * C + c] * scale;
+            npy_uintp own = (npy_uintp)(label - i * C); /* unless another thread changed it */
+            if (own < (npy_uintp)C) dz[own] = (p[label] - 1) * scale;
+        }
     }
 }
 
@@ -146,8 +146,7 @@ static int cross_entropy_loop(Arguments *a) {
 
 static int cross_entropy_gradient_loop(Arguments *a) {
     npy_intp n = SIZE(a, 'n'), C = SIZE(a, 'C');
-    if (!is_turned(a, 0) || !is_turned(a, 3) || !is_one_or_each(a, 2) ||
-        !are_below(n * C, a->at[1], n))
+    if (!is_turned(a, 0) || !is_one_or_each(a, 2) || !are_below(n * C, a->at[1], n))
         return NOT_MADE_FOR;
     cross_entropy_gradient(a->at[0], a->at[1], a->at[2], a->array[2].axes, a->number[0], a->at[3],
                            n, C);
@@ -160,6 +159,6 @@ Kernel softmax_kernels[] = {
     KERNEL(log_softmax_loop, "f@ ~f@ %"),
     KERNEL(log_softmax_gradient_loop, "f@ f@ ~f@ %"),
     KERNEL(cross_entropy_loop, "fnC in # ~f* ~f:nC ~in"),
-    KERNEL(cross_entropy_gradient_loop, "f:nC in f* # ~f:nC"),
+    KERNEL(cross_entropy_gradient_loop, "f:nC in f* # ~fnC"),
     END_OF_KERNELS,
 };
