@@ -1,7 +1,7 @@
 /* Products of matrices in 16 bits, as half_products.h describes them.
 
    Blocks of A and B are packed, and products are added up in float32 in `sums`. Each row of sums is
-   finished and rounded once.
+   finished and rounded once: a tile's at once, if the tile has all terms.
 
        for columns of C, at most COLUMNS
            for terms, at most `depth`
@@ -30,19 +30,23 @@ typedef struct {
        may have another order */
     void (*pack)(Side s, int half, void *to, npy_intp width);
     void (*pack_tall)(Side s, int half, void *to, npy_intp width);
-    /* tall x strip sums */
-    void (*tile)(npy_intp packed, const void *A, const void *B, float *sums, npy_intp row, int adds);
+    /* tall x strip sums, of which only so many rows are needed */
+    void (*tile)(npy_intp rows, npy_intp packed, const void *A, const void *B, float *sums,
+                 npy_intp row, int adds);
+    /* the same, rounded to bfloat16 in rows of C; NULL if the processor cannot round */
+    void (*rounded)(npy_intp rows, npy_intp columns, npy_intp packed, const void *A, const void *B,
+                    npy_uint16 *C, npy_intp row);
     void (*begin)(void), (*end)(void); /* around all tiles of a product, or NULL */
 } Core;
 
 #ifdef __AMX_BF16__
 #define OF_BFLOAT16 TILES
 static const Core TILES = {2, 32, 32, 32, 256, 2048, 256, pack_strip, pack_tiles,
-                           tile_of_tiles, begin_tiles, end_tiles};
+                           tile_of_tiles, NULL, begin_tiles, end_tiles};
 #elif defined __AVX512BF16__
 #define OF_BFLOAT16 PAIRS
 static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 1024, pack_pairs, pack_pairs,
-                           tile_of_pairs, NULL, NULL};
+                           tile_of_pairs, rounded_tile_of_pairs, NULL, NULL};
 #endif
 
 #define STRIP 32 /* columns: a cache line of 16-bit elements */
@@ -117,15 +121,16 @@ static void pack_floats(Side s, int half, void *packed, npy_intp width) {
                 widen(half, at + i * s.line + t * s.term, to + t * width + i, 1);
 }
 
-static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
-                           int adds) {
+static void tile_of_floats(npy_intp rows, npy_intp terms, const void *A, const void *B,
+                           float *sums, npy_intp row, int adds) {
+    (void)rows;
     for (int j = 0; j < STRIP; j += WIDTH)
         some_rows(ROWS, 2, adds, (Terms){1, terms, 0, ROWS}, A, 1, (const float *)B + j, STRIP,
                   sums + j, row);
 }
 
 static const Core FLOATS = {1, 1, ROWS, STRIP, BLOCK, DEPTH, DEPTH, pack_floats, pack_floats,
-                            tile_of_floats, NULL, NULL};
+                            tile_of_floats, NULL, NULL, NULL};
 
 /* Packs A as float32 if its terms are adjacent in memory: its lines follow each other. */
 static void widen_lines(Side s, int half, void *packed, npy_intp width) {
@@ -135,15 +140,16 @@ static void widen_lines(Side s, int half, void *packed, npy_intp width) {
     memset(to, 0, (width - s.lines) * s.terms * sizeof *to);
 }
 
-static void tile_of_lines(npy_intp terms, const void *A, const void *B, float *sums, npy_intp row,
-                          int adds) {
+static void tile_of_lines(npy_intp rows, npy_intp terms, const void *A, const void *B, float *sums,
+                          npy_intp row, int adds) {
+    (void)rows;
     for (int j = 0; j < STRIP; j += WIDTH)
         some_rows(ROWS, 2, adds, (Terms){1, terms, 0, 1}, A, terms, (const float *)B + j, STRIP,
                   sums + j, row);
 }
 
 static const Core LINES = {1, 1, ROWS, STRIP, BLOCK, DEPTH, DEPTH, pack_floats, widen_lines,
-                           tile_of_lines, NULL, NULL};
+                           tile_of_lines, NULL, NULL, NULL};
 
 static const Core *core_of(const Sizes *s, int half) {
 #ifdef OF_BFLOAT16
@@ -190,12 +196,50 @@ static void pack_side(void (*pack)(Side, int, void *, npy_intp), Side s, int hal
         pack(part_of(s, i, width, 0, s.terms), half, to + i * depth, width);
 }
 
+/* 1 if a tile adds up all terms. */
+static int has_whole_tiles(const Core *q, npy_intp terms) {
+    return terms <= q->depth && packed_of(q, terms) <= q->part;
+}
+
+/* Computes some columns of C from tiles that add up all terms: `sums` are of one tile, which stays
+   in the first cache. */
+static void finished_columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
+                                Finish f, float *strips, float *tiles, float *sums) {
+    npy_intp depth = packed_of(q, A.terms), itemsize = f.is_wide ? sizeof(float) : sizeof(npy_uint16);
+    int is_plain = q->rounded && !f.is_wide && !f.bias && !f.cuts && !f.adds;
+    for (npy_intp i = 0; i < A.lines; i += q->block, C += q->block * bytes) {
+        Side a = part_of(A, i, q->block, 0, A.terms);
+        pack_side(q->pack_tall, a, half, q->tall, depth, tiles);
+        for (npy_intp j = 0; j < B.lines; j += q->strip) {
+            float *strip = strips + (A.lines > q->block ? j * depth : 0);
+            Side b = part_of(B, j, q->strip, 0, B.terms);
+            Finish here = {f.bias ? f.bias + j : NULL, f.cuts, f.is_wide, f.adds};
+            if (!i) q->pack(b, half, strip, q->strip);
+            for (npy_intp r = 0; r < a.lines; r += q->tall) {
+                npy_intp rows = a.lines - r < q->tall ? a.lines - r : q->tall;
+                char *c = C + r * bytes + j * itemsize;
+                if (is_plain) {
+                    q->rounded(rows, b.lines, depth, tiles + r * depth, strip, (npy_uint16 *)c,
+                               bytes / itemsize);
+                    continue;
+                }
+                q->tile(rows, depth, tiles + r * depth, strip, sums, q->strip, 0);
+                finish_rows(rows, b.lines, sums, q->strip, half, c, bytes, here);
+            }
+        }
+    }
+}
+
 /* Computes some columns of C, with room for packed elements and sums. Whole tiles are added up in C
    itself if its columns fill whole strips and its rows need no finishing. */
 static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
                        Finish f, float *strips, float *tiles, float *sums) {
     npy_intp width = whole_of(B.lines, q->strip), is_deep = A.terms > q->depth;
     int is_plain = f.is_wide && !f.bias && !f.cuts && B.lines == width;
+    if (has_whole_tiles(q, A.terms) && !is_plain) {
+        finished_columns_of(q, A, B, half, C, bytes, f, strips, tiles, sums);
+        return;
+    }
     for (npy_intp k = 0; k < A.terms; k += q->depth) {
         Side b = part_of(B, 0, B.lines, k, q->depth);
         npy_intp terms = b.terms, depth = packed_of(q, terms);
@@ -211,7 +255,7 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
                 for (npy_intp p = 0; p < depth; p += q->part)
                     for (npy_intp r = 0; r < a.lines; r += q->tall) {
                         int in_C = r < rows;
-                        q->tile(depth - p < q->part ? depth - p : q->part,
+                        q->tile(q->tall, depth - p < q->part ? depth - p : q->part,
                                 tiles + r * depth + p * q->tall, strip + p * q->strip,
                                 in_C ? (float *)c + r * c_row + j : here + r * width + j,
                                 in_C ? c_row : width, k + p > 0 || (in_C && f.adds));
@@ -235,7 +279,7 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
     npy_intp tiles = whole_of(block * depth, CACHE_LINE);
     int is_deep = s->k > q->depth;
     npy_intp rows = is_deep && s->m > DEEP ? DEEP : s->m;
-    npy_intp sums = (is_deep ? whole_of(rows, q->tall) : block) * columns;
+    npy_intp sums = (is_deep ? whole_of(rows, q->tall) : block) * columns; /* of a tile or more */
     npy_intp bytes = (strips + tiles + sums) * sizeof(float);
     float *room = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
     if (!room) return 0;
@@ -269,7 +313,7 @@ static void multiply_packed(Side A, npy_intp n, const void *strips, npy_intp ter
     for (npy_intp i = 0; i < A.lines; i += q->tall) {
         q->pack_tall(part_of(A, i, q->tall, 0, A.terms), BFLOAT16, room, q->tall);
         for (npy_intp j = 0; j < n; j += q->strip)
-            q->tile(depth, room, (const float *)strips + j * whole_depth, C + i * row + j, row,
+            q->tile(q->tall, depth, room, (const float *)strips + j * whole_depth, C + i * row + j, row,
                     adds);
     }
     if (q->end) q->end();

@@ -74,23 +74,56 @@ static void pack_pairs(Side s, int half, void *to, npy_intp width) {
 }
 
 #ifndef __AMX_BF16__
-static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *sums, npy_intp row,
-                          int adds) {
-    const npy_uint32 *a = A, *b = B;
-    __m512 c[TALL][2];
-    UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
-        c[i][j] = adds ? _mm512_loadu_ps(sums + i * row + 16 * j) : _mm512_setzero_ps();
+ALWAYS_INLINE void add_pairs(int rows, npy_intp pairs, const npy_uint32 *a, const npy_uint32 *b,
+                             __m512 (*c)[2]) {
     for (npy_intp p = 0; p < pairs; p++, a += TALL, b += 32) {
         __m512bh left = (__m512bh)_mm512_load_si512(b);
         __m512bh right = (__m512bh)_mm512_load_si512(b + 16);
-        UNROLL for (int i = 0; i < TALL; i++) {
+        UNROLL for (int i = 0; i < rows; i++) {
             __m512bh one = (__m512bh)_mm512_set1_epi32((int)a[i]);
             c[i][0] = _mm512_dpbf16_ps(c[i][0], one, left);
             c[i][1] = _mm512_dpbf16_ps(c[i][1], one, right);
         }
     }
-    UNROLL for (int i = 0; i < TALL; i++) UNROLL for (int j = 0; j < 2; j++)
+}
+
+ALWAYS_INLINE void rows_of_pairs(int rows, npy_intp pairs, const npy_uint32 *a,
+                                 const npy_uint32 *b, float *sums, npy_intp row, int adds) {
+    __m512 c[TALL][2];
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < 2; j++)
+        c[i][j] = adds ? _mm512_loadu_ps(sums + i * row + 16 * j) : _mm512_setzero_ps();
+    add_pairs(rows, pairs, a, b, c);
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < 2; j++)
         _mm512_storeu_ps(sums + i * row + 16 * j, c[i][j]);
+}
+
+static void tile_of_pairs(npy_intp rows, npy_intp pairs, const void *A, const void *B, float *sums,
+                          npy_intp row, int adds) {
+    if (rows > 8) rows_of_pairs(TALL, pairs, A, B, sums, row, adds);
+    else if (rows > 4) rows_of_pairs(8, pairs, A, B, sums, row, adds);
+    else rows_of_pairs(4, pairs, A, B, sums, row, adds);
+}
+
+/* Of `height` rows, `rows` are stored. */
+ALWAYS_INLINE void round_pairs(int height, npy_intp rows, __mmask32 columns, npy_intp pairs,
+                               const npy_uint32 *a, const npy_uint32 *b, npy_uint16 *C,
+                               npy_intp row) {
+    __m512 c[TALL][2];
+    UNROLL for (int i = 0; i < height; i++) c[i][0] = c[i][1] = _mm512_setzero_ps();
+    add_pairs(height, pairs, a, b, c);
+    UNROLL for (int i = 0; i < height; i++) if (i < rows)
+        _mm512_mask_storeu_epi16(C + i * row, columns,
+                                 (__m512i)_mm512_cvtne2ps_pbh(c[i][1], c[i][0]));
+}
+
+/* Rounds as to_bfloat16 does: sums of this instruction are never denormal, which a conversion
+   would take as zeros. */
+static void rounded_tile_of_pairs(npy_intp rows, npy_intp columns, npy_intp pairs, const void *A,
+                                  const void *B, npy_uint16 *C, npy_intp row) {
+    __mmask32 there = columns < 32 ? (1u << columns) - 1 : 0xffffffff;
+    if (rows > 8) round_pairs(TALL, rows, there, pairs, A, B, C, row);
+    else if (rows > 4) round_pairs(8, rows, there, pairs, A, B, C, row);
+    else round_pairs(4, rows, there, pairs, A, B, C, row);
 }
 #endif
 #endif
@@ -156,8 +189,9 @@ static void pack_strip(Side s, int half, void *to, npy_intp width) {
 
 /* Computes 32 x 32 sums; the processor determines the order of additions, the same for all
    tiles. */
-static void tile_of_tiles(npy_intp pairs, const void *A, const void *B, float *sums, npy_intp row,
-                          int adds) {
+static void tile_of_tiles(npy_intp rows, npy_intp pairs, const void *A, const void *B, float *sums,
+                          npy_intp row, int adds) {
+    (void)rows;
     const npy_uint32 *a = A, *b = B;
     npy_intp bytes = row * sizeof *sums, strip = TERMS_OF_TILE * sizeof *b;
     float *below = sums + OF_TILE * row;
