@@ -188,8 +188,8 @@ else:  # type checkers know from the names above which there are
         if name in _PACKAGES:
             __getattr__("Trainer")  # which loads what is in them
             return _import_module(f"nnmpi.{name}")
-        if name in _replacements.TYPES:
-            return _replacements.TYPES[name]
+        if (dtype := _replacements.dtype_named(name)) is not None:
+            return dtype
         kinds = "functions", "functions and methods"
         raise _replacements.missing(_replacements.no_name("nnmpi", name, *kinds))
 

@@ -4,6 +4,7 @@ from math import prod
 from typing import Any
 
 from nnmpi.arrays.backend import Backend, get, is_device
+from nnmpi.arrays.dtypes import named
 
 
 class ElementCount(int):
@@ -71,4 +72,5 @@ def type_and_device(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any
             device = value
         elif value is not None:
             dtype = value
-    return dtype, None if device is None else get(device)
+    # NumPy knows the name bfloat16 only once `named` has loaded the type
+    return named(dtype) if dtype == "bfloat16" else dtype, None if device is None else get(device)

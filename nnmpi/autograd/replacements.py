@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays import dtypes
 from nnmpi.autograd.recording import recording
 
 _WITHOUT_GRADIENT = {
@@ -33,7 +34,14 @@ _OTHERS = ("bool", "short", "int8", "int16", "uint8", "uint16", "uint32", "uint6
 TYPES = {
     name: np.dtype(_ALIASES.get(name, name)) for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
 }
-"""NumPy's dtypes by PyTorch's names, the same objects that arrays have: `t.dtype is nnmpi.long`."""
+"""NumPy's dtypes by PyTorch's names, the same objects that arrays have: `t.dtype is nnmpi.long`.
+bfloat16 is not among them."""
+
+
+def dtype_named(name: str) -> Any:
+    """NumPy's dtype with this name in PyTorch, or None; bfloat16 is that of ml_dtypes, which is
+    loaded here."""
+    return dtypes.named(name) if name == "bfloat16" else TYPES.get(name)
 
 
 @cache

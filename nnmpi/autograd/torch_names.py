@@ -258,4 +258,5 @@ class TorchNames(TensorBase):
 
     cpu, cuda = to_method("cpu"), to_method("cuda")
     half, float, double = to_method("float16"), to_method("float32"), to_method("float64")
+    bfloat16 = to_method("bfloat16")
     int, long, bool = to_method("int32"), to_method("int64"), to_method("bool")

@@ -274,6 +274,7 @@ class Registries:
 
     cpu, cuda = to_method("cpu"), to_method("cuda")
     half, float, double = to_method("float16"), to_method("float32"), to_method("float64")
+    bfloat16 = to_method("bfloat16")
 
 
 def _note_unused() -> None:

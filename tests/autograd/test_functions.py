@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
+from helpers.programs import printed
 
 import nnmpi
 
@@ -37,8 +38,15 @@ def test_names_of_types_are_those_that_arrays_have() -> None:
     assert t.dtype is nnmpi.float32 is nnmpi.float
     assert t.long().dtype is nnmpi.long is nnmpi.int64
     assert (t > 0).dtype is nnmpi.bool
+    assert t.bfloat16().dtype is nnmpi.bfloat16
+    assert nnmpi.nn.Linear(2, 2).bfloat16().weight.dtype is nnmpi.bfloat16
     assert {nnmpi.float32: "single", nnmpi.float64: "double"}[t.double().dtype] == "double"
     assert str(nnmpi.half) == "float16"
+
+
+def test_bfloat16_is_known_by_its_name() -> None:
+    program = "import nnmpi; print(nnmpi.nn.Linear(2, 2).to('bfloat16').weight.dtype)"
+    assert printed(program) == "bfloat16"
 
 
 def test_tensors_of_one_type() -> None:
