@@ -11,6 +11,7 @@ from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd.arguments import axis_of, one_of
 from nnmpi.autograd.ops import activations, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
+from nnmpi.autograd.recording import op_types
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
 
 __all__ = [
@@ -70,6 +71,12 @@ def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
     on the backend of the first tensor among `values` and `others`."""
     on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
+
+
+def wide(value: Any) -> Tensor:
+    """The value as a tensor, for a function made of several ops that is too inaccurate in 16 bits:
+    in float32 or wider where the types of ops are chosen, else in its own type."""
+    return as_tensor(value) if (types := op_types.get()) is None else types.wide(as_tensor(value))
 
 
 def silu(t: Any) -> Tensor:

@@ -25,8 +25,9 @@ class OpRecorder(Protocol):
     ) -> None:
         """Receives an op, its arguments, its options and its result."""
 
-    def enter_no_grad(self) -> None:
-        """Receives notice that a no_grad block begins, in which ops are not reported."""
+    def enter(self, context: str) -> None:
+        """Receives notice that a block of this name begins, such as "no_grad", in which ops are not
+        reported, or compute in other types than outside of it."""
 
     def note_older(self, t: Any) -> None:
         """Receives notice that a tensor is used whose memory another tensor has written to in
@@ -40,6 +41,26 @@ class OpRecorder(Protocol):
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
 """True if ops record nodes; while a model is traced, a recorder that is called as well. A context
 variable, since ranks may be threads."""
+
+
+class OpTypes(Protocol):
+    """Chooses the types in which ops compute, by their arguments; two that choose alike are
+    equal."""
+
+    def arguments(
+        self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Returns the arguments of an op in the types in which it is to compute."""
+
+    def wide(self, t: Any) -> Any:
+        """Returns the argument of a function that is to compute in float32 or wider."""
+
+    def afresh(self) -> "OpTypes":
+        """Returns an equal choice that has not kept any copies of arguments."""
+
+
+op_types: ContextVar[OpTypes | None] = ContextVar("nnmpi_op_types", default=None)
+"""The object that chooses the types of ops; None: they compute in those of their arguments."""
 
 
 class no_grad(ContextDecorator):
@@ -58,7 +79,7 @@ class no_grad(ContextDecorator):
     def __enter__(self) -> None:
         record = recording.get()
         if not isinstance(record, bool):
-            record.enter_no_grad()
+            record.enter("no_grad")
         self._tokens.append(recording.set(False))
 
     def __exit__(self, *exc: object) -> None:

@@ -31,9 +31,11 @@ from nnmpi.autograd.base import (
     spread,
 )
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
-from nnmpi.autograd.recording import Sharing, Storage, TapeNode, recording
+from nnmpi.autograd.recording import Sharing, Storage, TapeNode, op_types, recording
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
+
+_types_of_ops, _recorder = op_types.get, recording.get  # looked up once: small models feel it
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
@@ -42,6 +44,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     Arguments that are not tensors are constants; `options` go to the op unchanged. The result of an
     op without vjps has no gradient.
     """
+    args = args if (types := _types_of_ops()) is None else types.arguments(op, args, options)
     arrays: list[Any] = []
     parents: list[Any] = []
     needs: list[bool] = []
@@ -63,8 +66,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
         args[0].lend(y)
-    record = recording.get()
-    if record:
+    if record := _recorder():
         vjps: Sequence[Any] = result.vjps
         if True in needs and vjps:
             y.requires_grad = True

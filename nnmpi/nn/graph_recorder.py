@@ -29,7 +29,7 @@ STEPS = "its forward depends on the step or on the indices of the samples"
 READS = "its forward reads elements of a tensor"
 MAKES = "its forward uses a tensor or an array that is not an attribute of a module"
 WRITES = "its forward writes to a tensor in place"
-NO_GRAD = "its forward uses no_grad"
+USES = "its forward uses "  # and the name of a context, such as no_grad
 DETACHES = "its forward detaches a tensor"
 CHANGES = "its forward changes attributes"
 HOLDS = "it has a buffer of its own"
@@ -155,10 +155,10 @@ class GraphRecorder:
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
-    def enter_no_grad(self) -> None:
-        """Raises ConflictError if a traced `forward` uses no_grad: the module has to be recorded as
-        a single node."""
-        self.refuse(NO_GRAD)
+    def enter(self, context: str) -> None:
+        """Raises ConflictError if a traced `forward` uses no_grad or the like: the module has to be
+        recorded as a single node."""
+        self.refuse(USES + context)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Runs the function given to `checkpoint` (activation checkpointing), and records that its

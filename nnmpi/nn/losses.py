@@ -16,6 +16,7 @@ from nnmpi.arrays.kernels.precision import sortable
 from nnmpi.arrays.meta import copy_of, is_meta
 from nnmpi.arrays.meta.log import UnlikeError, call_log, log_check
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
+from nnmpi.autograd.functional import wide
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
 from nnmpi.nn import hooks
@@ -124,7 +125,7 @@ class ClassLoss(Loss):
         return total, int(hits), int(count)
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
-        scores = as_tensor(scores)
+        scores = wide(scores)
         return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
@@ -231,9 +232,9 @@ class CrossEntropyLoss(ClassLoss):
         self.label_smoothing = label_smoothing
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
-        scores = as_tensor(scores)
+        scores = wide(scores)
         if are_probabilities(scores, labels):
-            return self.loss_of_probabilities(scores, as_tensor(labels).astype(scores.dtype))
+            return self.loss_of_probabilities(scores, as_tensor(labels))
         return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def divisor(self, target: Any) -> float:
@@ -246,7 +247,7 @@ class CrossEntropyLoss(ClassLoss):
     def loss_of_probabilities(self, scores: Tensor, target: Tensor) -> Tensor:
         """Returns the loss -sum(target * log(softmax(scores))) of each position, reduced; the mean
         divides by the number of positions."""
-        classes, axes = scores.shape[1], scores.ndim - 2
+        classes, axes, target = scores.shape[1], scores.ndim - 2, target.astype(scores.dtype)
         if self.label_smoothing:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / classes
         if (weight := self.weight_like(scores)) is not None:
@@ -296,7 +297,7 @@ class ElementLoss(Loss):
     target."""
 
     def forward(self, prediction: Any, target: Any) -> Tensor:
-        prediction = as_tensor(prediction)
+        prediction = wide(prediction)
         # in the prediction's type, so that the gradient is of that type too
         if not isinstance(target, Tensor):
             target = Tensor(array_on(backend.of(prediction.array), target, prediction.dtype))

@@ -14,6 +14,7 @@ statistics.
 import re
 from bisect import bisect
 from collections.abc import Callable, Sequence
+from contextvars import Token
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -24,7 +25,7 @@ from nnmpi import addons
 from nnmpi.arrays import backend
 from nnmpi.arrays.meta import is_meta
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import RepeatedNode, TapeNode, recording, tick
+from nnmpi.autograd.recording import OpTypes, RepeatedNode, TapeNode, op_types, recording, tick
 from nnmpi.nn.graph import Graph, Node, TensorRef
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import Pass, ReplayStats, current_pass
@@ -75,9 +76,12 @@ def checkpoint(
 
 class _Repeat:
     """Runs a checkpointed function twice, in the forward and in the backward pass, with the same
-    random numbers and batch statistics; keeps a checksum of the first result for comparison."""
+    random numbers, batch statistics and types of ops; keeps a checksum of the first result for
+    comparison."""
 
     def __init__(self, current: Pass, record: Any) -> None:
+        types = op_types.get()
+        self._types = types and types.afresh()
         self._stats, self._record = ReplayStats(current.batch_stats), record
         self._pass = current._replace(batch_stats=self._stats)
         self._is_checked = current.step < CHECKED_STEPS
@@ -86,13 +90,20 @@ class _Repeat:
         """Runs the function for the first time, in the forward pass."""
         before = current_pass.get()
         current_pass.set(self._pass)
+        token = self._set_types()
         try:
             return function()
         finally:  # that the pass was counted has to stay
+            op_types.reset(token)
             after = current_pass.get()
             assert before is not None
             assert after is not None
             current_pass.set(after._replace(batch_stats=before.batch_stats))
+
+    def _set_types(self) -> Token[OpTypes | None]:
+        """Sets the types of ops for one run; copies that are kept from outside of it would be other
+        nodes in the other run."""
+        return op_types.set(self._types and self._types.afresh())
 
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
@@ -112,6 +123,7 @@ class _Repeat:
         result. New nodes get numbers just below that of `node`, which replaced the nodes of the
         first run, so that the backward pass visits them next."""
         tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
+        of_types = self._set_types()
         self._stats.replay()
         began = tick()
         try:
@@ -119,6 +131,7 @@ class _Repeat:
         finally:
             current_pass.reset(tokens[0])
             recording.reset(tokens[1])
+            op_types.reset(of_types)
         is_same = y.node is not None and (not self._is_checked or digest(y) == self._digest)
         nodes, parents, _ = _made_after(began, y.node) if y.node and is_same else ((), (), ())
         uses = sum(1 + made.size for made in nodes), len(parents)

@@ -30,7 +30,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording
+from nnmpi.autograd.recording import op_types, recording
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import ParameterData
@@ -117,6 +117,7 @@ class CompiledStep:
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
         guards = [
             recording.get(),
+            op_types.get(),
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
             *map(_OF_PARAMETER, code.parameters),

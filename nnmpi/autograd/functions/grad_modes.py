@@ -43,7 +43,7 @@ def _set(mode: bool) -> Token[bool | OpRecorder]:
     model is traced, its recorder keeps receiving ops if `mode` is True."""
     record = recording.get()
     if not mode and not isinstance(record, bool):
-        record.enter_no_grad()
+        record.enter("no_grad")
     return recording.set((record or True) if mode else False)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.autograd.functional import as_tensors, tensor
+from nnmpi.autograd.functional import as_tensors, tensor, wide
 from nnmpi.autograd.ops import distance
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
@@ -41,7 +41,7 @@ def cdist(
     compute_mode: str = "use_mm_for_euclid_dist_if_necessary",
 ) -> Tensor:
     """The p-norm distances (..., P, R) between the rows of x1 (..., P, M) and x2 (..., R, M)."""
-    x1, x2 = as_tensors(x1, x2)
+    x1, x2 = map(wide, as_tensors(x1, x2))
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
         raise ValueError(
             f"cdist: shapes {x1.shape} and {x2.shape}: give (..., P, M) and (..., R, M)"

@@ -12,7 +12,7 @@ import numpy as np
 
 from nnmpi.autograd.arguments import axis_of
 from nnmpi.autograd.base import Chosen
-from nnmpi.autograd.functional import as_tensors, tensor, where
+from nnmpi.autograd.functional import as_tensors, tensor, where, wide
 from nnmpi.autograd.ops import order, shape
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
@@ -105,7 +105,7 @@ def quantile(
     interpolation: which value to take between two elements: "linear", "lower", "higher", "nearest",
     "midpoint"
     """
-    (t,) = as_tensors(t)
+    t = wide(t)
     if interpolation not in _BETWEEN:
         known = ", ".join(_BETWEEN)
         raise ValueError(f"quantile: interpolation={interpolation!r} must be one of {known}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.functional import as_tensors, maximum, minimum, where
+from nnmpi.autograd.functional import as_tensors, maximum, minimum, where, wide
 from nnmpi.nn.layer_functions import function_of
 from nnmpi.nn.losses import Loss
 from nnmpi.nn.module import Module
@@ -85,7 +85,7 @@ class CosineEmbeddingLoss(Loss):
         self.margin = margin
 
     def forward(self, input1: Any, input2: Any, target: Any) -> Tensor:
-        a, b, y = as_tensors(input1, input2, target)
+        a, b, y = map(wide, as_tensors(input1, input2, target))
         if a.shape != b.shape or a.ndim not in (1, 2) or y.shape != a.shape[:-1]:
             raise ValueError(
                 f"CosineEmbeddingLoss: inputs of shapes {a.shape} and {b.shape} with labels of "
@@ -106,7 +106,7 @@ class MarginRankingLoss(Loss):
         self.margin = margin
 
     def forward(self, input1: Any, input2: Any, target: Any) -> Tensor:
-        a, b, y = as_tensors(input1, input2, target)
+        a, b, y = map(wide, as_tensors(input1, input2, target))
         losses: Tensor = (self.margin - y.to(a.dtype) * (a - b)).clamp(min=0.0)
         return self.reduced(losses)
 
@@ -131,6 +131,7 @@ class TripletMarginLoss(Loss):
         self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
     def forward(self, anchor: Any, positive: Any, negative: Any) -> Tensor:
+        anchor, positive, negative = map(wide, as_tensors(anchor, positive, negative))
         near = pairwise_distance(anchor, positive, self.p, self.eps)
         far = pairwise_distance(anchor, negative, self.p, self.eps)
         if self.swap:

@@ -50,8 +50,8 @@ class NullOpRecorder:
     ) -> None:
         """Called for each autograd op; ignores it."""
 
-    def enter_no_grad(self) -> None:
-        """Ignores the begin of a no_grad block."""
+    def enter(self, context: str) -> None:
+        """Ignores the begin of a no_grad block and the like."""
 
     def note_older(self, t: Any) -> None:
         """Ignores the use of a tensor that shares memory with a tensor written in place."""
