@@ -94,7 +94,9 @@ if _TYPE_CHECKING:
     from nnmpi import distributed as distributed
     from nnmpi import distributions as distributions
     from nnmpi import utils as utils
-    from nnmpi.amp import autocast as autocast
+    from nnmpi.autograd.autocasting import autocast as autocast
+    from nnmpi.autograd.autocasting import get_autocast_dtype as get_autocast_dtype
+    from nnmpi.autograd.autocasting import is_autocast_enabled as is_autocast_enabled
     from nnmpi.autograd.functions.formulas import logical_and as logical_and
     from nnmpi.autograd.functions.formulas import logical_not as logical_not
     from nnmpi.autograd.functions.formulas import logical_or as logical_or

@@ -710,7 +710,7 @@ ADD_ONS = {
     "torch-settings": AddOn(
         modules=(
             *("nnmpi.accelerator", "nnmpi.amp", "nnmpi.backends", "nnmpi.cuda"),
-            "nnmpi.memory_formats",
+            *("nnmpi.autograd.autocasting", "nnmpi.memory_formats"),
         ),
         rows={
             "names": {
@@ -718,8 +718,12 @@ ADD_ONS = {
                 "amp": "nnmpi.amp",
                 "cuda": "nnmpi.cuda",
                 "cuda.amp": "nnmpi.cuda.amp",
-                "autocast": "nnmpi.amp:autocast",
                 "backends": "nnmpi.backends",
+                **_places(
+                    {
+                        "autograd.autocasting": "autocast get_autocast_dtype is_autocast_enabled",
+                    }
+                ),
                 **_places({"memory_formats": "channels_last contiguous_format preserve_format"}),
             }
         },

@@ -1,4 +1,4 @@
-"""PyTorch's older names of `nnmpi.amp`, without the first argument, the type of the device."""
+"""PyTorch's older names of `nnmpi.amp`, without the argument for the type of the device."""
 
 from functools import partial
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 from nnmpi import amp
 
 GradScaler = partial(amp.GradScaler, "cuda")
+custom_fwd = partial(amp.custom_fwd, device_type="cuda")
+custom_bwd = partial(amp.custom_bwd, device_type="cuda")
 
 
 class autocast(amp.autocast):  # noqa: N801 - PyTorch's name
-    """A context or decorator that changes nothing: layers compute in the type of their weights."""
+    """`nnmpi.autocast` for the GPU."""
 
     def __init__(
         self, enabled: bool = True, dtype: Any = None, cache_enabled: bool | None = None

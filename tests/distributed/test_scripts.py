@@ -70,6 +70,23 @@ def test_a_script_gives_the_loss_of_one_rank(script: Path) -> None:
         assert equal.endswith("4 parameters and buffers are equal on all, bit by bit")
 
 
+def test_autocast_on_several_ranks(script: Path) -> None:
+    loss = "        loss = F.cross_entropy(model(a), b)\n"
+    within = "        with torch.autocast('cpu', torch.bfloat16):\n    "
+    check = "        assert {str(p.grad.dtype) for p in model.parameters()} == {'float32'}\n"
+    step = "        opt.step()\n"
+    text = SCRIPT.replace(".double()", "").replace(loss, within + loss)
+    script.write_text(text.replace(step, check + step))
+    losses = []
+    for ranks in (1, 2):
+        job = run(ranks, script)
+        assert job.status == 0, job.err
+        loss, equal = job.out.splitlines()
+        losses.append(float(loss.split()[1]))
+        assert ranks == 1 or equal.endswith("are equal on all, bit by bit")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
 def test_nnmpi_run_starts_ranks_as_torchrun_does(tmp_path: Path) -> None:
     launcher(sys.executable)  # skips where there is none
     path = tmp_path / "prints.py"

@@ -33,6 +33,11 @@ class TableGradient:
 
     __radd__ = __add__
 
+    def astype(self, dtype: Any) -> "TableGradient":
+        """Returns the gradient in another type."""
+        rows = self.rows.astype(dtype)
+        return TableGradient(rows, self.index, lambda: self.dense().astype(dtype))
+
 
 def dense(g: Any) -> Array:
     """Returns a gradient as an array; a TableGradient is expanded to one row for each lookup."""

@@ -53,8 +53,9 @@ def clip_grad_norm_(
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, not finite")
     # applied even if it is 1, since a comparison on the host would wait for the device
     factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-    for g in grads:
-        g *= factor
+    with np.errstate(invalid="ignore"):  # infinity times 0 is NaN, which a GradScaler finds
+        for g in grads:
+            g *= factor
     return norm
 
 

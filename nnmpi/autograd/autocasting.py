@@ -1,0 +1,287 @@
+"""PyTorch's `autocast`: products in 16 bits, from parameters and inputs in float32.
+
+    PRODUCTS   ops that compute in the 16-bit type: float32 arguments are converted
+    WIDE       ops that compute in float32: 16-bit arguments are converted
+    all other  ops compute in the types of their arguments, of which the wider one wins
+
+The lists are those of PyTorch; on a GPU more ops are wide, as float16 is its default. A conversion
+is an op, so gradients of parameters are float32. The copy of a leaf, such as a parameter, is kept
+until the context ends or the leaf is written, but each use of it gets a node of its own: several
+backward passes may go through it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ContextDecorator
+from contextvars import Token
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float, is_half, named
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import cast, cast_loop
+from nnmpi.autograd.recording import OpTypes, op_types, recording
+from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.options.notes import note
+
+DEFAULTS = {"cpu": "bfloat16", "cuda": "float16"}
+"""The type of products on each type of device, unless another one is given."""
+
+Rule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
+"""Returns, given the arguments and options of an op, whether a list has the op."""
+
+
+def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """True for an einsum that adds up products of several tensors."""
+    terms, _, output = options["equation"].replace(" ", "").partition("->")
+    letters = [c for term in terms.split(",") for c in {*term} - {"."}]
+    return any(letters.count(c) > 1 and c not in output for c in {*letters})
+
+
+def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """True for recurrences whose state keeps the type of its arguments, float32, in PyTorch: GRU,
+    GRUCell and LSTMCell."""
+    mode, is_layer = options["mode"], "sequences" in options
+    if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
+        return False
+    inputs = args[: 3 if mode == "LSTM" else 2]  # x, and the states if they are given
+    return any(a is not None and not is_half(a.dtype) for a in inputs)
+
+
+def _on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """True for arguments on a GPU."""
+    return not backend.of(_array_of(args[0])).is_host
+
+
+def _always(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    return True
+
+
+PRODUCTS: dict[str, dict[str, Rule]] = {
+    "nnmpi.autograd.ops.linear": dict.fromkeys(("linear", "matmul", "mlp"), _always),
+    "nnmpi.autograd.ops.conv": dict.fromkeys(
+        ("after_padding", "conv1d", "conv2d", "conv_transpose2d"), _always
+    ),
+    "nnmpi.autograd.ops.attention": dict.fromkeys(("attention", "self_attention"), _always),
+    "nnmpi.autograd.ops.einsum": {"einsum": _contracts},
+    "nnmpi.autograd.ops.experts": {"experts": _always},
+    "nnmpi.autograd.ops.activations": {"prelu": _always},
+    "nnmpi.autograd.ops.recurrent": {"recurrent": lambda *given: not _keeps_state(*given)},
+}
+"""Ops that compute in 16 bits, by the module that defines them."""
+
+WIDE: dict[str, dict[str, Rule]] = {
+    "nnmpi.autograd.ops.reduce": {"cumsum": _on_gpu, "prod": _always, "sum": _on_gpu},
+    "nnmpi.autograd.ops.resample": {
+        "pad": lambda args, options: options.get("mode") in ("reflect", "replicate"),
+        "upsample2d": _on_gpu,
+    },
+    "nnmpi.autograd.ops.softmax": dict.fromkeys(("log_softmax", "softmax"), _on_gpu),
+    "nnmpi.autograd.ops.norm": dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), _on_gpu),
+    "nnmpi.autograd.ops.elementwise": dict.fromkeys(("exp", "log", "power"), _on_gpu),
+    "nnmpi.autograd.ops.activations": {"softplus": _on_gpu},
+    "nnmpi.autograd.ops.distance": {"p_norm": _on_gpu},
+    "nnmpi.autograd.ops.experts": {"route": _always},
+    "nnmpi.autograd.ops.recurrent": {"recurrent": _keeps_state},
+}
+"""Ops that compute in float32. Functions that are made of several ops, such as losses, call
+`functional.wide`."""
+
+
+class _Copy(NamedTuple):
+    """A leaf, its array when it was converted, and the time of the last write to it at that
+    time."""
+
+    leaf: Tensor
+    array: Array
+    written: int
+    values: Array
+
+
+class Casts(OpTypes):
+    """The types in which ops compute within `autocast`.
+
+    dtypes   the type of products, by the type of device
+    kept     the copies of leaves, by id and type; None: none are kept
+    """
+
+    def __init__(
+        self, dtypes: Mapping[str, Any], kept: dict[tuple[int, Any], _Copy] | None
+    ) -> None:
+        self.dtypes, self.kept = dtypes, kept
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Casts) and other.dtypes == self.dtypes
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.dtypes.items()))
+
+    def afresh(self) -> "Casts":
+        """Returns an equal choice without copies."""
+        return Casts(self.dtypes, None if self.kept is None else {})
+
+    def arguments(
+        self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Returns the arguments of an op in the types in which it is to compute."""
+        op = op.func if isinstance(op, partial) else op
+        for table, convert in ((PRODUCTS, self._narrow), (WIDE, self.wide)):
+            rule = table.get(op.__module__, {}).get(op.__name__)
+            if rule is not None and rule(args, options):
+                return (*map(convert, args),)
+        return args
+
+    def wide(self, t: Any) -> Any:
+        """Returns a 16-bit argument in float32, and any other unchanged."""
+        dtype = self._product_type(t)
+        return t if dtype is None or not is_half(_array_of(t).dtype) else _converted(t, np.float32)
+
+    def _narrow(self, t: Any) -> Any:
+        """Returns an argument in the type of products, and one that is not to be converted
+        unchanged."""
+        dtype = self._product_type(t)
+        if dtype is None or _array_of(t).dtype == dtype:
+            return t
+        is_leaf = isinstance(t, Tensor) and t.node is None and t.requires_grad
+        if self.kept is None or not is_leaf:
+            return _converted(t, dtype)
+        copy, key = self.kept.get((id(t), dtype)), (id(t), dtype)
+        if copy is not None and copy.array is t.operand and copy.written == t.storage.written:
+            return _converted(t, dtype, copy.values)
+        y = _converted(t, dtype)
+        self.kept[key] = _Copy(t, t.operand, t.storage.written, y.operand)
+        return y
+
+    def _product_type(self, t: Any) -> Any:
+        """Returns the type of products on the device of an argument; None for one that is never
+        converted, such as a number, integers and float64."""
+        array = _array_of(t)
+        dtype = array.dtype if backend.is_array(array) else None
+        if dtype is None or not is_float(dtype) or dtype == np.float64:
+            return None
+        return self.dtypes.get(backend.of(array).type)
+
+
+def _array_of(t: Any) -> Any:
+    return t.operand if isinstance(t, Tensor) else t
+
+
+def _converted(t: Any, dtype: Any, values: Array | None = None) -> Any:
+    """Returns an argument of an op in another type; `values` are its values in that type, if they
+    are known."""
+    if not isinstance(t, Tensor):
+        return cast(t, dtype)
+    return apply(convert, t, dtype=dtype, values=values)
+
+
+def convert(a: Array, *, dtype: Any, values: Array | None = None) -> Result:
+    """The values in another floating-point type; the gradient is converted back."""
+    old_dtype = a.dtype
+
+    def vjp(g: Any, out: Array | None) -> Array:
+        if not backend.is_array(g):  # a TableGradient
+            return g.astype(old_dtype)
+        if out is None:
+            return cast(g, old_dtype)
+        cast_loop(g, out)
+        return out
+
+    return Result(cast(a, dtype) if values is None else values, (vjp,))
+
+
+# ---- the context
+
+
+class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
+    """A context or decorator in which products (linear layers, convolutions, attention, `a @ b`)
+    compute in 16 bits from float32 parameters, and losses in float32; gradients of parameters are
+    float32.
+
+    It is for the forward pass and the loss; `backward` is called outside of it.
+
+    device_type: "cpu" or "cuda"; it applies to tensors on this type of device
+    dtype: "bfloat16" or "float16"; by default bfloat16 on a CPU, float16 on a GPU
+    enabled: False lets ops compute in the types of their arguments, within another autocast too
+    cache_enabled: whether a parameter that is used again is converted only once
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type not in DEFAULTS:
+            raise ValueError(f"autocast: device type {device_type!r} must be 'cpu' or 'cuda'")
+        self.device, self._keeps = device_type, cache_enabled is not False
+        self.fast_dtype = _given_type(device_type, dtype) if enabled else None
+        self._enabled = self.fast_dtype is not None
+        self._tokens: list[Token[OpTypes | None]] = []
+
+    def __enter__(self) -> Self:
+        outer, record = op_types.get(), recording.get()
+        inner = self._within(outer)
+        if inner != outer and not isinstance(record, bool):
+            record.enter("autocast")
+        self._tokens.append(op_types.set(inner))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        op_types.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> Self:
+        """Returns a new context manager for each call of a decorated function, since threads may
+        call it at the same time."""
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self), _tokens=[])
+        return new
+
+    def _within(self, outer: OpTypes | None) -> Casts | None:
+        """Returns the types of ops in this context, which is within another one."""
+        dtypes, kept = dict[str, Any](), dict[tuple[int, Any], _Copy]()
+        if isinstance(outer, Casts):
+            dtypes, kept = {**outer.dtypes}, kept if outer.kept is None else outer.kept
+        dtypes.pop(self.device, None)
+        if self._enabled:
+            dtypes[self.device] = self.fast_dtype
+        return Casts(dtypes, kept if self._keeps else None) if dtypes else None
+
+
+def _given_type(device_type: str, dtype: Any) -> Any:
+    """Returns the type of products; None, after a note, if they compute in float32."""
+    if device_type == "cuda" and backend.get("auto").is_host:
+        note(
+            'autocast("cuda") changes nothing on this machine, which has no GPU; autocast("cpu") '
+            "computes in bfloat16"
+        )
+        return None
+    if dtype is None:
+        return get_autocast_dtype(device_type)
+    kind = named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+    if not is_half(kind):
+        note(f"autocast in {kind} changes nothing: its types are bfloat16 and float16")
+        return None
+    return kind
+
+
+def is_autocast_enabled(device_type: str = "cuda") -> bool:
+    """True within an `autocast` for this type of device."""
+    types = op_types.get()
+    return isinstance(types, Casts) and device_type in types.dtypes
+
+
+def is_autocast_available(device_type: str) -> bool:
+    """True for "cpu" and "cuda"."""
+    return device_type in DEFAULTS
+
+
+def get_autocast_dtype(device_type: str) -> Any:
+    """The type of products within the current `autocast` for this type of device, or outside of
+    one the type that `autocast` takes by default."""
+    types = op_types.get()
+    inside = types.dtypes.get(device_type) if isinstance(types, Casts) else None
+    return named(DEFAULTS[device_type]) if inside is None else inside

@@ -1,0 +1,168 @@
+"""autocast and GradScaler beside PyTorch's on a CPU: types, values, losses, scales."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops import autocast_cases as cases
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn
+
+pytestmark = [needs_torch, pytest.mark.all_add_ons]
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """Numbers that depend on the shape only."""
+    return np.random.default_rng(shape).standard_normal(shape).astype("float32")
+
+
+def results(case: cases.Call, half: str) -> tuple[Any, Any]:
+    """The results of nnmpi and of PyTorch within autocast."""
+    torch: Any = pytorch()
+    kind = getattr(torch, half)
+
+    def ours(*shape: int) -> Any:
+        return nnmpi.tensor(numbers(*shape))
+
+    def theirs(*shape: int) -> Any:
+        return torch.from_numpy(numbers(*shape))
+
+    with nnmpi.autocast("cpu", dtype=half):
+        y = cases.first(case(nnmpi, ours, lambda *shape: ours(*shape).to(half)))
+    with torch.autocast("cpu", dtype=kind):
+        z = cases.first(case(torch, theirs, lambda *shape: theirs(*shape).to(kind)))
+    return y, z
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", cases.NARROW | cases.FLOAT32)
+@pytest.mark.filterwarnings("ignore")
+def test_results_have_the_same_types(name: str, half: str) -> None:
+    if half == "float16" and name.startswith("LSTM") and name != "LSTMCell":
+        pytest.skip("PyTorch has no LSTM in float16 on this processor")
+    y, z = results((cases.NARROW | cases.FLOAT32)[name], half)
+    assert f"torch.{y.dtype}" == str(z.dtype)
+    assert y.dtype == ("float32" if name in cases.FLOAT32 else half)
+
+
+@pytest.mark.parametrize("name", cases.SAME_NUMBERS)
+@pytest.mark.filterwarnings("ignore")
+def test_results_have_the_same_values(name: str) -> None:
+    y, z = results(cases.SAME_NUMBERS[name], "bfloat16")
+    # two roundings to 8 bits may be two units apart; a sum of products rounds its terms, too
+    tolerance = 2e-5 if name in cases.WIDE else 2e-2
+    values = z.detach().float().numpy()
+    np.testing.assert_allclose(y.float().numpy(), values, tolerance, tolerance)
+
+
+# ---- training
+
+
+def mlp(n: Any) -> Any:
+    return n.Sequential(n.Linear(12, 32), n.Tanh(), n.Linear(32, 32), n.ReLU(), n.Linear(32, 3))
+
+
+def cnn(n: Any) -> Any:
+    layers = n.Conv2d(1, 8, 3, padding=1), n.BatchNorm2d(8), n.ReLU(), n.MaxPool2d(2)
+    return n.Sequential(*layers, n.Conv2d(8, 8, 3), n.ReLU(), n.Flatten(), n.Linear(32, 3))
+
+
+def transformer(n: Any) -> Any:
+    block = n.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return n.Sequential(n.Linear(4, 8), block, n.LayerNorm(8), n.Flatten(), n.Linear(48, 3))
+
+
+MODELS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "mlp": (mlp, (16, 12)),
+    "cnn": (cnn, (16, 1, 8, 8)),
+    "transformer": (transformer, (16, 6, 4)),
+}
+
+
+def trained(library: Any, model: Any, x: Any, y: Any, steps: int, half: Any) -> list[float]:
+    """The losses of some steps, in 16 bits or, without `half`, in float32."""
+    opt = library.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    losses = []
+    for _ in range(steps):
+        opt.zero_grad()
+        with library.autocast("cpu", dtype=half, enabled=half is not None):
+            out = model(x)
+            loss = library.nn.functional.cross_entropy(out, y)
+        if half is not None:
+            assert str(out.dtype).removeprefix("torch.") == "bfloat16"
+        loss.backward()
+        types = {str(p.grad.dtype).removeprefix("torch.") for p in model.parameters()}
+        assert types == {"float32"}
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_are_the_same(name: str) -> None:
+    torch: Any = pytorch()
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    theirs, ours, wide = make(torch.nn), make(nn), make(nn)
+    for model in (ours, wide):
+        model.load_state_dict({k: v.numpy().copy() for k, v in theirs.state_dict().items()})
+    x, y = numbers(*shape), np.arange(shape[0]) % 3
+    there = trained(torch, theirs, torch.from_numpy(x), torch.from_numpy(y), 8, torch.bfloat16)
+    here = trained(nnmpi, ours, nnmpi.tensor(x), nnmpi.tensor(y), 8, nnmpi.bfloat16)
+    in_float32 = trained(nnmpi, wide, nnmpi.tensor(x), nnmpi.tensor(y), 8, None)
+    np.testing.assert_allclose(here, there, rtol=2e-2)
+    assert here[-1] < 0.9 * here[0]
+    assert here != in_float32
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=0.05, atol=0.02)
+
+
+# ---- GradScaler
+
+
+def scaled(library: Any, model: Any, batches: Any, half: Any) -> tuple[list[Any], Any]:
+    """The states of a scaler after each step, and the scaler."""
+    opt = library.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    scaler = library.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3)
+    states = []
+    for i, (x, y) in enumerate(batches):
+        opt.zero_grad()
+        with library.autocast("cpu", dtype=half, enabled=half is not None):
+            loss = library.nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        if i % 2:
+            scaler.unscale_(opt)
+            library.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        before = model[0].weight.detach().numpy().copy()
+        scaler.step(opt)
+        is_left_out = bool((before == model[0].weight.detach().numpy()).all())
+        scaler.update()
+        states.append((scaler.state_dict(), is_left_out))
+    return states, scaler
+
+
+@pytest.mark.parametrize("half", ["float16", None])
+def test_scales_are_the_same(half: str | None) -> None:
+    torch: Any = pytorch()
+    torch.manual_seed(1)
+    theirs, ours = mlp(torch.nn), mlp(nn)
+    ours.load_state_dict({k: v.numpy().copy() for k, v in theirs.state_dict().items()})
+    x, y = numbers(12, 16, 12), numbers(12, 16, 3)
+    x[4, 0, 0], x[9, 3, 2], x[10, 1, 1] = np.inf, np.nan, -np.inf
+    there, other = scaled(
+        torch, theirs, zip(*map(torch.from_numpy, (x, y)), strict=True), half and torch.float16
+    )
+    here, scaler = scaled(nnmpi, ours, zip(*map(nnmpi.tensor, (x, y)), strict=True), half)
+    assert here == there
+    assert {left_out for _, left_out in here} == {True, False}
+    scales = [state["scale"] for state, _ in here]
+    assert max(scales[1:]) > min(scales)
+    tolerance = 5e-3 if half else 1e-5
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=tolerance, atol=tolerance)
+    other.load_state_dict(scaler.state_dict())
+    scaler.load_state_dict(other.state_dict())
+    assert scaler.state_dict() == other.state_dict() == here[-1][0]
