@@ -8,6 +8,7 @@ its own. All take the same step from the same weights, on a batch that is in mem
     nnmpi   as installed                    T        PyTorch eager as users write it
     list    its step by nnmpi.compile
     F(2x2)  with --convolution winograd2    T*       channels_last and fused Adam
+    autocast with nnmpi.autocast in bfloat16
     float32, bfloat16, float16              autocast T+ with torch.autocast in bfloat16
             its Trainer's step in these
                                             T+       T* with a C library that keeps freed memory,
@@ -66,7 +67,7 @@ PACKAGES = PEERS | NARROW_TORCH
 
 ON_CPU = [s for s in SUBJECTS if s not in NARROW_TORCH or s == "autocast"]
 ON_GPU = ("nnmpi", "T", "T*", "compile")
-NARROW = ("nnmpi bfloat16", "nnmpi float16")
+NARROW = ("nnmpi autocast", "nnmpi bfloat16", "nnmpi float16")
 NARROW_PEERS = {**NARROW_TORCH, "nnmpi": "numpy", "nnmpi float32": "numpy"}
 """What computes in 16 bits, and what it is compared with."""
 
@@ -117,7 +118,8 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
         if not on_gpu and case in WORKLOADS:
             row |= rates(operations(case) * batch / WORKLOADS[case].shape[0], mid.cpu)
         known = NARROW_PEERS if subject in NARROW else PEERS
-        peers = [other for other in samples_of if {other, other.rpartition(" ")[0]} & {*known}]
+        others = [other for other in samples_of if other not in NARROW]
+        peers = [other for other in others if {other, other.rpartition(" ")[0]} & {*known}]
         best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
         is_peer = subject in PACKAGES or subject.rpartition(" ")[0] in PACKAGES
         if not is_peer and best is not None:

@@ -26,6 +26,7 @@ SUBJECTS: dict[str, dict[str, str]] = {
     "nnmpi": {},
     "nnmpi list": {},
     "nnmpi F(2x2)": {},
+    "nnmpi autocast": {},
     "nnmpi float32": {},
     "nnmpi bfloat16": {},
     "nnmpi float16": {},
@@ -95,7 +96,8 @@ def step_of(subject: str, device: Device, case: str, samples: int = 0) -> Step:
         return workloads.trainer_step(w, subject.split()[1], *device)
     if subject.startswith("nnmpi"):
         algorithm = "winograd2" if "F(2x2)" in subject else "auto"
-        return workloads.nnmpi_step(w, algorithm, *device, compiled="list" in subject)
+        forms = {"compiled": "list" in subject, "narrow": "autocast" in subject}
+        return workloads.nnmpi_step(w, algorithm, *device, **forms)
     narrow, is_compiled = subject.removesuffix(" compile"), subject.endswith("compile")
     return workloads.torch_step(w, subject != "T", *device, compiled=is_compiled, narrow=narrow)
 

@@ -17,9 +17,10 @@ def nnmpi_step(
     device: str = "cpu",
     tf32: bool = False,
     compiled: bool = False,
+    narrow: bool = False,
 ) -> Step:
     """A training step of nnmpi through its public interface, from a NumPy batch to the update; as
-    it is written, or compiled."""
+    it is written, or compiled, or `narrow`: with nnmpi.autocast in bfloat16."""
     import nnmpi
     from nnmpi import nn, optim
     from nnmpi.arrays import backend, blas
@@ -42,8 +43,14 @@ def nnmpi_step(
     inputs = on.asarray(x)
     targets = y if w.classes else inputs
 
+    def evaluate(x: Any, y: Any) -> Any:
+        return loss_of(model(x), y)
+
+    if narrow:
+        evaluate = nnmpi.autocast(device, "bfloat16")(evaluate)
+
     def step(x: Any, y: Any) -> Any:
-        loss = loss_of(model(x), y)
+        loss = evaluate(x, y)
         opt.zero_grad()
         loss.backward()
         opt.step()
