@@ -34,6 +34,8 @@ and tests the rest.
     device_settings a device           (config, backend): makes settings of the whole process
     late_outcomes   a device           (spec, store, optimizer, update): DeferredSteps, optimizer
                                        steps whose loss and norm the host reads one step later
+    captures        a device           (backend, stage, criteria, recorded, micro): a NotedPass, the
+                                       forward and backward pass as the device has captured them
     convolutions    an algorithm       (x, w, shape): the method of a convolution on the host, and
                                        how many images it takes at a time; None if it has none
     library_sums    an all-reduce      the LibrarySums of that name
@@ -201,12 +203,16 @@ ADD_ONS = {
         },
     ),
     "cuda": AddOn(
-        modules=("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda", "nnmpi.parallel.deferred_steps"),
+        modules=(
+            *("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda"),
+            *("nnmpi.parallel.deferred_steps", "nnmpi.parallel.cuda_graphs"),
+        ),
         rows={
             "options": {"cuda": "nnmpi.options.parts.cuda:PART"},
             "device_kernels": {"cuda": "nnmpi.arrays.cuda:KERNELS"},
             "device_settings": {"cuda": "nnmpi.arrays.cuda.tf32:set_up"},
             "late_outcomes": {"cuda": "nnmpi.parallel.deferred_steps:deferred"},
+            "captures": {"cuda": "nnmpi.parallel.cuda_graphs:captured"},
         },
         files=(
             *("scripts/gpu_check", "scripts/gpu_check.py"),

@@ -28,6 +28,20 @@ from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.ports import JoinedOutputs
 
 
+class NotedPass(Protocol):
+    """A pass that has run once, as it is run again: a `PlannedPass`, or what a device captured.
+
+    calls     the number of calls that run it
+    trained   the parameters whose gradients the backward pass computes
+    """
+
+    calls: int
+    trained: frozenset[Parameter]
+
+    def replay(self, memory: "Memory") -> "RunnablePass":
+        """Returns the pass as it can run for one micro-batch, in this memory or its own."""
+
+
 class PlannedPass:
     """A recorded forward and backward pass (a list of function calls on arrays), with a plan that
     gives each array a place in memory. The pass has three parts: forward, and the two halves of
@@ -134,7 +148,7 @@ class Slot(NamedTuple):
 
 class RunnablePass(Protocol):
     """A recorded forward and backward pass that can run without modules and autograd: a `Replay` on
-    the CPU, or CUDA graphs on a GPU."""
+    the CPU, or what a device has captured."""
 
     @property
     def outputs(self) -> Sequence[Array]:

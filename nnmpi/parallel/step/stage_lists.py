@@ -13,6 +13,7 @@ from collections.abc import Generator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
+from nnmpi import addons
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.cgroup import memory_available
@@ -38,7 +39,6 @@ from nnmpi.parallel.step.beside_tape import (
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
 from nnmpi.parallel.step.exchanges import Notes, logged_exchanges
-from nnmpi.parallel.step.graphs import Graphs
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
@@ -55,7 +55,7 @@ from nnmpi.parallel.step.ports import (
     nothing,
     run_stage,
 )
-from nnmpi.parallel.step.replay import Memory, PlannedPass, ReplayedPass
+from nnmpi.parallel.step.replay import Memory, NotedPass, PlannedPass, ReplayedPass
 
 MOST_LISTS = 16
 """The largest number of recorded passes of a stage. If more are needed, each pass seems to be
@@ -138,9 +138,9 @@ class StageLists:
         self._states = list[Any]([None])  # unlike any states: modules are looked at first
         self._users_code, self._criteria = UsersCode([]), list[Module]()
         self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
-        self._lists = dict[Any, PlannedPass | Graphs | None]()
+        self._lists = dict[Any, NotedPass | None]()
         self._last: Any = None  # the key of the last replay
-        self._planned: PlannedPass | Graphs | None = None
+        self._planned: NotedPass | None = None
         self.compared, self.memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
@@ -278,35 +278,22 @@ class StageLists:
 
         return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
 
-    def _captured(self, micro: MicroBatch) -> Graphs | None:
-        """Captures a pass on a GPU as CUDA graphs, and returns them; returns None and sets `reason`
-        if that is impossible."""
-        kind, of = micro.state.kind, (self._stage.source, self._stage.sink)
-        assert kind is not None
-        is_whole = isinstance(of[0], Samples) and isinstance(of[1], LossSink)
-        is_again = isinstance(micro.state.stats, ReplayStats)
-        if not is_whole or kind.in_flight > 1 or kind.halves or is_again:
-            self.reason = "on a GPU, only passes of whole models on one rank are captured"
+    def _captured(self, micro: MicroBatch) -> NotedPass | None:
+        """Lets the device capture a pass, and returns what it has captured; returns None and sets
+        `reason` if that is impossible."""
+        capture, captured = addons.row("captures", self._on.name), None
+        if capture is None:
+            self.reason = f"nothing here captures passes on the device {self._on.name}"
             return None
-        if any(p.store is not None and p.store.is_shared for p in self._parameters):
-            self.reason = "on a GPU, passes are not captured that write gradients to slots"
-            return None
+        recorded = _StagePass(self._stage, micro.state.input)
         try:
             with self._users_code.restored() as has_changed:
-                graphs = Graphs(
-                    self._on,
-                    _StagePass(self._stage, micro.state.input),
-                    (self._stage.module, *self._criteria),
-                    micro.arrays,
-                    micro.current,
-                    kind.adds,
-                    self._stage.units,
-                )
+                captured = capture(self._on, self._stage, self._criteria, recorded, micro)
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
             self.reason = str(error)
-        return None if self.reason else graphs
+        return None if self.reason else captured
 
     def _check_memory(self, planned: PlannedPass) -> None:
         """Sets `reason`, so that nothing is replayed, if memory is too short to compare a replay
@@ -319,7 +306,7 @@ class StageLists:
                 "see that replays are right"
             )
 
-    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | Graphs | None:
+    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> NotedPass | None:
         """Records the pass of a micro-batch; returns it with its memory plan, or None if it cannot
         be recorded. `counts` has the number of values in each BatchNorm, over all ranks."""
         if len(self._lists) == MOST_LISTS:

@@ -27,9 +27,32 @@ from nnmpi.autograd.tensor import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
-from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
-from nnmpi.parallel.step.ports import pauses
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass
+from nnmpi.parallel.step.ports import LossSink, Samples, Stage, pauses
 from nnmpi.parallel.step.replay import Memory
+from nnmpi.parallel.step.stage_lists import MicroBatch
+
+
+def captured(
+    on: Backend,
+    stage: Stage,
+    criteria: Sequence[Module],
+    recorded: RecordedPass,
+    micro: MicroBatch,
+) -> "Graphs":
+    """Returns the CUDA graphs of a pass of a stage; `criteria` has its loss, if that is a module.
+
+    Raises NumbersReadError with the reason if the pass cannot be captured.
+    """
+    kind, is_again = micro.state.kind, isinstance(micro.state.stats, ReplayStats)
+    assert kind is not None
+    is_whole = isinstance(stage.source, Samples) and isinstance(stage.sink, LossSink)
+    if not is_whole or kind.in_flight > 1 or kind.halves or is_again:
+        raise NumbersReadError("on a GPU, only passes of whole models on one rank are captured")
+    if any(p.store is not None and p.store.is_shared for p in stage.module.parameters()):
+        raise NumbersReadError("on a GPU, passes are not captured that write gradients to slots")
+    parts, rest = (stage.module, *criteria), (micro.arrays, micro.current, kind.adds)
+    return Graphs(on, recorded, parts, *rest, stage.units)
 
 
 class _CapturedPass(KeyedPass):
