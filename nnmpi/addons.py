@@ -12,7 +12,8 @@ and tests the rest.
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
     in_ipython      any                a module that is loaded where IPython is
-    methods         one of Trainer     the function that it calls, with the session and arguments
+    methods         one of Trainer     the function that it calls, with the session or the Trainer,
+                                       and arguments; "resume": (config, directory): the config
     instead         an option          (config, comm): does something else than training, and
                                        returns the exit status of the command
     checks          an option          (config, ranks): None; raises ValueError for what is wrong
@@ -21,6 +22,7 @@ and tests the rest.
     graph_checks    an option          (config, graph, sharding): the same for the model's graph
                                        and how tp divides it
     model_checks    an option          (config, model): the same for a model
+    loss_checks     an option          (config, loss, metrics): the same for these
     language_checks an option          (config, dataset): the same for data that are text
     serving_ranks   a feature          (config): the number of ranks that only serve others
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
@@ -58,6 +60,10 @@ and tests the rest.
     outliving       "ulfm"             the module that starts jobs whose ranks outlive others
     supervisors     an option          (comm): the Supervisor of a run that asks for it, or that may
                                        lose ranks
+    checkpoints     an option          (Trainer): the Checkpoints of a run
+    resumes         an option          (Trainer, config, comm): True if it has opened the session of
+                                       a run on a checkpoint
+    continues       an option          (config): True if the run goes on in the log of another
     restarts        an option          (log): a note on a run that was to continue from a checkpoint
                                        and has found none
     layouts         an option          (config, comm): the layout for the ranks of the job
@@ -438,6 +444,7 @@ ADD_ONS = {
             "nnmpi.options.parts.recovery",
             *("nnmpi.parallel.recovery", "nnmpi.run.recovery", "nnmpi.comm.ulfm"),
         ),
+        uses=("checkpoints",),
         rows={
             "options": {"recovery": "nnmpi.options.parts.recovery:PART"},
             "outliving": {"ulfm": "nnmpi.comm.ulfm.start"},
@@ -459,6 +466,35 @@ ADD_ONS = {
             *("tests/comm/test_ulfm_mpi.py", "tests/run/test_recovery_ulfm_mpi.py"),
             "benchmarks/backup.py",
         ),
+    ),
+    "checkpoints": AddOn(
+        modules=(
+            "nnmpi.options.parts.checkpoints",
+            *(
+                f"nnmpi.io.checkpoints.{name}"
+                for name in ("forms", "keep", "manifest", "rank_file", "read", "schema", "text")
+            ),
+            *("nnmpi.io.checkpoints.write", "nnmpi.run.checkpointing", "nnmpi.run.resume"),
+        ),
+        rows={
+            "options": {"checkpoints": "nnmpi.options.parts.checkpoints:PART"},
+            "loss_checks": {"keep_best": "nnmpi.run.checkpointing:check_best"},
+            "read_every": {"save_every": "nnmpi.run.checkpointing:read_every"},
+            "checkpoints": {"checkpoint_dir": "nnmpi.run.checkpointing:Checkpoints"},
+            "resumes": {"checkpoint_dir": "nnmpi.run.resume:open_on_newest"},
+            "continues": {"resume": "nnmpi.run.resume:may_continue"},
+            "methods": {
+                "resume": "nnmpi.run.resume:resuming",
+                "save_checkpoint": "nnmpi.run.checkpointing:save_checkpoint",
+            },
+            "event_texts": {
+                "checkpoint": "nnmpi.io.checkpoints.text:written",
+                "complete": "nnmpi.io.checkpoints.text:complete",
+                "resumed": "nnmpi.io.checkpoints.text:resumed",
+                "suspended": "nnmpi.io.checkpoints.text:suspended",
+            },
+            "result_lines": {"checkpoints": "nnmpi.io.checkpoints.text:waited"},
+        },
     ),
     "trace": AddOn(
         modules=("nnmpi.options.parts.trace", "nnmpi.io.trace"),
@@ -796,6 +832,7 @@ ADD_ONS = {
     ),
     "checkpoint": AddOn(
         modules=("nnmpi.checkpoint", "nnmpi.io.checkpoints.export"),
+        uses=("checkpoints",),
         commands={"checkpoint": ("nnmpi.checkpoint", "list, verify and export checkpoints")},
     ),
     "doctor": AddOn(

@@ -237,7 +237,7 @@ def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Com
         handle(signal.SIGINT, interrupt)
 
     handle(signal.SIGINT, stop_or_interrupt)
-    for number in (signal.SIGUSR1, *[signal.SIGTERM] * bool(trainer.config.checkpoint_dir)):
+    for number in (signal.SIGUSR1, *[signal.SIGTERM] * trainer.checkpoints.are_written):
         handle(number, lambda *_: trainer.suspend())
     if early:
         trainer.suspend()

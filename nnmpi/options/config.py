@@ -18,7 +18,6 @@ from nnmpi.options import terms
 from nnmpi.options.features import Part
 from nnmpi.options.groups import (
     GROUPS,
-    checkpoints_option,
     data_option,
     equality_option,
     files_option,
@@ -283,29 +282,6 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
         "report loss, gradient norm, rate and speed every so many steps (0: never); default: so "
         "that a run has about 200 such events",
         FROM_0,
-    )
-    checkpoint_dir: str | None = checkpoints_option(
-        None, "directory for the checkpoints of all ranks"
-    )
-    save_every: str | None = checkpoints_option(
-        None,
-        "write a checkpoint every N steps (100), seconds (600s) or epochs ('2 epochs'), while "
-        "training continues",
-        form=terms.interval,
-    )
-    keep: int = checkpoints_option(2, "number of checkpoints to keep, the newest ones", FROM_1)
-    keep_best: str | None = checkpoints_option(
-        None,
-        "also keep the checkpoint of the evaluation in which this measure was best",
-        choices=("test_loss", "accuracy"),
-    )
-    resume: bool = checkpoints_option(
-        False, "continue from the newest complete checkpoint in --checkpoint-dir, on any ranks"
-    )
-    time_limit: str | None = checkpoints_option(
-        None,
-        "end before the run has lasted this long (90s, 30m, 2h), with a checkpoint and status 75",
-        form=terms.duration,
     )
     evaluate_every: int | None = other_option(
         None, "evaluate every so many steps too, not only after each epoch", FROM_1

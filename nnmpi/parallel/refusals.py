@@ -161,11 +161,6 @@ FEATURES: tuple[Feature, ...] = (
     # files
     Feature("load_partial", requires={"load": "it says how much of that file must match"}),
     Feature("append", requires={"log": "it says what to do with that file"}),
-    Feature("save_every", requires={"checkpoint_dir": "checkpoints are written there"}),
-    Feature("keep", requires={"checkpoint_dir": "checkpoints are kept there"}),
-    Feature("keep_best", requires={"checkpoint_dir": "checkpoints are kept there"}),
-    Feature("resume", requires={"checkpoint_dir": "it continues from a checkpoint there"}),
-    Feature("time_limit", requires={"checkpoint_dir": "the run ends with a checkpoint there"}),
     *chain.from_iterable(part.features for part in addons.rows("options")),
 )
 

@@ -30,7 +30,7 @@ def _hooks(trainer: Training) -> Iterator[StepHook]:
         yield partial(_call_on_step, trainer)
     if config.evaluate_every:
         yield every(config.evaluate_every, trainer, partial(evaluate_step, trainer))
-    if config.checkpoint_dir:
+    if trainer.checkpoints.are_written:
         yield lambda result, _: trainer.checkpoints.after_step(trainer.session, result)
 
 

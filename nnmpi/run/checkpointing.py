@@ -1,36 +1,122 @@
 """Checkpoints: writes the checkpoints of a run when they are due, and those with which a run is
-suspended or ends."""
+suspended or ends.
 
+    --save-every N          after steps N, 2 N, ...: all ranks know without a message
+                 Ns         by the clock of rank 0, whose request travels with the gradients
+                 N epochs   after the evaluation, as with --keep-best
+    SIGUSR1, --time-limit   a rank requests the end, and all write a checkpoint of the same step
+
+The time limit reserves twice the longest time between two steps, and twice the time of a write. If
+ranks take their steps at different times, all checkpoints wait for the end of an epoch.
+"""
+
+import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import BETTER, best_until
-from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files.atomic import NotSavedError
 from nnmpi.io.output import Event
+from nnmpi.metrics import ACCURACY, Metric
+from nnmpi.nn.losses import ClassLoss
+from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.state import first_names, module_state
 from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
-from nnmpi.run.run_state import RunState
+from nnmpi.run.resume import facts_of
 from nnmpi.run.session import Session
-from nnmpi.run.setup.models import facts_of
+from nnmpi.run.setup import models
+from nnmpi.run.training import Training
 
 ALL = sys.maxsize
 """The number of checkpoints to keep in a directory where the user asks for each one: all of
 them."""
+
+
+def check_best(config: Config, loss: Criterion, metrics: Mapping[str, Metric]) -> None:
+    """Raises ValueError if --keep-best names a metric that is not measured."""
+    best = config.keep_best
+    if best == ACCURACY and not (isinstance(loss, ClassLoss) or ACCURACY in metrics):
+        raise ValueError(
+            f"keep_best {ACCURACY}: {type(loss).__name__} has none, and no metric "
+            f"has this name; keep the best test_loss, or give metrics={{'{ACCURACY}': ...}}"
+        )
+
+
+def read_every(config: Config) -> int | None:
+    """Returns the number of steps between two checkpoints; None if steps do not determine them."""
+    number, unit = terms.interval(config.save_every or "")
+    return int(number) if unit == "steps" else None
+
+
+class SaveTimes:
+    """Tells when checkpoints are due, by steps, epochs or a clock, and when the time limit is
+    reached.
+
+    `steps` is the number of steps between two checkpoints, or None if steps do not determine them.
+    `began` is when the run began, by `clock`.
+    """
+
+    def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
+        spec = config.save_every
+        self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
+        self.steps = read_every(config) if spec else None
+        limit = terms.duration(config.time_limit) if config.time_limit else math.inf
+        self._clock = clock
+        self._saved = self._asked = clock()
+        self._end, self._longest, self._write = began + limit, 0.0, 0.0
+
+    def begin(self) -> None:
+        """Records that steps begin or resume: the time before does not count as time between two
+        steps.
+        """
+        self._asked = self._clock()
+
+    def after_steps(self, before: int, now: int) -> bool:
+        """Returns True if a checkpoint is due after one of the steps from `before` + 1 to `now`."""
+        return self.steps is not None and now // self.steps > before // self.steps
+
+    def after_epoch(self, epoch: int) -> bool:
+        """Returns True if a checkpoint is due after this epoch."""
+        return self._unit == "epochs" and epoch % self._every == 0
+
+    def is_due(self) -> bool:
+        """Returns True if a checkpoint is due by the clock."""
+        return self._unit == "seconds" and self._clock() - self._saved >= self._every
+
+    def begun(self) -> None:
+        """Records that a checkpoint is being written from now on, so that the next one is due
+        later.
+        """
+        self._saved = self._clock()
+
+    def written(self, seconds: float) -> None:
+        """Records how many seconds the last checkpoint took to write."""
+        self._write = seconds
+
+    def is_over(self) -> bool:
+        """Returns True if the run must end now, so that a checkpoint can be written before the time
+        limit.
+
+        It is called between steps. The time to spare includes twice the longest time between two
+        calls.
+        """
+        now = self._clock()
+        self._longest, self._asked = max(self._longest, now - self._asked), now
+        return now + 2 * self._longest + 2 * self._write + 1 > self._end
 
 
 class UnusableDirectoryError(AgreedError, ValueError):
@@ -41,11 +127,8 @@ class Checkpoints:
     """Writes the checkpoints of a run, if it has a directory for them. Every rank calls the
     methods, between the same steps.
 
-    times       when checkpoints are due
-    facts       returns facts, besides options, that are compared when the run is resumed
-    callbacks   the callbacks of the run; a checkpoint stores the state of each that has one
-    newest      the step of the newest checkpoint that was written and reported, unless the run went
-                back to an earlier step; -1: none
+    newest   the step of the newest checkpoint that was written and reported, unless the run went
+             back to an earlier step; -1: none
     """
 
     newest = -1
@@ -54,17 +137,17 @@ class Checkpoints:
     _reported = -1  # checkpoints up to this step were reported before a rank was lost
     _writer: Writer | None = None  # while `fit` runs
 
-    def __init__(
-        self,
-        config: Config,
-        run: RunState,
-        times: SaveTimes,
-        facts: Callable[[], Mapping[str, Any]],
-        callbacks: Sequence[object],
-    ) -> None:
-        self._config, self._run = config, run
-        self._facts, self._callbacks, self._times = cache(facts), callbacks, times
+    def __init__(self, trainer: Training) -> None:
+        self._config, self._run = trainer.setup.config, trainer.run
+        self._facts = cache(partial(facts_of, trainer.setup))  # compared when the run is resumed
+        self._callbacks = trainer.callbacks  # a checkpoint stores the state of each that has one
+        self._times = SaveTimes(self._config, trainer.began, trainer.comm.system.clock)
         self._best: float | None = None
+
+    @property
+    def are_written(self) -> bool:
+        """True if the config has a directory for them."""
+        return bool(self._config.checkpoint_dir)
 
     def begin(self, comm: Comm) -> None:
         """Prepares to write checkpoints of a run to the directory in its config."""
@@ -172,7 +255,7 @@ class Checkpoints:
             tuple(name for name, _ in session.model.named_buffers()),
             tuple(x.name for _, x in module_state(session.model)),
             session.metadata,
-            facts_of(session.model).sizes(),
+            models.facts_of(session.model).sizes(),
             run.restored,
         )
 
@@ -263,6 +346,13 @@ class Checkpoints:
             return path_of(writer.close())
         finally:  # also if a callback's state cannot be written to a file
             writer.abandon()
+
+
+def save_checkpoint(trainer: Training, directory: str | os.PathLike[str]) -> str:
+    """Writes a checkpoint of this step to a directory, and waits for it; returns its path."""
+    if not isinstance(trainer.checkpoints, Checkpoints):
+        trainer.checkpoints = Checkpoints(trainer)
+    return trainer.checkpoints.write_to(directory, trainer.session)
 
 
 def path_of(result: WriteResult | None) -> str:

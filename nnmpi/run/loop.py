@@ -139,7 +139,7 @@ def _suspends(trainer: Training) -> bool:
     asked for that. If no remaining rank has asked for a stop at all, the request came from a rank
     that was lost meanwhile, and may have been one to suspend."""
     stops, suspends, _ = requests(trainer)
-    suspends = suspends or (not stops and bool(trainer.config.checkpoint_dir))
+    suspends = suspends or (not stops and trainer.checkpoints.are_written)
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost
     return suspends
 

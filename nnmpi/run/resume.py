@@ -1,53 +1,50 @@
-"""ResumePoint: the checkpoint from which a run continues, after checks that it belongs to the
-run."""
+"""Opens the session of a run on the checkpoint from which it continues, after checks that it
+belongs to the run."""
 
+import json
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from nnmpi import addons
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.differences import check_resumable, versions_and_kernels, warnings
+from nnmpi.io.checkpoints.differences import changed_options, check_resumable
 from nnmpi.io.checkpoints.keep import check_empty
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
-from nnmpi.io.checkpoints.snapshot import Snapshot
-from nnmpi.io.files.outputs import LogMark, step_reached
-from nnmpi.io.output.pace import PaceCounts
+from nnmpi.io.checkpoints.write import versions_and_kernels
+from nnmpi.io.files.outputs import LogMark, is_of_run
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
+from nnmpi.options.resume_rules import ResumeEffect
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run import rank_agreement
+from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
+from nnmpi.run.training import Training, open_session
 
 
-class ResumePoint(NamedTuple):
-    """The content of a checkpoint from which a run continues.
+def resuming(config: Config, directory: str | os.PathLike[str]) -> Config:
+    """Returns the config of a run that continues from the newest checkpoint in a directory."""
+    changes: dict[str, Any] = {"checkpoint_dir": config.checkpoint_dir or os.fspath(directory)}
+    return replace(config, resume=True, **changes)  # type: ignore[call-arg]
 
-    path         the path of the checkpoint
-    lines        notes for the user: steps that are repeated, newer checkpoints that are damaged,
-                 and what has changed
-    passed_over  the notes, among `lines`, on damaged checkpoints
-    snapshot     this rank's part of the checkpoint
-    is_over      True if the run was complete, and has no more steps now
-    total_steps  the number of steps of the run that wrote it
-    mark         the length of that run's log, and its end
-    pace         the time that the run has taken so far
-    callbacks    names and states of the callbacks
-    restored     the steps to which `restore` had taken the run, in order
-    """
 
-    path: str
-    lines: tuple[str, ...]
-    passed_over: tuple[str, ...]
-    snapshot: Snapshot
-    is_over: bool
-    total_steps: int
-    mark: LogMark | None
-    pace: PaceCounts
-    callbacks: tuple[tuple[str, Any], ...]
-    restored: tuple[int, ...]
+def may_continue(config: Config) -> bool:
+    """Returns True if the run continues from a checkpoint, and so adds to its log."""
+    return bool(config.resume)
+
+
+def open_on(
+    trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
+) -> ResumePoint:
+    """Opens a session from a checkpoint, and returns the checkpoint's content."""
+    resumed = all_or_none(comm, lambda: resume_point(checkpoint, trainer.setup))
+    open_session(trainer, config, comm, resumed.snapshot)
+    return resumed
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
@@ -61,30 +58,29 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     }
 
 
-def try_resume(
-    config: Config, directory: str | None, comm: Comm, use: Callable[[StoredCheckpoint], object]
-) -> bool:
-    """If the config asks to continue from a checkpoint, calls `use` with the newest one in a
-    directory; returns True if it did. Every rank calls it.
+def open_on_newest(trainer: Training, config: Config, comm: Comm) -> bool:
+    """Opens the first session of a run from the newest checkpoint of a directory, if the config
+    asks to continue from one; returns True if it did. Every rank calls it.
 
     Raises ValueError, on all ranks, if there is no checkpoint to continue from, or if the run would
     write into a directory with the checkpoints of another run.
     """
     checkpoint, directory_of_run = None, config.checkpoint_dir
-    if directory and (config.resume or addons.chosen("restarts", config)):
-        checkpoint = use_newest(directory, comm, use)
+    directory = os.fspath(trainer.given.resume or directory_of_run)
+    if config.resume or addons.chosen("restarts", config):
+        checkpoint = use_newest(
+            directory,
+            comm,
+            lambda newest: trainer.run.resume(open_on(trainer, config, comm, newest)),
+        )
         if checkpoint is None and config.resume:
             message = (
                 f"there is no checkpoint in {shown(directory)} to resume from: name another "
                 "directory, or begin without --resume"
             )
             comm.agree(ValueError(message))
-    is_its_own = (
-        checkpoint
-        and directory_of_run
-        and os.path.realpath(directory_of_run) == os.path.realpath(directory or "")
-    )
-    if directory_of_run and not is_its_own:
+    is_its_own = checkpoint and os.path.realpath(directory_of_run) == os.path.realpath(directory)
+    if not is_its_own:
         all_or_none(comm, lambda: check_empty(directory_of_run))
     return checkpoint is not None
 
@@ -114,6 +110,33 @@ def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]
     if reached > step:
         again = plural(reached - step, "step")
         yield f"the log had reached step {reached:,}: the run repeats {again}"
+
+
+def step_reached(log: str, mark: LogMark) -> int:
+    """Returns the last step in a run's log after `mark`; 0 if there is none, or the mark does not
+    fit.
+
+    A run that resumes at the mark truncates the log there.
+    """
+    steps = [0]
+    with suppress(OSError, ValueError):
+        if is_of_run(log, mark):
+            with open(log, "rb") as file:
+                file.seek(mark.size)
+                for line in file:  # a run that was killed may have cut off the last one
+                    steps.append(json.loads(line).get("step", 0))
+    return max(steps)
+
+
+def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
+    """Returns a line of text for each difference between two runs that is allowed, but changes the
+    result of the resumed run.
+    """
+    return [
+        f"{name} is {shown(new)}, and was {shown(old)} before: {rule.why}"
+        for rule, name, old, new in changed_options(old_run, new_run)
+        if rule.effect is ResumeEffect.WARNED
+    ]
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:

@@ -18,7 +18,7 @@ from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.reported_events import ReportedEvents
-from nnmpi.run.resume import ResumePoint
+from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.setup.setup import Setup
 
 STEP_EVENTS = 200

@@ -13,7 +13,7 @@ from nnmpi.options.config import options
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.run.resume import ResumePoint
+from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import cores, threads

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from traceback import clear_frames
 from typing import Any, Self, TypeVar, cast
 
@@ -23,7 +22,6 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.whole import load_state, whole_optimizer
 from nnmpi.run import end, loop, rank_agreement, start
-from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
@@ -31,6 +29,7 @@ from nnmpi.run.setup.setup import NO_METRICS, Setup, TrainerArguments
 from nnmpi.run.start_events import start_event
 from nnmpi.run.training import (
     NO_SESSION,
+    Checkpoints,
     Sampler,
     Supervisor,
     Tracer,
@@ -119,8 +118,7 @@ class Trainer:
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
         if resume is not None:
-            directory = config.checkpoint_dir or os.fspath(resume)
-            config = replace(config, resume=True, checkpoint_dir=directory)
+            config = addons.needed("methods", "resume")(config, resume)
         self.given = TrainerArguments(
             build, data, loss, metrics, callbacks, optimizer, schedule, resume
         )
@@ -178,7 +176,7 @@ class Trainer:
     def suspend(self) -> None:
         """Stops the run after the current step with a checkpoint, to be resumed; without
         `checkpoint_dir` it does what `stop` does."""
-        if self.config.checkpoint_dir:
+        if self.checkpoints.are_written:
             self.run.suspend_requested = True  # ranks agree on it with a step, or after an epoch
         else:
             self.stop()
@@ -276,8 +274,10 @@ class Trainer:
     def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
         """Writes a checkpoint to a directory, waits until it is complete, and returns its path;
         every rank calls it, after the same step or epoch."""
+        save = addons.needed("methods", "save_checkpoint")
         self._meet("save_checkpoint")
-        return self.checkpoints.write_to(directory, self.session)
+        path: str = save(self, directory)
+        return path
 
     # ---- other layouts, and the end
 

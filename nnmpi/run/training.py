@@ -7,20 +7,16 @@ Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─�
 """
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from threading import RLock
 from typing import NoReturn, Protocol, TypeAlias, cast
 
 from nnmpi import addons
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.snapshot import Snapshot
-from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.output import Event
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
@@ -29,9 +25,7 @@ from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.callbacks import check_callbacks, load_states
-from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.dropped_sessions import close_dropped
-from nnmpi.run.resume import ResumePoint, facts_of, resume_point, try_resume
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
@@ -81,6 +75,75 @@ class Untraced:
     def outcome(self, mesh: Mesh) -> Event:
         """Returns no fields for the last event."""
         return {}
+
+
+class Checkpoints(Protocol):
+    """Writes the checkpoints of a run. Every rank calls the methods, between the same steps.
+
+    newest   the step of the newest checkpoint that was written and reported, unless the run went
+             back to an earlier step; -1: none
+    """
+
+    newest: int
+
+    @property
+    def are_written(self) -> bool:
+        """True if there is a directory for them."""
+
+    def begin(self, comm: Comm) -> None:
+        """Prepares to write checkpoints of a run."""
+
+    def after_step(self, session: Session, result: StepResult) -> None:
+        """Starts a checkpoint after a step if one is due, and reports one that has been written
+        meanwhile."""
+
+    def is_due(self) -> bool:
+        """Returns True if this rank requests a checkpoint at the end of an epoch."""
+
+    def after_epoch(self, session: Session, is_due: bool) -> None:
+        """Starts a checkpoint after the evaluation of an epoch if `is_due` (a rank requests one),
+        or if one is due by itself."""
+
+    def suspend(self, session: Session) -> Event:
+        """Writes the last checkpoint of a run that has steps left; returns the fields about it for
+        the last event."""
+
+    def finish(self) -> Event:
+        """Waits for the checkpoint that is being written; returns the fields on checkpoints for the
+        last event."""
+
+    def end(self, session: Session) -> None:
+        """Writes the checkpoint of a completed run."""
+
+    def go_back(self, step: int) -> None:
+        """Forgets checkpoints of later steps, when the run goes back to `step`."""
+
+    def close(self) -> None:
+        """Stops writing checkpoints, after a run that has ended on all ranks in the same way."""
+
+    def abandon(self) -> None:
+        """Stops writing checkpoints, after a run that has ended on this rank alone."""
+
+
+class NoCheckpoints:
+    """The Checkpoints of a run without a directory for them."""
+
+    are_written, newest = False, -1
+
+    def is_due(self) -> bool:
+        """Returns False."""
+        return False
+
+    def nothing(self, *_: object) -> None:
+        """Does nothing."""
+
+    begin = after_step = after_epoch = end = go_back = close = abandon = nothing
+
+    def no_fields(self, *_: object) -> Event:
+        """Returns no fields."""
+        return {}
+
+    suspend = finish = no_fields
 
 
 class Supervisor(Protocol):
@@ -259,22 +322,20 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.sampler = sampler and sampler(comm, config, trainer.setup.dataset)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.requested = replace(trainer.requested, model=config.model)
-    times = SaveTimes(config, trainer.began, comm.system.clock)
-    trainer.run.read_every = (*_read_every(config, trainer.hears_steps, times),)
-    trainer.checkpoints = Checkpoints(
-        config, trainer.run, times, partial(facts_of, trainer.setup), trainer.callbacks
-    )
+    trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
+    written = addons.chosen("checkpoints", config)
+    trainer.checkpoints = written(trainer) if written else NoCheckpoints()
     close_dropped(comm)
 
 
-def _read_every(config: Config, hears_steps: bool, times: SaveTimes) -> Iterator[int]:
+def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
     """Yields intervals, in steps, at which the host needs the model or the result of the last step:
     1 if a callback is called after each step (`hears_steps`), and those of evaluations and
-    checkpoints."""
+    add-ons."""
     if hears_steps:
         yield 1
     of_add_ons = (every(config) for every in addons.given("read_every", config))
-    yield from filter(None, (config.evaluate_every, config.check_copies, times.steps, *of_add_ons))
+    yield from filter(None, (config.evaluate_every, config.check_copies, *of_add_ons))
 
 
 def tracer_of(config: Config, comm: Comm) -> Tracer:
@@ -300,15 +361,10 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
     the first session of the run, which may continue from a checkpoint. Every rank of the Comm calls
     it."""
     if snapshot is None:
-        given = trainer.given.resume
-        directory = config.checkpoint_dir if given is None else os.fspath(given)
-
-        def resume(checkpoint: StoredCheckpoint) -> None:
-            trainer.run.resume(open_on(trainer, config, comm, checkpoint))
-
-        if try_resume(config, directory, comm, resume):
+        resume = addons.chosen("resumes", config)
+        if resume and resume(trainer, config, comm):
             return
-    _open(trainer, config, comm, snapshot)
+    open_session(trainer, config, comm, snapshot)
 
 
 def load_callbacks(trainer: Training, comm: Comm) -> None:
@@ -318,16 +374,7 @@ def load_callbacks(trainer: Training, comm: Comm) -> None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
 
-def open_on(
-    trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
-) -> ResumePoint:
-    """Opens a session from a checkpoint, and returns the checkpoint's content."""
-    resumed = all_or_none(comm, lambda: resume_point(checkpoint, trainer.setup))
-    _open(trainer, config, comm, resumed.snapshot)
-    return resumed
-
-
-def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+def open_session(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Opens a session with ranks arranged as the config says, from a snapshot if there is one;
     every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)

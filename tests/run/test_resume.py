@@ -16,9 +16,9 @@ from helpers.training.pipelined import digits
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output import Event, NullReport
+from nnmpi.run.checkpointing import SaveTimes
 
 COMMON: dict[str, Any] = {
     "batch_size": 24,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays import blas, native
 from nnmpi.comm import mpi_versions
 from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
 from nnmpi.options import resume_rules as rules
@@ -35,7 +34,7 @@ def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], sour
 
     `source` names what is resumed, such as "the snapshot".
     """
-    for rule, name, old, new in _changed(old_run, new_run):
+    for rule, name, old, new in changed_options(old_run, new_run):
         if rule.effect is ResumeEffect.REFUSED:
             give = f"give {name} {shown(old)}" if name in _OPTIONS else "use the same"
             raise ValueError(
@@ -52,7 +51,7 @@ def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
     """
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return
-    for rule, name, old, new in _changed(vars(old_run), vars(new_run)):
+    for rule, name, old, new in changed_options(vars(old_run), vars(new_run)):
         if rule.batch_norm:
             raise ValueError(
                 f"the run had {name} {shown(old)}, and would resume with {name} {shown(new)}: "
@@ -60,18 +59,7 @@ def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
             )
 
 
-def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
-    """Returns a line of text for each difference between two runs that is allowed, but changes the
-    result of the resumed run.
-    """
-    return [
-        f"{name} is {shown(new)}, and was {shown(old)} before: {rule.why}"
-        for rule, name, old, new in _changed(old_run, new_run)
-        if rule.effect is ResumeEffect.WARNED
-    ]
-
-
-def _changed(
+def changed_options(
     old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
     """Yields (rule, name, old value, new value) for each option or fact (such as the data set) that
@@ -98,8 +86,3 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         **mpi_versions(),
     }
-
-
-def versions_and_kernels() -> dict[str, str]:
-    """Returns `versions`, and the CPU targets of BLAS and of the compiled kernels."""
-    return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.differences import versions_and_kernels
+from nnmpi.io.checkpoints.differences import versions
 from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import (
     DirectoryLock,
@@ -308,3 +309,8 @@ def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
     both = zip(layouts, written, strict=True)
     files = tuple(layout._replace(sha256=(*file.blocks,)) for layout, file in both)
     return Manifest(content.snapshot, files, content.about, versions_and_kernels(), time.time())
+
+
+def versions_and_kernels() -> dict[str, str]:
+    """Returns `versions`, and the CPU targets of BLAS and of the compiled kernels."""
+    return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

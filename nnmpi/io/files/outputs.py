@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import mmap
 import os
 from collections.abc import Callable
@@ -106,7 +105,7 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
             raise OSError(errno.EEXIST, log)
         if not head or head == DRY:
             return 0
-        if mark and _is_of_run(log, mark):
+        if mark and is_of_run(log, mark):
             return mark.size
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             size = content.rfind(b"\n") + 1  # a run that was killed may have cut off its last line
@@ -115,7 +114,7 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
         return size
 
 
-def _is_of_run(log: str, mark: LogMark) -> bool:
+def is_of_run(log: str, mark: LogMark) -> bool:
     """Returns True if the log is that of the run whose checkpoint has `mark`: the log has this
     content up to the mark, and no other run was appended after it.
     """
@@ -124,22 +123,6 @@ def _is_of_run(log: str, mark: LogMark) -> bool:
     with open(log, "rb") as file:
         file.seek(mark.size)
         return not any(line.startswith(RUN) for line in file)
-
-
-def step_reached(log: str, mark: LogMark) -> int:
-    """Returns the last step in a run's log after `mark`; 0 if there is none, or the mark does not
-    fit.
-
-    A run that resumes at the mark truncates the log there.
-    """
-    steps = [0]
-    with suppress(OSError, ValueError):
-        if _is_of_run(log, mark):
-            with open(log, "rb") as file:
-                file.seek(mark.size)
-                for line in file:  # a run that was killed may have cut off the last one
-                    steps.append(json.loads(line).get("step", 0))
-    return max(steps)
 
 
 def _refusal(log: str, error: OSError) -> ValueError:
@@ -189,7 +172,8 @@ def check_outputs(config: Config) -> None:
     for file, path in files.items():
         _refuse_other_kinds(path, f"write {file.option}", file.kind, file.fits)
     if config.log:
-        appends = config.append or config.resume or bool(addons.chosen("restarts", config))
+        continues = any(may(config) for may in addons.given("continues", config))
+        appends = config.append or continues or bool(addons.chosen("restarts", config))
         check_log(config.log, appends)
 
 

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.options.amounts import amount, plural
+from nnmpi.options.amounts import plural
 from nnmpi.options.quoting import printable
 from nnmpi.parallel.mesh import CUTS
 
 Event = dict[str, Any]
 
 
-def _start(e: Event) -> str:
+def start_text(e: Event) -> str:
+    """Returns the text for the start of a run."""
     lines = [
         f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
         f"{e['train_samples']:,} training samples, {e['test_samples']:,} test samples, "
@@ -27,47 +28,6 @@ def _start(e: Event) -> str:
         *(f"warning: {line}" for line in e.get("advice", ())),
     ]
     return "\n".join(filter(None, lines))
-
-
-def _resumed(e: Event) -> str:
-    """Returns the text for the start of a resumed run."""
-    how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
-    return "\n".join([how, *e["notes"], _start(e)])
-
-
-def _checkpoint(e: Event) -> str:
-    if "problem" in e:
-        return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
-    return (
-        f"checkpoint of step {e['step']:,}: {amount(e['bytes'])} in {e['seconds']:.2f} s; training "
-        f"has waited {e['waited']:.2f} s for checkpoints"
-    )
-
-
-def _suspended(e: Event) -> str:
-    lines = [
-        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
-        f"from {e['checkpoint']}",
-        _waited(e["checkpoints"]),
-        *(line(e) for line in addons.of_fields("result_lines", e)),
-    ]
-    return "\n".join(filter(None, lines))
-
-
-def _waited(e: Event, which: str = "") -> str:
-    """Returns text on how many checkpoints were written, and how long training waited for them.
-
-    `which` is text to add after the name of their directory.
-    """
-    return (
-        f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
-        f"training waited {e['waited']:.2f} s in all"
-    )
-
-
-def _complete(e: Event) -> str:
-    run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
-    return "\n".join([*e["notes"], run])
 
 
 def gpus(e: Event) -> Iterator[str]:
@@ -192,12 +152,10 @@ def _result(e: Event) -> str:
     skipped steps, checkpoints and results of add-ons.
     """
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
-    checkpoints = e.get("checkpoints", {})
     loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), loss, *_rates(e)])}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
-        _waited(checkpoints, " before the last one") if checkpoints.get("written") else "",
         *(line(e) for line in addons.of_fields("result_lines", e)),
     ]
     return "\n".join(filter(None, lines))
@@ -214,9 +172,7 @@ def _passes(e: Event) -> str:
 
 FORMATS: dict[str, Callable[[Event], str]] = {
     "passes": _passes,
-    "start": _start,
-    "resumed": _resumed,
-    "checkpoint": _checkpoint,
+    "start": start_text,
     "progress": _step,
     "step": _step,
     "sample": _sample,
@@ -224,8 +180,6 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "epoch": _epoch,
     "done": _result,
     "stopped": _result,
-    "suspended": _suspended,
-    "complete": _complete,
     "failed": lambda e: "",  # the error itself is printed on stderr by the caller that catches it
 }
 """The function that returns the text of each type of event. Add-ons have such functions for other

@@ -15,9 +15,10 @@ from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import load_states
 from nnmpi.run.recovery.layouts import fitted, layout_of_job
 from nnmpi.run.recovery.run_counters import adopt_checkpoint
+from nnmpi.run.resume import open_on
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import UncutModel
-from nnmpi.run.training import NoSession, Training, open_on, replace_session
+from nnmpi.run.training import NoSession, Training, replace_session
 
 SPARE = cast(
     Session,

@@ -11,7 +11,7 @@ from nnmpi.metrics import Sums
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.reported_events import ReportedEvents
-from nnmpi.run.resume import ResumePoint
+from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.run_state import RunState, StepPhase
 
 

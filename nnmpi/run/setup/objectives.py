@@ -12,7 +12,7 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs
 from nnmpi.data.inputs import arrays, each, is_index, parts, zeros
-from nnmpi.metrics import ACCURACY, Metric
+from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss, Loss
@@ -114,15 +114,6 @@ def objective(
         label_smoothing=loss.label_smoothing,
     )
     return Objective(sharded, metrics, sharded.whole, counts_samples)
-
-
-def check_best(keep_best: str | None, loss: Criterion, metrics: Mapping[str, Metric]) -> None:
-    """Raises ValueError if --keep-best names a metric that is not measured."""
-    if keep_best == ACCURACY and not (isinstance(loss, ClassLoss) or ACCURACY in metrics):
-        raise ValueError(
-            f"keep_best {ACCURACY}: {type(loss).__name__} has none, and no metric "
-            f"has this name; keep the best test_loss, or give metrics={{'{ACCURACY}': ...}}"
-        )
 
 
 def check_scores(loss: Criterion, data: Dataset, scores: Any, label: str) -> None:

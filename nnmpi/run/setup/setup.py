@@ -128,7 +128,8 @@ def set_up(
     def rest() -> Setup:
         check_language(config, dataset)
         objectives.check_labels(criterion, dataset)
-        objectives.check_best(config.keep_best, criterion, metrics)
+        for check in addons.given("loss_checks", config):
+            check(config, criterion, metrics)
         strategies.check_batch(config, len(dataset.train.y))
         standardiser = standardiser_of(config, dataset, comm)
         train, test = _loaders(config, dataset, standardiser, criterion)

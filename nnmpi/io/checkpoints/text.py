@@ -1,0 +1,49 @@
+"""The texts of events on checkpoints, and on runs that end or begin with one."""
+
+from nnmpi import addons
+from nnmpi.io.output.messages import Event, start_text
+from nnmpi.options.amounts import amount, plural
+
+
+def resumed(e: Event) -> str:
+    """Returns the text for the start of a resumed run."""
+    how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
+    return "\n".join([how, *e["notes"], start_text(e)])
+
+
+def written(e: Event) -> str:
+    """Returns the text for a checkpoint that was written, or was not."""
+    if "problem" in e:
+        return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
+    return (
+        f"checkpoint of step {e['step']:,}: {amount(e['bytes'])} in {e['seconds']:.2f} s; training "
+        f"has waited {e['waited']:.2f} s for checkpoints"
+    )
+
+
+def suspended(e: Event) -> str:
+    """Returns the text for the end of a run that a checkpoint has suspended."""
+    lines = [
+        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
+        f"from {e['checkpoint']}",
+        *(line(e) for line in addons.of_fields("result_lines", e)),
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def complete(e: Event) -> str:
+    """Returns the text for a run that has no steps left when it is resumed."""
+    run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
+    return "\n".join([*e["notes"], run])
+
+
+def waited(e: Event) -> str:
+    """Returns a line on the number of checkpoints of a run, and on the time for which training
+    waited for them; "" if there are none. The last one of a completed run is not written yet."""
+    of_run, which = e["checkpoints"], "" if e["event"] == "suspended" else " before the last one"
+    if not of_run["written"]:
+        return ""
+    return (
+        f"{plural(of_run['written'], 'checkpoint')} written to {of_run['directory']}{which}; "
+        f"training waited {of_run['waited']:.2f} s in all"
+    )
