@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from nnmpi.collectives import topology
 from nnmpi.collectives.price import NEAR, Link, Network
 from nnmpi.collectives.topology import Topology
+from nnmpi.sim import topologies
 
 Record: TypeAlias = dict[str, Any]
 """The result of a simulation, as a JSON object; the text of a command is made from it."""
@@ -20,17 +20,17 @@ NUMBER = r"\d{1,7}"
 TOPOLOGIES: dict[str, tuple[re.Pattern[str], Callable[..., Topology]]] = {
     "fat-tree:K[:OVERSUBSCRIPTION]": (
         re.compile(rf"fat-tree:({NUMBER})(?::({NUMBER}(?:\.\d+)?))?"),
-        lambda k, factor: topology.fat_tree(int(k), float(factor or 1)),
+        lambda k, factor: topologies.fat_tree(int(k), float(factor or 1)),
     ),
     "torus:8x8[x8]": (
         re.compile(rf"torus:({NUMBER}(?:x{NUMBER})*)"),
-        lambda sides: topology.torus(tuple(map(int, sides.split("x")))),
+        lambda sides: topologies.torus(tuple(map(int, sides.split("x")))),
     ),
     "dragonfly:A,G,H": (
         re.compile(rf"dragonfly:({NUMBER}),({NUMBER}),({NUMBER})"),
-        lambda *sizes: topology.dragonfly(*map(int, sizes)),
+        lambda *sizes: topologies.dragonfly(*map(int, sizes)),
     ),
-    "rails:8": (re.compile(rf"rails:({NUMBER})"), lambda q: topology.rails(int(q), MAX_RANKS)),
+    "rails:8": (re.compile(rf"rails:({NUMBER})"), lambda q: topologies.rails(int(q), MAX_RANKS)),
 }
 """The topologies, by the form of their text: its pattern, and the value of the pattern's groups."""
 

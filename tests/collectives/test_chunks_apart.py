@@ -20,9 +20,9 @@ from nnmpi.collectives.step import (
     then,
     transpose,
 )
-from nnmpi.collectives.topology import torus
 from nnmpi.collectives.verify import verify
 from nnmpi.sim.collective import OPERATIONS
+from nnmpi.sim.topologies import torus
 
 # ---- ranges
 

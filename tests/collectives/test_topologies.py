@@ -12,10 +12,11 @@ from nnmpi.collectives.combine import factors, swing_partners
 from nnmpi.collectives.double_tree import CHUNKS, double_tree
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, PlanError, Step, only, per_rank, then
-from nnmpi.collectives.topology import Topology, crowd, dragonfly, fat_tree, rails, torus
+from nnmpi.collectives.topology import Topology, crowd
 from nnmpi.collectives.verify import verify
 from nnmpi.sim.collective import simulate
 from nnmpi.sim.network import TOPOLOGIES, named_topology
+from nnmpi.sim.topologies import dragonfly, fat_tree, rails, torus
 
 # ---- one level and two: 1,234,567 bytes on 13 ranks, as priced before there were topologies
 
