@@ -531,6 +531,7 @@ ADD_ONS = {
                 for name in ("arrange", "distance", "einsum", "gather", "order", "rounding")
             ),
         ),
+        uses=("nn-functions",),
         rows={
             "tensor_methods": _FUNCTIONS_AND_METHODS
             | _places(
@@ -570,6 +571,12 @@ ADD_ONS = {
                 "autograd.",
             )
             | _places({"autograd.functions.gathering": "one_hot"}, "nn.functional."),
+        },
+    ),
+    "nn-functions": AddOn(
+        modules=("nnmpi.nn.functional", "nnmpi.nn.layer_functions", "nnmpi.nn.init"),
+        rows={
+            "names": {"nn.functional": "nnmpi.nn.functional", "nn.init": "nnmpi.nn.init"},
         },
     ),
     "experts": AddOn(
@@ -678,7 +685,7 @@ ADD_ONS = {
             "nnmpi.nn.more_losses",
             *("nnmpi.autograd.ops.element_losses", "nnmpi.autograd.ops.more_activations"),
         ),
-        uses=("tensor-functions",),
+        uses=("tensor-functions", "nn-functions"),
         rows={
             "names": {
                 **{
@@ -772,7 +779,7 @@ ADD_ONS = {
     ),
     "distributions": AddOn(
         modules=("nnmpi.distributions",),
-        uses=("tensor-functions", "more-layers"),
+        uses=("tensor-functions", "nn-functions", "more-layers"),
         rows={"names": {"distributions": "nnmpi.distributions"}},
     ),
     "utils": AddOn(

@@ -70,8 +70,8 @@ def main() -> int:
         for path in sorted(paths, reverse=True):  # files before the folder that they are in
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         take_out(tree / TABLE, lambda node: entry_of(node) in gone)
-        for package in PACKAGES:
-            take_out(tree / package, lambda node: imports_of(node, modules))
+        for package in filter(Path.is_file, map(tree.joinpath, PACKAGES)):
+            take_out(package, lambda node: imports_of(node, modules))
         tests = importing(tree, modules)
         if (n := count(tests)) > MOST * (of := count((tree / "tests").rglob("*.py"))):
             sys.exit(f"{n} of {of} files of tests import it, more than {MOST:.0%}: see which")

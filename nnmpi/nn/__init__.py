@@ -11,7 +11,7 @@ from typing import Any as _Any
 
 from nnmpi import addons as _addons
 from nnmpi.autograd import replacements as _replacements
-from nnmpi.nn import functional, init, utils
+from nnmpi.nn import utils
 from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
 from nnmpi.nn.layers.activations import (
     ELU,
@@ -57,15 +57,20 @@ __all__ = [
     "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
     "Module", "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter", "ParameterList",
     "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "Upsample",
-    "functional", "init", "utils",
+    "utils",
 ]  # fmt: skip
 
 _ON_USE = _addons.names_of("nnmpi.nn")
 """Where the names are that are loaded when they are used first."""
 
-__all__ += [name for name, where in _ON_USE.items() if ":" in where]  # not modules
+_MODULES = ("functional", "init")
+"""The modules of add-ons that `from nnmpi.nn import *` gives too, as in PyTorch."""
+
+__all__ += [name for name, where in _ON_USE.items() if ":" in where or name in _MODULES]
 
 if _TYPE_CHECKING:
+    from nnmpi.nn import functional as functional
+    from nnmpi.nn import init as init
     from nnmpi.nn.gpt import GPT as GPT
     from nnmpi.nn.layers.attention import SelfAttention as SelfAttention
     from nnmpi.nn.layers.branches import Branches as Branches

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from nnmpi.autograd import Tensor
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.activations import GELU
 from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.basic import ChannelsFirst, Dropout, Embedding, Linear
@@ -79,7 +79,7 @@ class GPT(Module):
         self.ln_f = LayerNorm(width)
         self.head = Linear(width, vocabulary, bias=False)
         self.wte.weight, self.wpe.weight = (
-            Parameter.lazy(m.weight.shape, init.normal(DEVIATION)) for m in (self.wte, self.wpe)
+            Parameter.lazy(m.weight.shape, initial.normal(DEVIATION)) for m in (self.wte, self.wpe)
         )
         self.head.weight = self.wte.weight
         self.scores = ChannelsFirst()
@@ -145,8 +145,8 @@ def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: 
 def _linear(width: int, out: int, deviation: float) -> Linear:
     """Returns a Linear layer from `width` to `out` channels, whose weights are normal with standard
     deviation `deviation`, and whose bias is 0."""
-    layer, weight = Linear(width, out), init.normal(deviation)
-    zeros: Init = init.constant(0.0)
+    layer, weight = Linear(width, out), initial.normal(deviation)
+    zeros: Init = initial.constant(0.0)
     layer.weight = Parameter.lazy((out, width), weight)
     layer.bias = Parameter.lazy((out,), zeros)
     return layer

@@ -1,9 +1,7 @@
-"""Initial values of weights, computed from a seed, the path of the parameter, and the index of each
-element; and the functions of PyTorch's `nn.init`.
+"""PyTorch's `nn.init`: functions that write initial values into parameters and tensors.
 
-The initializers are dataclasses, not closures, so that a parameter can be copied and pickled. The
-functions whose names end with `_`, such as `uniform_`, draw their values in the same way. The
-values depend only on a key for random numbers and on the index of an element:
+The values that `uniform_` and the others write depend on the seed and the path of a parameter in
+its model, as the initial values of layers do, and on nothing else:
 
     a parameter        key(seed, "init", path), and the index of an element in the whole tensor
     any other tensor   key(seed, "init", "", number), where the number counts the modules and
@@ -19,49 +17,11 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
 from nnmpi.autograd import Tensor, no_grad
+from nnmpi.nn.initial import ROW, constant, normal, uniform
 from nnmpi.nn.parameter import Init, Parameter, ParameterData
 from nnmpi.nn.seeding import next_seed_state
 
-_ROW = np.zeros(1, np.int64)
-
-
-@dataclass(frozen=True)
-class constant:  # noqa: N801 (used like a function)
-    """Initial values that are all equal to `value`."""
-
-    value: float
-
-    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        return np.full(index.shape, self.value)
-
-
-@dataclass(frozen=True)
-class uniform:  # noqa: N801
-    """Initial values that are uniform on (mean - bound, mean + bound)."""
-
-    bound: float
-    mean: float = 0.0
-
-    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        return np.asarray((2 * keyed.uniform(key, index, _ROW) - 1) * self.bound + self.mean)
-
-
-@dataclass(frozen=True)
-class normal:  # noqa: N801
-    """Initial values that are normal; values outside [low, high] are drawn again."""
-
-    std: float
-    mean: float = 0.0
-    low: float = -math.inf
-    high: float = math.inf
-
-    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        values, left, row = np.zeros(index.shape), np.ones(index.shape, bool), _ROW
-        while left.any():
-            # a new row of the key for each attempt: no element depends on how others are drawn
-            values[left] = keyed.normal(key, index[left], row) * self.std + self.mean
-            left, row = (values < self.low) | (values > self.high), row + 1
-        return values
+T = TypeVar("T", bound=Tensor)
 
 
 @dataclass(frozen=True)
@@ -75,36 +35,11 @@ class orthogonal:  # noqa: N801
 
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
         all_indices = np.arange(self.rows * self.columns)
-        values = keyed.normal(key, all_indices, _ROW).reshape(self.rows, self.columns)
+        values = keyed.normal(key, all_indices, ROW).reshape(self.rows, self.columns)
         is_wide = self.rows < self.columns
         q, r = np.linalg.qr(values.T if is_wide else values)
         q = q * np.sign(np.diag(r))  # without it, q would not be uniformly distributed
         return np.asarray((q.T if is_wide else q).reshape(-1)[index] * self.gain)
-
-
-@dataclass(frozen=True)
-class zero_within:  # noqa: N801
-    """Initial values that are 0 for elements start..stop-1, counted in C order over the whole
-    tensor, and those of `init` elsewhere. It sets the row of a padding index to 0."""
-
-    init: Init
-    start: int
-    stop: int
-
-    def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
-        inside = (index >= self.start) & (index < self.stop)
-        return np.where(inside, 0.0, self.init(key, index))
-
-
-def fan_in(n: int) -> Init:
-    """Returns PyTorch's default for weights and biases with n inputs per output: uniform within
-    1/sqrt(n)."""
-    return uniform(1 / math.sqrt(n) if n else 0.0)
-
-
-# ---- nn.init: writing into parameters and tensors
-
-T = TypeVar("T", bound=Tensor)
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:

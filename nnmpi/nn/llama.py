@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from nnmpi.autograd import Tensor
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.gpt import DEVIATION, check_blocks
 from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.basic import ChannelsFirst, Embedding, Linear
@@ -98,7 +98,7 @@ class Llama(Module):
         self.lm_head = Linear(sizes.width, sizes.vocabulary, bias=False)
         for layer in self.modules():
             if isinstance(layer, Embedding | Linear):
-                layer.weight = Parameter.lazy(layer.weight.shape, init.normal(DEVIATION))
+                layer.weight = Parameter.lazy(layer.weight.shape, initial.normal(DEVIATION))
         if sizes.is_tied:
             self.lm_head.weight = self.embed_tokens.weight
         self.scores = ChannelsFirst()

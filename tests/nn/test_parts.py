@@ -5,7 +5,7 @@ import pytest
 
 from nnmpi import nn
 from nnmpi.autograd import Tensor
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, current_pass
@@ -37,8 +37,8 @@ def test_dropout_of_some_channels_has_the_mask_of_all(
 def test_batch_norm_of_some_channels() -> None:
     x = np.random.default_rng(0).standard_normal((8, 5, 3, 3)).astype(np.float32)
     whole, part, place = nn.BatchNorm2d(5), nn.BatchNorm2d(3), Place("", (5,), ((1, 4),))
-    part.weight = Parameter.lazy(place, init.constant(1.0))
-    part.bias = Parameter.lazy(place, init.constant(0.0))
+    part.weight = Parameter.lazy(place, initial.constant(1.0))
+    part.bias = Parameter.lazy(place, initial.constant(0.0))
     part.register_buffer("running_mean", np.zeros(3, np.float32), place)
     part.register_buffer("running_var", np.ones(3, np.float32), place)
     found, wanted = part(Tensor(x[:, 1:4])).data, whole(Tensor(x)).data[:, 1:4]

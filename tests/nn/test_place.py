@@ -5,7 +5,7 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import nn
-from nnmpi.nn.init import normal
+from nnmpi.nn.initial import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 

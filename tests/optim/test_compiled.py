@@ -416,10 +416,11 @@ def test_a_model_that_is_not_used_any_more_is_freed() -> None:
 def test_optimizers_over_two_models_are_taken() -> None:
     first, second = nn.Linear(6, 4), nn.Linear(4, 3)
     optimizer = optim.Adam([*first.parameters(), *second.parameters()])
+    criterion = nn.CrossEntropyLoss()
 
     def step(x: Any, y: Any) -> Tensor:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(second(first(Tensor(x))), y)
+        loss: Tensor = criterion(second(first(Tensor(x))), y)
         loss.backward()
         optimizer.step()
         return loss

@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOADED = {"loaded": 168, "trainer": 319}
+LOADED = {"loaded": 166, "trainer": 309}
 """The most modules that `import nnmpi` and `nnmpi.Trainer` may load."""
 
-PLAIN = 9_341, 204
+PLAIN = 9_264, 201
 """The most code lines, and files, of functions that a plain data-parallel run may execute. They
 differ by some lines between processors, whose kernels are others."""
 
-SEVERAL = 13_449, 244
+SEVERAL = 13_448, 244
 """The same for ZeRO, pipelines, tensor parallelism, checkpoints and --verify too."""
 
 

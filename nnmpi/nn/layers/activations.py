@@ -10,7 +10,7 @@ from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_function
 from nnmpi.autograd.ops import activations, elementwise
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.nn.in_place import applied_by_layer
-from nnmpi.nn.init import constant
+from nnmpi.nn.initial import constant
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter

@@ -17,7 +17,7 @@ from nnmpi.autograd import Tensor, apply, array_of, as_tensor
 from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.in_place import applied_by_layer
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
@@ -73,8 +73,8 @@ class Linear(Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         check_sizes("Linear", 0, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
-        self.weight = Parameter.lazy((out_features, in_features), init.fan_in(in_features))
-        self.bias = Parameter.lazy((out_features,), init.fan_in(in_features)) if bias else None
+        self.weight = Parameter.lazy((out_features, in_features), initial.fan_in(in_features))
+        self.bias = Parameter.lazy((out_features,), initial.fan_in(in_features)) if bias else None
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """Computes the output for x (..., in_features); `relu` applies ReLU in the same op."""
@@ -117,10 +117,10 @@ class Embedding(Module):
         check_sizes(name, 0, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_row(padding_idx, num_embeddings)
-        draw: Init = init.normal(1.0)
+        draw: Init = initial.normal(1.0)
         if self.padding_idx is not None:
             first = self.padding_idx * embedding_dim
-            draw = init.zero_within(draw, first, first + embedding_dim)
+            draw = initial.zero_within(draw, first, first + embedding_dim)
         self.weight = Parameter.lazy((num_embeddings, embedding_dim), draw)
 
     @classmethod

@@ -12,7 +12,7 @@ from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import conv
 from nnmpi.autograd.ops.resample import PAD_MODES
 from nnmpi.autograd.recording import recording
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_choice, check_sizes, each_axis
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -70,7 +70,7 @@ class _Convolution(Module):
         if self.is_transposed:
             first, second = second, first
         shape = (first, second // groups, *self.kernel_size)
-        fan = init.fan_in(prod(shape[1:]))  # within PyTorch's bounds
+        fan = initial.fan_in(prod(shape[1:]))  # within PyTorch's bounds
         self.weight = Parameter.lazy(shape, fan, (*range(2, len(shape)), 1, 0))
         self.bias = Parameter.lazy((out_channels,), fan) if bias else None
 

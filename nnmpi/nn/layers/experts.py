@@ -4,7 +4,7 @@ from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import experts
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_choice, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -23,7 +23,7 @@ class Router(Module):
     ) -> None:
         self.top_k, self.capacity_factor = top_k, float(capacity_factor)
         self.auxiliary = float(auxiliary)
-        self.weight = Parameter.lazy((num_experts, width), init.fan_in(width))
+        self.weight = Parameter.lazy((num_experts, width), initial.fan_in(width))
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
@@ -62,10 +62,10 @@ class Experts(Module):
     ) -> None:
         self.num_experts, self.top_k, self.capacity_factor = num_experts, top_k, float(factor)
         self.activation = activation
-        self.weight1 = Parameter.lazy((num_experts, hidden, width), init.fan_in(width))
-        self.bias1 = Parameter.lazy((num_experts, hidden), init.fan_in(width))
-        self.weight2 = Parameter.lazy((num_experts, width, hidden), init.fan_in(hidden))
-        self.bias2 = Parameter.lazy((num_experts, width), init.fan_in(hidden))
+        self.weight1 = Parameter.lazy((num_experts, hidden, width), initial.fan_in(width))
+        self.bias1 = Parameter.lazy((num_experts, hidden), initial.fan_in(width))
+        self.weight2 = Parameter.lazy((num_experts, width, hidden), initial.fan_in(hidden))
+        self.bias2 = Parameter.lazy((num_experts, width), initial.fan_in(hidden))
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2

@@ -11,7 +11,7 @@ from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.functional import where
 from nnmpi.autograd.method_functions import softmax, swapaxes
 from nnmpi.autograd.ops import attention, linear
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.attention import all_positions, keep_of
 from nnmpi.nn.layers.basic import Linear, check_probability, check_sizes
 from nnmpi.nn.module import Module
@@ -64,7 +64,7 @@ class MultiheadAttention(Module):
         else:
             self.q_proj_weight, self.k_proj_weight = _glorot(E, E), _glorot(E, self.kdim)
             self.v_proj_weight = _glorot(E, self.vdim)
-        zeros = init.constant(0.0)
+        zeros = initial.constant(0.0)
         self.in_proj_bias = Parameter.lazy((3 * E,), zeros) if bias else None
         self.out_proj = Linear(E, E, bias)
         if bias:
@@ -152,7 +152,7 @@ class MultiheadAttention(Module):
 
 def _glorot(rows: int, columns: int) -> Parameter:
     """Returns a weight that is uniform within sqrt(6 / (rows + columns))."""
-    return Parameter.lazy((rows, columns), init.uniform(math.sqrt(6 / (rows + columns))))
+    return Parameter.lazy((rows, columns), initial.uniform(math.sqrt(6 / (rows + columns))))
 
 
 def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:

@@ -10,7 +10,7 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import activations, norm
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -23,8 +23,8 @@ def _scale_and_shift(
     """Returns the parameters (weight, bias) of a normalisation layer, of this shape: ones if
     `scales`, else None; zeros if `shifts`, else None."""
     drawn = Parameter.lazy
-    weight = drawn(shape, init.constant(1.0)) if scales else None
-    return weight, drawn(shape, init.constant(0.0)) if shifts else None
+    weight = drawn(shape, initial.constant(1.0)) if scales else None
+    return weight, drawn(shape, initial.constant(0.0)) if shifts else None
 
 
 class _BatchNorm(Module):

@@ -9,7 +9,7 @@ from nnmpi.autograd import Tensor, apply, as_tensor, on_host
 from nnmpi.autograd.functional import concatenate
 from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, recurrent
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import (
     check_choice,
     check_probability,
@@ -73,7 +73,7 @@ class _Recurrent(Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
-        rows, draw = self.cell.gates * hidden_size, init.fan_in(hidden_size)
+        rows, draw = self.cell.gates * hidden_size, initial.fan_in(hidden_size)
         # the order of assignment is that of PyTorch's state dict
         for k in range(num_layers):
             K = input_size if not k else hidden_size * self.directions

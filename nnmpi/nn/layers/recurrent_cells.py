@@ -5,7 +5,7 @@ from typing import Any
 
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops import recurrent
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_choice, check_sizes
 from nnmpi.nn.layers.recurrent import NONLINEARITIES, PARAMETER_NAMES
 from nnmpi.nn.module import Module
@@ -23,7 +23,7 @@ class _Cell(Module):
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         check_sizes(type(self).__name__, 1, input_size=input_size, hidden_size=hidden_size)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bool(bias)
-        rows, draw = recurrent.CELLS[self.mode].gates * hidden_size, init.fan_in(hidden_size)
+        rows, draw = recurrent.CELLS[self.mode].gates * hidden_size, initial.fan_in(hidden_size)
         shapes = ((rows, input_size), (rows, hidden_size), (rows,), (rows,))
         for name, shape in zip(PARAMETER_NAMES[: 4 if bias else 2], shapes, strict=False):
             setattr(self, name, Parameter.lazy(shape, draw))

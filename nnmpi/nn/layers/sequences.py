@@ -16,7 +16,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.autograd import Tensor, apply, as_tensor, no_grad
 from nnmpi.autograd.ops import attention
-from nnmpi.nn import init
+from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -88,7 +88,7 @@ class PositionalEmbedding(Module):
         check_sizes("PositionalEmbedding", 1, num_positions=num_positions)
         check_sizes("PositionalEmbedding", 0, embedding_dim=embedding_dim)
         self.num_positions, self.embedding_dim = num_positions, embedding_dim
-        self.weight = Parameter.lazy((num_positions, embedding_dim), init.normal(1.0))
+        self.weight = Parameter.lazy((num_positions, embedding_dim), initial.normal(1.0))
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:

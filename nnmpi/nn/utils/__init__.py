@@ -13,7 +13,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import cast
 from nnmpi.autograd import replacements
-from nnmpi.nn.init import constant
+from nnmpi.nn.initial import constant
 from nnmpi.nn.parameter import Parameter
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from nnmpi import nn
+from nnmpi.nn import initial
 
 WIDTH, HEADS = 20, 5  # which do not divide by 2, 3 or 4
 
@@ -47,7 +48,7 @@ class Decoder(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         self.embed = nn.Embedding(vocabulary, width)
-        self.embed.weight = nn.Parameter.lazy((vocabulary, width), nn.init.normal(0.02))
+        self.embed.weight = nn.Parameter.lazy((vocabulary, width), initial.normal(0.02))
         self.positions, self.drop = nn.PositionalEmbedding(positions, width), nn.Dropout(dropout)
         self.blocks = nn.Sequential(*(_block(heads, width, dropout) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)

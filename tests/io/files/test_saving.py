@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import nnmpi
 from nnmpi import nn
 from nnmpi.io.files import atomic, loading, saving
-from nnmpi.nn.init import normal
+from nnmpi.nn.initial import normal
 from nnmpi.nn.models import digits_cnn
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place

@@ -13,7 +13,7 @@ from nnmpi import nn, optim
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.nn.init import normal
+from nnmpi.nn.initial import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place

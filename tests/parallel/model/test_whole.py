@@ -15,7 +15,7 @@ from nnmpi import nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.files import saving
-from nnmpi.nn.init import normal
+from nnmpi.nn.initial import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.parts import ModelPart
