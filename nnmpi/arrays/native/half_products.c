@@ -279,7 +279,7 @@ int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16
     npy_intp tiles = whole_of(block * depth, CACHE_LINE);
     int is_deep = s->k > q->depth;
     npy_intp rows = is_deep && s->m > DEEP ? DEEP : s->m;
-    npy_intp sums = (is_deep ? whole_of(rows, q->tall) : block) * columns; /* of a tile or more */
+    npy_intp sums = (is_deep ? whole_of(rows, q->tall) : block) * columns;
     npy_intp bytes = (strips + tiles + sums) * sizeof(float);
     float *room = aligned_alloc(CACHE_LINE, whole_of(bytes, CACHE_LINE));
     if (!room) return 0;
