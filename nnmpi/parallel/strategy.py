@@ -90,10 +90,11 @@ class TrainSpec(NamedTuple):
 
 
 class AgreedError(ArithmeticError):
-    """Ends a run on all ranks, with the same message and between the same two steps.
+    """Ends a run on all ranks alike: each raises this error with the same message, after the same
+    step.
 
-    checkpoint   a checkpoint from which a job with another number of ranks may continue; None:
-                 there is none
+    checkpoint   the path of a checkpoint from which a job with another number of ranks may
+                 continue; None: there is none
     """
 
     checkpoint: str | None = None
@@ -193,8 +194,8 @@ Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs],
 
 
 class Evaluation(NamedTuple):
-    """How a test batch is divided among ranks and into micro-batches (`cut`), and the communicator
-    over which the results are summed."""
+    """How ranks evaluate a model: the division of a test batch among ranks and into micro-batches
+    (`cut`), and the communicator over which the results are summed."""
 
     cut: BatchCut
     comm: Comm

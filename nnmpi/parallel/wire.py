@@ -33,8 +33,8 @@ MOST_BUFFERS = 1024
 
 
 class Transfer(Protocol):
-    """The interface of a non-blocking operation in progress: a Work of a Comm, or several of
-    them."""
+    """The interface of a non-blocking operation in progress, such as an all-reduce: a Work, as
+    methods of a Comm return it, or several Works together."""
 
     @property
     def done(self) -> bool:

@@ -192,9 +192,9 @@ class PassClocks:
     """A simulation of one micro-batch with swapping: the clocks of computing and of the disk, and
     the bytes in memory.
 
-    Passes wait for free memory, and the disk reads only into free memory; the general step
-    simulation does not know this. Optimizer state of `state` bytes is written at the beginning, and
-    read at the end.
+    Passes wait for free memory, and the disk reads only into free memory; the other simulations of
+    a step (`sim/clock.py`) have no such waits. Optimizer state of `state` bytes is written at the
+    beginning, and read at the end.
     """
 
     def __init__(

@@ -33,8 +33,8 @@ def placeholder(array: Array) -> Array:
 
 
 class StageInput(Tensor):
-    """The input of a stage as a leaf tensor of autograd, in which the gradient for the previous
-    stage accumulates."""
+    """The input of a stage as a leaf tensor of autograd: its gradient, which the backward pass of
+    the stage accumulates, is passed to the previous stage."""
 
     __slots__ = ()
 

@@ -39,21 +39,25 @@ class _ShardedConvolution(Product):
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
-    """A Conv2d whose output channels are divided among the ranks: see `ColumnSharded`."""
+    """A Conv2d whose output channels are divided among the ranks of a Comm: every rank has the
+    whole input and computes some output channels (see `ColumnSharded`)."""
 
     fuses_as = Conv2d
 
 
 class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
-    """A Conv2d whose input channels are divided among the ranks: see `RowSharded`.
+    """A Conv2d whose input channels are divided among the ranks of a Comm. The terms of all ranks
+    are summed, and every rank gets the whole output (see `RowSharded`).
 
     ReLU and pooling come after the sum over ranks, so they are not fused.
     """
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
-    """A Conv1d whose output channels are divided among the ranks: see `ColumnSharded`."""
+    """A Conv1d whose output channels are divided among the ranks of a Comm: every rank has the
+    whole input and computes some output channels (see `ColumnSharded`)."""
 
 
 class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
-    """A Conv1d whose input channels are divided among the ranks: see `RowSharded`."""
+    """A Conv1d whose input channels are divided among the ranks of a Comm. The terms of all ranks
+    are summed, and every rank gets the whole output (see `RowSharded`)."""

@@ -63,8 +63,9 @@ START: State = frozenset()
 
 
 class Transition(NamedTuple):
-    """A step of the search: a choice to divide a node among ranks, with the states before and after
-    it. `total` is the cost of the best plan that makes this choice."""
+    """A step of the search: `choice`, a way to divide one node among ranks, with what is known
+    before and after it about the cuts of tensors. `total` is the cost of the best plan that makes
+    this choice."""
 
     before: State
     choice: NodeChoice
@@ -115,7 +116,8 @@ def shard(
 
 
 class _Search:
-    """Searches for the division of a model's graph among ranks with the lowest cost."""
+    """A search for the best division of a model's layers among `ranks` ranks: the one with the
+    lowest PlanCost that `constraints` allow."""
 
     def __init__(
         self, graph: Graph, ranks: int, whole_output: bool, sequence: bool, constraints: Constraints

@@ -157,9 +157,9 @@ class Replicated(NamedTuple):
 
 
 class AxisSharded(NamedTuple):
-    """The spec of an activation that is cut along an axis: rank r has indices bounds[r] to
-    bounds[r + 1] - 1; axis 1 is that of positions. Sums are reduce-scattered, and wholes are
-    all-gathered."""
+    """Describes an activation that is cut along an axis (0: samples, 1: positions): rank r has the
+    indices from bounds[r] to bounds[r + 1] - 1. `sum` is a reduce-scatter, and `whole` an
+    all-gather."""
 
     comm: Comm
     bounds: ops.Bounds
@@ -179,8 +179,8 @@ Spec: TypeAlias = Replicated | AxisSharded
 
 
 class SampleSharded(NamedTuple):
-    """The spec of activations that are cut along the samples of a micro-batch. `of` returns the
-    spec for one call, when the number of samples is known."""
+    """Describes activations that are cut along the samples of a micro-batch. `of` returns the
+    AxisSharded for one call of a layer, when the number of samples is known."""
 
     comm: Comm
 

@@ -93,8 +93,8 @@ class LayerMessage(NamedTuple):
     """A message that ranks send for one particular layer, with the number of elements of a sample
     that it carries.
 
-    passes  the passes of `message`, without those for a gradient that is not needed
-    bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] of bounds[-1]
+    passes  the passes in which it is sent: those of `message`, except for gradients not needed
+    bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] - 1 of bounds[-1]
     """
 
     message: Message
@@ -104,8 +104,8 @@ class LayerMessage(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A name for ways of dividing a layer that send the same messages, such as "column"; and these
-    messages.
+    """The name, such as "column", and the messages that several ways of dividing a layer have in
+    common.
 
     how      the name
     sends    the messages, in the order in which they are described
@@ -131,9 +131,10 @@ GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradie
 
 
 class AxisCut(NamedTuple):
-    """A cut of a tensor along an axis: rank r has indices bounds[r] to bounds[r + 1] - 1.
+    """How a tensor is cut along an axis among ranks: rank r has bounds[r] to bounds[r + 1] - 1.
 
-    axis  of a sample for activations, of the whole tensor for parameters and buffers
+    axis  the number of the axis; for activations it counts the axes of one sample, without that of
+          samples
     """
 
     bounds: Bounds

@@ -43,13 +43,13 @@ def windows_of(settings: Mapping[str, Any]) -> Windows:
 
 
 class Halo(NamedTuple):
-    """Which rows of an image a rank needs, and which rows ranks send to each other so that each
-    gets them.
+    """Which rows of an image a rank needs to compute its output, and which rows ranks send to each
+    other for that.
 
-    own       the rows of this rank
+    own       the rows that this rank has
     needed    the rows on which this rank's outputs depend, padding included
-    sends     for each rank: the rows of this rank that it needs
-    receives  for each rank: its rows that this rank needs
+    sends     for each rank: the rows that this rank sends to it
+    receives  for each rank: the rows that this rank receives from it
     """
 
     rank: int

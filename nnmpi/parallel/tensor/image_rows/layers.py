@@ -75,7 +75,8 @@ class SpatialLayer(nn.Module):
 
 
 class SpatialConv2d(SpatialLayer, nn.Conv2d):
-    """A Conv2d on some rows of images; ranks exchange the rows that its windows need."""
+    """A Conv2d that computes some rows of each image on each rank. First, ranks send each other the
+    rows near their borders that its windows need."""
 
     fuses_as = nn.Conv2d
 
@@ -88,7 +89,8 @@ class SpatialConv2d(SpatialLayer, nn.Conv2d):
 
 
 class SpatialMaxPool2d(SpatialLayer, nn.MaxPool2d):
-    """A MaxPool2d on some rows of images; ranks exchange the rows that its windows need."""
+    """A MaxPool2d that computes some rows of each image on each rank. First, ranks send each other
+    the rows near their borders that its windows need."""
 
     fuses_as = nn.MaxPool2d
 
@@ -133,12 +135,13 @@ class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
 
 
 class SpatialPReLU(SpatialLayer, nn.PReLU):
-    """A PReLU on some rows of images; all ranks have all of its slopes."""
+    """A PReLU that computes some rows of each image on each rank; every rank has the whole
+    parameter."""
 
 
 class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
-    """Computes the mean of each channel, (N, C, 1, 1), from this rank's rows and, by an all-reduce
-    of N C elements, those of other ranks."""
+    """Computes the mean of each channel over whole images, (N, C, 1, 1), of which this rank has
+    some rows: the sums of all ranks are all-reduced, N C elements."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         pixels = self.bounds[-1] * x.shape[3]
