@@ -64,8 +64,8 @@ class _RankEnds(NamedTuple):
 
 
 class _RankElements(NamedTuple):
-    """How many elements of trained parameters the ranks at one place along pp have, counted over
-    all ranks along tp together.
+    """How many elements of trained parameters a rank has, together with the ranks along tp that
+    have the other parts of the same layers.
 
     all      in total
     modules  in each module, the largest first

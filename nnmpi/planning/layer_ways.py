@@ -38,7 +38,8 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class LayerWays:
-    """Finds the fastest way to divide each layer among ranks along tp, once for each (dp, tp)."""
+    """Finds the fastest way to divide each layer among ranks along tp (such as column, or by
+    samples). The result depends on the sizes of dp and tp, and is cached by them."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
@@ -49,8 +50,8 @@ class LayerWays:
         --tp alone chooses the same ways, if all layers are divided by samples, or if the layout has
         other axes than dp and tp.
 
-        Models with positions also get "": between layers they are cut along positions, which sends
-        as many bytes.
+        Models of sequences also get "": their activations can be cut along positions between
+        layers, which sends as many bytes as a cut by samples.
         """
         if candidate.tp == 1 or candidate.cp * candidate.pp > 1 or candidate.sequence_parallel:
             return ""

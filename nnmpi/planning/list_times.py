@@ -79,7 +79,7 @@ class Messages(NamedTuple):
 class ListTimes:
     """Computes the seconds of the operations that one rank carries out in a step.
 
-    by_op   the exchanges of operations on buckets, by (kind, bucket)
+    by_op   by (kind of operation, bucket), the collectives that one such operation starts
     """
 
     def __init__(

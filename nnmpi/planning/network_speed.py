@@ -7,8 +7,8 @@ from nnmpi.sim.replicas import gbit_needed
 
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:
-    """Returns, by share of the time of a step, the bandwidth between nodes, in Gbit/s,
-    at which computing takes this share; None if no bandwidth suffices. Computing is all that is
+    """Returns the bandwidths between nodes, in Gbit/s, at which computing takes 50%, 80%, ... of a
+    step (by this share as text, "50%"); None if no bandwidth suffices. Computing is all that is
     neither an exchange nor made for one: passes, the update and others."""
     model, machine = step_model(a, costs), costs.machine
     computing = model.time.compute + model.updated.optimizer(a, costs) + model.time.other

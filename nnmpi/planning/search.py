@@ -74,9 +74,9 @@ class PricedLayout(NamedTuple):
 
 
 class SearchCounts(NamedTuple):
-    """The number of layouts by what the search did with them: priced (time computed); pruned,
-    because their lower bound excludes them; refused, because the model cannot be divided so; too
-    large for the memory; not priced when time was up."""
+    """How many layouts a search has priced (computed the time of), pruned (excluded by a lower
+    bound of their time), refused (because the model cannot be divided so), found too large for the
+    memory, and left when its time was up."""
 
     looked: int
     pruned: int

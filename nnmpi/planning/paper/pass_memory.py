@@ -29,8 +29,8 @@ PASSES = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
 
 
 class PassArrays(NamedTuple):
-    """The arrays that a stage has before or after its passes, which are not counted as their
-    temporaries.
+    """The arrays of a stage that exist before or after its passes; all other arrays of the passes
+    are temporaries.
 
     lasting   parameters, their gradients and buffers, which exist before and after the passes
     inputs    what the stage receives

@@ -97,8 +97,8 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The record of one pass: how often it made each exchange, and its calls to batch statistics,
-    in order."""
+    """The record of one pass through a stage: by exchange (collective or message), how often it was
+    made; and the calls by which BatchNorm exchanged statistics, in order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
     calls: Sequence[Event] = ()
@@ -121,8 +121,8 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """Records the exchanges that a stage makes in the running pass, and its calls to batch
-    statistics."""
+    """Records, while a pass through a stage runs, its exchanges (collectives and messages) and the
+    calls by which BatchNorm exchanges statistics over ranks."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -138,8 +138,8 @@ class PassRecorder:
 
 
 class ExchangeRecorder(StepLog):
-    """A StepLog that, instead of keeping exchanges, passes each to a PassRecorder, with its ranks
-    as indices along the axis."""
+    """A StepLog for recording passes: it does not store exchanges but passes each one to a
+    PassRecorder, with the ranks of the exchange given as indices along the axis of the mesh."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -162,8 +162,8 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class SharedMemoryStore(SingleStore):
-    """Holds one parameter for recording passes; to ops it looks like a parameter whose memory
-    others share (ZeRO), so that they take the same code path."""
+    """Holds one parameter while passes are recorded. Ops take it for a parameter whose memory
+    others share (as under ZeRO 2 and 3), and so run the same code as in a run."""
 
     rotates = is_shared = True
 
