@@ -18,10 +18,11 @@ from nnmpi.parallel.strategy import Strategy
 
 
 class Sessions:
-    """The training sessions that one Comm has had. Each has a number, which is equal on all ranks.
+    """The training sessions that were opened on one Comm. Each has a number, equal on all ranks.
 
     opened   how many sessions there have been
-    dropped  by number, functions that close the sessions whose Trainers this rank has dropped
+    dropped  by session number, functions that close the sessions whose Trainers were garbage
+             collected on this rank
     """
 
     def __init__(self) -> None:

@@ -141,8 +141,8 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
 
 
 def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str, float | None]:
-    """Returns, for each of SHARES, the bandwidth in Gbit/s at which computing takes this share of a
-    step; None if no bandwidth suffices.
+    """Returns the bandwidths in Gbit/s at which computing takes 50%, 80%, ... of a step (SHARES),
+    by the share as text, "50%"; None if no bandwidth suffices.
 
     A step computes for `computing` seconds, and takes `seconds(rate)` in all at a rate in bytes per
     second.

@@ -80,7 +80,7 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
 
 
 class StepPart(NamedTuple):
-    """A part of the time of a step.
+    """A part of the predicted time of a step, such as the passes of one kind of layer.
 
     term     the term of StepTime that it belongs to
     what     a description

@@ -74,8 +74,8 @@ def processor() -> str:
 
 
 class Node(NamedTuple):
-    """The ranks of one node, which measure its speed together until a deadline. Of several measured
-    times of a collective or update, the one at `quantile` counts."""
+    """The ranks of one node, which together measure its speed until a deadline. A collective or
+    update is timed several times; its result is the quantile `quantile` of these times."""
 
     comm: Comm
     deadline: Deadline

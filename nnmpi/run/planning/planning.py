@@ -169,9 +169,9 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
 
 
 class NetworkNeed(NamedTuple):
-    """The network that a layout needs: for several shares, the bandwidth between nodes in Gbit/s at
-    which ranks compute for that share of the time (None: no bandwidth suffices); and the predicted
-    seconds of a step."""
+    """The network that a layout needs: by share of a step, such as "50%", the bandwidth between
+    nodes in Gbit/s at which computing takes that share (None: no bandwidth suffices); and the
+    predicted seconds of a step."""
 
     layout: str
     seconds: float

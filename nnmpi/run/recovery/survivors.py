@@ -20,7 +20,7 @@ POLL_SECONDS = 0.02  # seconds between two looks of a spare rank
 class Survivors:
     """The remaining ranks of a job, divided into those that train (work) and spare ranks that wait.
 
-    all      the Comm of all of them, until the next rank is lost
+    all      the Comm of all remaining ranks, until the next rank is lost
     work     the Comm of the ranks that work; None on a spare rank
     spare    the number of spare ranks, which are the last ones
     """

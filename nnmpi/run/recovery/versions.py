@@ -67,7 +67,8 @@ def _check(arrays: Sequence[StateArray], tensors: Sequence[StateArray]) -> None:
 
 
 class RangeTransfer(NamedTuple):
-    """Ranges of arrays that a spare rank (`source`) sends to a working rank (`to`)."""
+    """The ranges of state arrays that a spare rank (`source`, which waits without a place in the
+    layout) sends to a rank that trains (`to`)."""
 
     source: int
     to: int
