@@ -314,8 +314,8 @@ def one_row(array: Array, call: str) -> Array:
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """Yields the slices of the pieces in which a row is sent; an empty row has one piece, because
-    other ranks wait for it."""
+    """Yields the slices of the pieces in which a 1-D array is sent. An empty array has one empty
+    piece, because other ranks wait for its message."""
     numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))

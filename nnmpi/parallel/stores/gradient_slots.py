@@ -112,7 +112,8 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(lengths))]
 
     def begin(self) -> None:
-        """Starts a step: discards the sums of the last step, and lets no bucket be written to."""
+        """Starts a step: discards the summed gradients of the last step. From here on no bucket may
+        be written to until `open` is called for it."""
         self._open.clear()
         self._has_sum.clear()
 
@@ -136,8 +137,9 @@ class GradientSlots:
         return self._memories[i]
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the array to which backward passes write the gradient of parameter i, even while
-        another bucket uses the memory."""
+        """Returns the array to which backward passes write the gradient of parameter i; it is the
+        same in every step. Unlike `grad_memory` it can be called at any time, also while the
+        gradients of another bucket are in this memory."""
         return self._memories[i]
 
     def shard_view(self, shard: Shard) -> Array:

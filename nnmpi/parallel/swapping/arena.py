@@ -127,7 +127,8 @@ class Arena:
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
     def blocks(self, tag: int) -> Blocks:
-        """Returns the (start, end) of each memory block with this tag."""
+        """Returns the (start, end) of each memory block whose tag is `tag`, a number given by
+        `allocating`."""
         tagged: Blocks = _function("blocks")(self._handler, tag)
         return tagged
 
@@ -138,13 +139,13 @@ class Arena:
             _function("trim")(self._handler, max(round(nbytes), 0))
 
     def write_out(self, blocks: Blocks) -> None:
-        """Writes the changed pages of these memory blocks to disk, and frees the memory of all
-        their pages."""
+        """Writes the changed pages of memory blocks, given as (start, end), to disk, and frees the
+        memory of all their pages. Their addresses stay valid."""
         self._each(("start_write", "end_write"), blocks)
 
     def read_in(self, blocks: Blocks) -> None:
-        """Reads the pages of these memory blocks back from disk, and returns when they are in
-        memory."""
+        """Reads the pages of memory blocks, given as (start, end), back from disk, and returns when
+        they are in memory."""
         self._each(("start_read", "end_read"), blocks)
 
     def _each(self, names: Iterable[str], blocks: Blocks) -> None:

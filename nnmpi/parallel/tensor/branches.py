@@ -279,7 +279,8 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 def _all_gathered(
     outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
-    """Gathers the outputs of all branches from their ranks, and returns them in order."""
+    """All-gathers the outputs of parallel branches, each of which one rank has computed; returns
+    all of them in the order of the branches. `outputs_here` are those of this rank."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
     row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])

@@ -40,16 +40,16 @@ class Constraints(NamedTuple):
 
     @property
     def cuts(self) -> list[Marker]:
-        """The markers of what may be cut besides channels and positions: samples, and whatever
-        add-ons cut, such as image rows."""
+        """The Markers (each stands for an axis other than channels) along which layers may be cut
+        in addition to positions: samples, and axes of add-ons, such as image rows."""
         by_samples = bool(self.ways) or BATCH in self.names
         asked = addons.of_fields("layout_ways", self.ways.values())
         return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]
 
     @property
     def named(self) -> list[Marker]:
-        """The markers of axes that add-ons define (such as image rows) and that the layout asks to
-        cut wherever possible."""
+        """The Markers of those axes of add-ons, such as image rows, that the layout names: layers
+        are cut along them wherever possible."""
         return [*addons.of_fields("layout_axes", self.names)]
 
     @property
@@ -59,7 +59,8 @@ class Constraints(NamedTuple):
         return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
-        """Returns True if the axes that the layout names allow this choice for a layer."""
+        """Returns True if a layer may be divided as `choice` says: a layout that names axes allows
+        only cuts along these."""
         if choice.way is WHOLE:
             by_samples = BATCH in self.names and takes_samples(graph, node)
             return not by_samples or follows(node)
