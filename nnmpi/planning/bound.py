@@ -219,7 +219,8 @@ class LowerBounds:
         return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
     def _is_near(self, candidate: Candidate) -> bool:
-        """True if the last rank and the other ranks with the same parameters are on one node."""
+        """True if the last rank and the other replicas of its part of the model (the ranks with the
+        same parameters) are on one node."""
         if candidate.shape not in self._on_one_node:
             mesh = self._arranger.mesh(candidate)
             group = mesh.group(mesh.size - 1, *REPLICAS)

@@ -112,8 +112,9 @@ class ExchangeTimes:
 
 
 def _measured_as(exchange: Exchange) -> str:
-    """Returns the name under which a machine file has the measured times of an exchange's
-    algorithm."""
+    """Returns the name of an exchange's algorithm under which a machine file has its measured
+    times. Sums of gradients in shared memory ("shared") have a name of their own, since they work
+    in place."""
     of_gradients = exchange.during is Kind.SUM and exchange.algorithm == "shared"
     return IN_PLACE if of_gradients else exchange.algorithm
 
@@ -147,8 +148,8 @@ def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
 
 
 def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
-    """The seconds of a ring: in every round each rank sends a chunk to the next one, and all wait
-    for the slowest link."""
+    """Returns the seconds of a ring all-reduce, reduce-scatter or all-gather of `nbytes` bytes: in
+    every round each rank sends a chunk to the next one, and all wait for the slowest link."""
     p = len(links.nodes)
     ranks, chunk = np.arange(p), nbytes / p
     slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())

@@ -68,7 +68,8 @@ def _axes(a: Arrangement) -> str:
 
 
 def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
-    """Returns the columns of a stage: for each replica in turn, the ranks that have the stage."""
+    """Returns the columns of a stage in the picture, one for each rank that has the stage: those of
+    the first replica, then those of the second, and so on."""
     first, tp = a.mesh.group(0, "pp")[a.division.place[stage]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]

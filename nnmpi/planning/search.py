@@ -193,7 +193,8 @@ class Searcher:
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """True if the model cannot be divided as this layout does it; records the reason."""
+        """True if the model cannot be divided among ranks by the options of this layout; then also
+        counts the layout under the reason."""
         if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)

@@ -224,7 +224,8 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
 
 
 def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if each rank along tp computes a node for some of the samples."""
+    """True if ranks along tp divide a node of the graph by samples: each computes it for some
+    samples of a micro-batch."""
     if node.name in ways:
         return ways[node.name] == "samples"
     return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]

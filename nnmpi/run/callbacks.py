@@ -140,8 +140,8 @@ class Settings:
 
     @property
     def changes(self) -> Changes:
-        """The settings that differ from their initial values, in a form that a snapshot can
-        store."""
+        """The settings that differ from their initial values, as a Changes object, which a snapshot
+        can store and `change` applies."""
         (was, groups), (trained, others) = self._start, self._current()
         both = zip(self._parameters, was, trained, strict=True)
         return Changes(
@@ -154,7 +154,7 @@ class Settings:
 
     @property
     def unchanged(self) -> Changes:
-        """A Changes object that stands for no changed setting."""
+        """The Changes object that says that no setting differs from its initial value."""
         return Changes(tuple({} for _ in self._start[1]))
 
     def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:

@@ -147,8 +147,9 @@ def check_graph(comm: Comm, graph: Graph) -> None:
 
 
 def check_same(comm: Comm, items: Sequence[Compared]) -> None:
-    """Raises an error on all ranks if one of the compared items differs between ranks. Every rank
-    calls it."""
+    """Raises an error on all ranks if one of several values differs between ranks. Every rank calls
+    it. `items` are (name, value, remedy): the error has the name and the remedy of the first value
+    that differs."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)

@@ -296,8 +296,8 @@ class _Recording:
         )
 
     def _placed(self, array: Array) -> Array:
-        """Returns a sample or label as the array that layers get: one without values, unless layers
-        may read them."""
+        """Returns a sample or label as an array for layers: without values, or with values if the
+        layers may read them."""
         has_values = self._has_integers and not is_float(array.dtype)
         return array if self._cut.on is not META or has_values else meta.like(array)
 

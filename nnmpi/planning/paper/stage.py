@@ -203,7 +203,8 @@ class PaperRoot(JoinedOutputs):
         self.requires_grad = True
 
     def begun(self, seed: Any) -> "_RestOfPass":  # type: ignore[override]
-        """Returns an object that repeats the whole recorded backward pass."""
+        """Returns an object that stands for the whole backward pass, and that repeats the recorded
+        one when it is run. `seed` is not used."""
         return _RestOfPass(self._stage, self._events.backward, self._stats, self._give_back)
 
     def backward(  # type: ignore[override]

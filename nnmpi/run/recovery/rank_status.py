@@ -160,7 +160,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
 
 
 def _progress(status: RankStatus) -> tuple[int, EventPosition, EventPosition]:
-    """Returns a sort key by which ranks of the newest run come first, and among them the rank that
-    has reported the fewest events."""
+    """Returns a sort key for ranks, by how far they are: ranks of the newest call of `fit` come
+    first, and among them the rank that has reported the fewest events."""
     assert status.counters is not None
     return -status.counters.fit_calls, status.reported.events, status.reported.calls
