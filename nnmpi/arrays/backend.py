@@ -35,7 +35,8 @@ class Backend(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The name of the backend; PyTorch's devices have an attribute of this name."""
+        """The name of the backend, "cpu" or "cuda", under the name that PyTorch's devices give
+        it."""
         return self.name
 
     def __str__(self) -> str:
@@ -203,8 +204,8 @@ def to_list(row: Array) -> list[float]:
 
 
 def to_floats(on: Backend, numbers: Sequence[Any]) -> list[float]:
-    """Converts numbers and one-element arrays of a backend to floats, with one copy from a
-    device."""
+    """Converts numbers and one-element arrays on the backend `on` to floats. Arrays on a device are
+    copied to the host together, so that the host waits only once."""
     if on.is_host:
         return [to_float(x) for x in numbers]
     xp = on.xp

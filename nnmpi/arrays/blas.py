@@ -38,7 +38,9 @@ def cpu(cpuinfo: str | None = None) -> dict[str, str]:
 
 
 def better_core(processor: Mapping[str, str]) -> str | None:
-    """Returns the OpenBLAS kernels to use on this processor, or None if OpenBLAS chooses well."""
+    """Returns the name of the OpenBLAS kernels to use on this processor, such as "SkylakeX", or
+    None if OpenBLAS chooses well. `processor` has the fields of /proc/cpuinfo, as `cpu` returns
+    them."""
     flags = {*processor.get("flags", "").split()}
     if processor.get("vendor_id") != "AuthenticAMD" or not flags >= _AVX512:
         return None

@@ -9,7 +9,7 @@ ROOT = Path("/")
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Returns the CPU time per second that this process may use (1.5: one and a half cores); None
-    without a limit.
+    without a limit. `root` is the folder that contains /proc and /sys: "/" except in tests.
 
     Reads cpu.max of version 2, and cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
     """
@@ -25,8 +25,8 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def cpuset_size(root: Path = ROOT) -> int | None:
-    """Returns the number of CPUs that control groups let this process run on; None without a
-    limit."""
+    """Returns the number of CPUs that control groups let this process run on; None without a limit.
+    `root` is the folder that contains /proc and /sys: "/" except in tests."""
     names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     sizes = [
         len(cpu_list(cpus))
@@ -38,6 +38,7 @@ def cpuset_size(root: Path = ROOT) -> int | None:
 
 def memory_limit(root: Path = ROOT) -> int | None:
     """Returns the bytes of memory that control groups allow this process; None without a limit.
+    `root` is the folder that contains /proc and /sys: "/" except in tests.
 
     Reads memory.max of version 2, and memory.limit_in_bytes of version 1, which is huge if
     unlimited.
@@ -49,7 +50,7 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 def memory_available(root: Path = ROOT) -> int | None:
     """Returns the bytes of memory that this process may still take; None if the system does not
-    tell.
+    tell. `root` is the folder that contains /proc and /sys: "/" except in tests.
 
     This is the minimum of the system's MemAvailable and, for each control group, its limit minus
     its usage. Cached file pages that the system can drop do not count as used.
@@ -68,14 +69,15 @@ def memory_available(root: Path = ROOT) -> int | None:
 
 
 def _entry(path: Path, name: str) -> int | None:
-    """Returns the number in the line that begins with `name`, as in /proc/meminfo; None if there is
-    none."""
+    """Returns the number that follows `name` at the beginning of a line of the file `path`, such as
+    /proc/meminfo; None if no line begins so."""
     rows = (line.split() for line in _read(path).splitlines())
     return next((int(row[1]) for row in rows if row[:1] == [name] and row[1].isdecimal()), None)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yields the folders of this process's control group and of all groups around it.
+    """Yields the folders of this process's control group and of all groups around it, for a
+    controller such as "cpu" or "memory". `root` is the folder that contains /proc and /sys.
 
     A line of /proc/self/cgroup is `number:controllers:path`; version 2 names no controllers. Inside
     a container the mount may begin at the container's own group, so the path need not exist.

@@ -70,14 +70,14 @@ def permutation(k: Key, n: int) -> np.ndarray:
 def random_bits_loop(
     index: Array, rows: Array, k0: int, k1: int, k2: int, k3: int, random_bits: Out
 ) -> None:
-    """Writes 32 random bits to element (r, i) of an array (n, m): a hash of the key k0..k3, rows[r]
-    and index[i]."""
+    """Writes 32 random bits to element (r, i) of `random_bits` (n, m): a hash of rows[r], index[i]
+    and the four 32-bit words k0 to k3 of a key."""
     random_bits[...] = bits(Key(k0, k1, k2, k3), index[None], rows[:, None])
 
 
 def _hash(index: Array, first_word: int, second_word: int) -> Array:
-    """Hashes integers to 32-bit words, with two words of a key: adds the first word, mixes the
-    bits, xors the second word, and mixes again.
+    """Hashes the integers `index` to 32-bit words, with two words of a key: adds `first_word`,
+    mixes the bits, xors `second_word`, and mixes again.
 
     Integers of 64 bits enter with their lower word first, and with their upper word between the two
     rounds of mixing.

@@ -374,16 +374,15 @@ class Winograd:
         winograd_outputs(M, y, largest, *rows)
 
     def new_dw(self) -> np.ndarray:
-        """Returns zeros to which `gradients` adds the gradient of the transformed weights U.
-
-        It is stored transposed, since that product is faster.
-        """
+        """Returns zeros (t*t, O, C) to which `gradients` adds the gradient of the transformed
+        weights U, with its last two axes exchanged, since that product is faster."""
         shape = (self.q.m + 2) ** 2, self.O, self.C
         zeros: np.ndarray = xp_of(self.w).zeros(shape, self.sums)
         return zeros
 
     def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
-        """Returns the gradient of w (3, 3, C, O) from the sum dUt: a view of (O, C, 9)."""
+        """Returns the gradient of w (3, 3, C, O), computed from dUt, in which `gradients` has
+        summed that of the transformed weights over all images: a view of an array (O, C, 9)."""
         dw: np.ndarray = xp_of(self.w).empty((self.O, self.C, 9), self.sums)
         winograd_unweights(dUt, dw)
         return dw.reshape(self.O, self.C, 3, 3).transpose(2, 3, 1, 0)

@@ -11,8 +11,9 @@ from nnmpi.arrays.kernels.window import Windows
 
 
 class Cudnn:
-    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) by cuDNN, with or without
-    pooling."""
+    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) that cuDNN computes; bias,
+    ReLU and optional 2x2 max-pooling follow in kernels of nnmpi. Its methods are those of
+    `ConvMethod`."""
 
     adds_db = False
 
@@ -114,7 +115,8 @@ class Cudnn:
         return self.xp.empty_like(self.filter)
 
     def finish_dw(self, dw: Array) -> Array:
-        """Returns the gradient of w as (kh, kw, C / groups, O): a view."""
+        """Returns dw, the gradient of w in an array of `new_dw` (O, kh, kw, C / groups), with the
+        axes of w: a view (kh, kw, C / groups, O)."""
         return dw.transpose(1, 2, 3, 0)
 
     def begin_backward(self, needs_dx: bool) -> None:

@@ -60,8 +60,8 @@ def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., 
 
     The function takes `arrays` float32 arrays (parameters, gradients, optimizer state; gradients
     may have 16 bits), then `values` (16-bit copies of the parameters, or None), `floats` constants,
-    `flags` integers, and the factor of the gradients: a number, or an array that `decide_loop` has
-    written.
+    `flags` integers, and the factor of the gradients: a number, or an array on the GPU with the
+    factor and with 0 if the step is to be skipped, as `decide_loop` writes it.
     """
 
     def step(*args: Any) -> Any:

@@ -86,8 +86,9 @@ class SdpaGraph(NamedTuple):
 def attention(
     q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
 ) -> Any:
-    """Computes attention by cuDNN: writes the result y, and the log-sum-exp of each query's scores,
-    lse, which must be contiguous.
+    """Computes attention by cuDNN, softmax(scale q k^T) v: writes the result y, and lse, the
+    log-sum-exp of each query's scores, which must be contiguous. With `causal`, query i sees keys 0
+    to i only.
 
     Returns NotImplemented if cuDNN has no engine for these arrays.
     """
@@ -98,7 +99,8 @@ def gradients(
     arrays: Sequence[Array], scale: float, causal: bool, derivatives: Sequence[Array]
 ) -> Any:
     """Computes the gradients of attention: writes dq, dk and dv of `derivatives` (dy, dq, dk, dv),
-    from `arrays` (q, k, v, y, lse).
+    from `arrays` (q, k, v, y, lse). `scale` multiplies the scores; with `causal`, query i sees keys
+    0 to i only.
 
     Returns NotImplemented if cuDNN has no engine for these arrays.
     """

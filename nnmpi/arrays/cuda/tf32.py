@@ -6,7 +6,8 @@ from nnmpi.arrays.backend import Backend
 
 
 def allow_tf32(on: Backend, allowed: bool) -> None:
-    """Sets whether a GPU may round factors of float32 products to TF32 (11 bits); a CPU never does.
+    """Sets whether a GPU may round factors of float32 products to TF32 (11 bits): it may if
+    `allowed`. Changes nothing if the backend `on` is that of the CPU, which never does.
 
     CuPy keeps this setting for the whole process.
     """

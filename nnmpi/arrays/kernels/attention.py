@@ -102,10 +102,11 @@ class Scores(NamedTuple):
         return self.mask is None and self.keep is None
 
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
-        """Returns the part of these options that applies to a tile: (scale, first, mask, keep).
+        """Returns the part of these options that applies to a tile (a block of samples, heads,
+        queries and keys): (scale, first, mask, keep).
 
         Query i of the tile sees keys 0 to first + i, or all keys if first is -1. `mask` is cut to
-        the tile, and `keep` takes tiles with indices relative to this one.
+        the tile, and `keep`, the dropout function, takes tiles with indices relative to this one.
         """
         samples, heads, queries, keys = tile
         mask = self.mask
@@ -116,8 +117,8 @@ class Scores(NamedTuple):
 
 
 class _KeepWithin(NamedTuple):
-    """A dropout function (`Keep`) whose argument is a part of `tile`, with indices relative to
-    it."""
+    """A dropout function (`Keep`) for the inside of `tile`, a block of an attention computation: it
+    is called with smaller blocks, whose indices count from the beginning of `tile`."""
 
     keep: Keep
     tile: Tile
@@ -186,8 +187,9 @@ def attention_gradients(
 
 
 def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
-    """Calls the kernel of this name for the device of q, with q and `args`; returns False if the
-    device has none, or it does not take these arguments."""
+    """Calls the kernel of this name that the device of q has, with q and `args`; returns True if it
+    has computed. False if there is no such kernel, or it does not take these arguments: then the
+    caller computes by other code."""
     kernel_of_device = device_kernels(q).loops.get(name)
     return kernel_of_device is not None and kernel_of_device(*args) is not NotImplemented
 
@@ -361,10 +363,13 @@ def _over_group(a: Array, b: Array) -> Array:
 def _scores(
     q: Array, k: Array, part: Tile, scale: float, first: int, mask: Array | None
 ) -> tuple[Array, Array | None, int]:
-    """Computes the scores of some queries, (n, h, G, rows, keys), with the mask.
+    """Computes the scores, scale q k^T, of the queries of `part` with its keys: (n, h, G, rows,
+    keys).
 
-    Returns (scores, boolean array of the scores that the mask keeps, or None; later): the caller
-    must still hide the keys after later + i from row i, unless later is -1.
+    Returns (scores, seen, later). `mask`, if there is one, is applied, and `seen` is True where it
+    lets a query see a key; None without a mask. The caller must still hide the keys after later + i
+    from row i, unless `later` is -1. Query i of q sees keys 0 to first + i, or all if `first` is
+    -1.
     """
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
     later = first + rows.start if first >= 0 else -1

@@ -127,7 +127,8 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """Chooses a ConvMethod that works on any device: Depthwise, Direct or Im2col.
+    """Chooses the ConvMethod for devices and images without a special one: Depthwise, Direct or
+    Im2col.
 
     Returns it, and the number of images that it takes at a time.
     """
@@ -151,8 +152,8 @@ def images_per_chunk(N: int, bytes_per_image: int, budget: int) -> int:
 
 
 def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
-    """Computes a convolution of images x (N, C, H, W) by w (O, C / groups, kh, kw), with the
-    options f.
+    """Computes a convolution of images x (N, C, H, W) by w (O, C / groups, kh, kw), plus b (O),
+    with pooling and ReLU if the options f ask for them. Returns the value with its vjps.
 
     Arrays have these shapes, but are channels-last in memory.
     """
@@ -233,7 +234,9 @@ def conv_transpose2d(
 def _gradients(
     method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
 ) -> epilogue.Gradients:
-    """Allocates the gradients that are needed: of x with this shape (N, H, W, C), of w and of b."""
+    """Allocates the gradients that are needed, for `method` to write: of x, whose shape is (N, H,
+    W, C), of w and of b (O,). `needs` says for each of the three whether it is needed; None stands
+    for others."""
     xp, dtype = xp_of(method.x), method.x.dtype
     sums = xp.zeros if method.adds_db else xp.empty
     return epilogue.Gradients(

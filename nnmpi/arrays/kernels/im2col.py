@@ -285,6 +285,7 @@ def direct_outputs(
 
     `bias` and `zero` are a row of biases and of zeros, which ReLU compares with; None: no bias, no
     ReLU. `largest` receives the position of the maximum in each pooling window; None: no pooling.
+    `stride` is that of the convolution, along both axes.
     """
     method = _im2col(x, w, stride, largest is not None)
     method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
@@ -303,7 +304,8 @@ def direct_gradients(
     """Adds the gradients of a convolution's weights and bias to dw and db, from the gradient g of
     its outputs y, for padded images x (n, H, W, C) with few channels.
 
-    y is None without ReLU; `largest` has the position of the maximum in each pooling window.
+    y is None without ReLU; `largest` has the position of the maximum in each pooling window, or is
+    None without pooling. `stride` is that of the convolution, along both axes.
     """
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
@@ -326,7 +328,9 @@ class Direct(Im2col):
 
     @staticmethod
     def suits(x: Array, w: Array, windows: Windows, groups: int) -> bool:
-        """True if this convolution is compiled for images x (N, H, W, C) and w (kh, kw, C, O)."""
+        """True if the compiled kernel of this class can compute the convolution of images x (N, H,
+        W, C) by w (kh, kw, C, O) on the host: at most 4 channels, one group, equal strides, no
+        dilation."""
         (rows, columns), (_, _, C, O) = windows, w.shape
         plain = groups == 1 and rows.stride == columns.stride
         few = C <= NARROW and O % 16 == 0 and types_of(x.dtype).sums == "float32"

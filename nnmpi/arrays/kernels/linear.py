@@ -88,8 +88,9 @@ def gradients(
 
 
 def prefers_compiled(n: int, K: int, O: int) -> bool:
-    """True if the compiled kernel is faster than BLAS for a product of (n, K) by (K, O) that is too
-    large for it by default.
+    """True if the compiled kernel should multiply (n, K) by (K, O), although the product is so
+    large that the kernel leaves it to BLAS by default: on some processors the kernel is faster than
+    BLAS.
 
     Products of a matrix and a vector are left to BLAS.
     """
@@ -104,9 +105,10 @@ def prefers_compiled(n: int, K: int, O: int) -> bool:
 
 @partial(kernel, narrow=True)
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
-    """Writes the outputs y of a linear layer with bias b and ReLU, both optional.
+    """Writes the outputs of a linear layer, y = x w^T + b, and ReLU of them if `relu`; b may be
+    None.
 
-    The compiled version leaves large products to BLAS, unless `large`.
+    The compiled version of this kernel leaves large products to BLAS, unless `large` is True.
     """
     dot(x, w.T, y)
     bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
@@ -116,9 +118,10 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
 def linear_gradients(
     g: Array, w: Array, x: Array | None, dx: Out | None, dw: Out | None, db: Out | None, large: bool
 ) -> None:
-    """Writes the gradients dx, dw and db of a linear layer; each may be None.
+    """Writes the gradients dx, dw and db of a linear layer, from the gradient g of its outputs
+    before ReLU; each may be None, if it is not needed.
 
-    The compiled version leaves large products to BLAS, unless `large`.
+    The compiled version of this kernel leaves large products to BLAS, unless `large` is True.
     """
     if dx is not None:
         dot(g, w, dx)
@@ -157,7 +160,8 @@ def mlp_gradients(
     """Writes the gradients of an MLP, from the gradient g of its last outputs: dx of its input, dws
     and dbs of the weights and biases of its layers; each may be None (not needed).
 
-    `ys` are the outputs of all layers; relus[i] is True if layer i ends in ReLU.
+    `ws` are the weights and `ys` the outputs of all layers; relus[i] is True if layer i ends in
+    ReLU.
     """
     for i in reversed(range(len(ws))):
         g = relu_gradient(g, ys[i]) if relus[i] else g

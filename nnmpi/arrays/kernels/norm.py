@@ -132,10 +132,11 @@ def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, 
 def batch_norm_gradient_loop(
     g: Array, x: Array, mean: Array, sums: Array, scale: Array, r: Array, n: int, dx: Out
 ) -> None:
-    """Writes the gradient of x (1, P, C) for BatchNorm over n elements a channel.
+    """Writes dx, the gradient of BatchNorm's input x (1, P, C), from the gradient g of its output.
 
-    `sums` (2, C) are the sums of g and of g (x - mean) over the n elements; over all ranks if they
-    share statistics.
+    `mean` and r = 1 / sqrt(var + eps) are statistics of n elements a channel, and scale is r times
+    the weight. `sums` (2, C) are the sums of g and of g (x - mean) over the n elements, which lie
+    on several ranks if ranks share statistics.
     """
     of_g, of_x = sums
     e, b = of_g * scale / n, of_x * r * scale / n * r
@@ -143,8 +144,8 @@ def batch_norm_gradient_loop(
 
 
 def _of_groups(a: Array, groups: int) -> Array:
-    """Returns the mean of a (N, C) over each group of channels, repeated for each channel of the
-    group."""
+    """Returns the mean of a (N, C) over each of the `groups` groups of channels, repeated for each
+    channel of the group: (N, C)."""
     each = a.shape[1] // groups
     shared = a.reshape(len(a), groups, each).mean(axis=2)
     return xp_of(a).repeat(shared, each, axis=1)
@@ -221,10 +222,11 @@ def group_norm_gradient_loop(
 def track_loop(
     mean: InOut, var: InOut, batches: InOut, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> None:
-    """Updates BatchNorm's running mean and variance in place, and counts the batch in `batches`.
+    """Updates BatchNorm's running mean and variance (`mean`, `var`) in place, and counts the batch
+    in `batches`.
 
-    They move by the fraction `share` towards those of a batch of n elements per channel, whose sum
-    of squared deviations is m2.
+    Both move by the fraction `share` towards those of a batch: `batch_mean`, and the variance m2 /
+    (n - 1) of n elements per channel, where m2 is the sum of their squared deviations.
     """
     batches += 1
     for running, new in ((mean, batch_mean), (var, m2 / (n - 1))):
@@ -313,5 +315,6 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ou
 
 @kernel
 def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Out) -> None:
-    """Writes the gradient of RMSNorm's w."""
+    """Writes dw, the gradient of RMSNorm's weight, from the gradient g of its output: the sum over
+    rows of g x r, where r is 1 / rms of each row of x."""
     dw[...] = xp_of(x).dot(r, xp_of(x).multiply(g, x, dtype=r.dtype))

@@ -32,7 +32,8 @@ def _padded(
 
 
 def max_pool2d(x: Array, windows: Windows) -> Result:
-    """Computes the maximum of each window of x (N, C, H, W); memory is channels-last."""
+    """Computes the maximum of each window of x (N, C, H, W). `windows` are the kernel size, stride,
+    padding and dilation along the rows and the columns; memory is channels-last."""
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     if windows == _2X2:
         return _max_pool_2x2(xl)
@@ -65,7 +66,8 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
 
 
 def max_pool2d_indices(x: Array, windows: Windows) -> Array:
-    """Returns where each window of x (N, C, H, W) has its first maximum, as row * W + column."""
+    """Returns where each window of x (N, C, H, W) has its first maximum, as row * W + column.
+    `windows` are the kernel size, stride, padding and dilation along the rows and the columns."""
     y, xl = (a.transpose(0, 2, 3, 1) for a in (max_pool2d(x, windows).value, x))
     xp, (H, W) = xp_of(x), x.shape[2:]
     inside, views = _padded(xp, xl.shape, 0, x.dtype, windows)
@@ -101,7 +103,8 @@ def _max_pool_2x2(x: Array) -> Result:
 
 @widened
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
-    """Computes the mean of each window of x (N, C, H, W).
+    """Computes the mean of each window of x (N, C, H, W). `windows` are the kernel size, stride and
+    padding along the rows and the columns.
 
     The divisor is the number of pixels in the window, with `count_include_pad` including padding.
     """
@@ -127,7 +130,7 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
     """Returns the factor of each window in average pooling: 1 / (number of pixels that its mean is
-    over).
+    over). Padding counts as pixels if `count_include_pad`.
 
     The result is (h, w, 1), or one number if all are equal.
     """

@@ -66,7 +66,11 @@ def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
 
 
 def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
-    """Returns the inclusive prefix sums of g within each run of equal, sorted rows."""
+    """Overwrites g by its prefix sums within each run of equal values in `rows`, and returns it:
+    g[i] becomes the sum of g from the first entry of the run of rows[i] to entry i.
+
+    `rows` is sorted; `shape` gives its comparisons as many axes as g has, such as (-1, 1).
+    """
     xp, step = xp_of(g), 1
     while step < len(rows):
         same = (rows[step:] == rows[:-step]).reshape(shape)

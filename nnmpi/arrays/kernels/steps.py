@@ -43,8 +43,8 @@ class AdamStep(NamedTuple):
 
 
 class SgdStep(NamedTuple):
-    """The options of one SGD step. The velocity takes gradients times 1 - dampening, which goes
-    without Nesterov momentum."""
+    """The options of one SGD step, as in PyTorch: without Nesterov momentum, the velocity adds
+    gradients times 1 - dampening."""
 
     lr: float
     momentum: float
@@ -73,7 +73,9 @@ class MixedStep(NamedTuple):
 
     values   the 16-bit parameters that the model computes with, rounded from the parameters p that
              the optimizer updates; None without mixed precision
-    factor   a number by which gradients are multiplied, or an array of `decide_loop`
+    factor   a number by which gradients are multiplied, or an array on a device with two elements,
+             which `decide_loop` has written: the number, and 1 if the step is made or 0 if it is
+             not
     """
 
     values: Array | None = None
@@ -85,7 +87,8 @@ class MixedStep(NamedTuple):
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def times(self, number: float) -> "MixedStep":
-        """Returns this with another factor, `number` times as large."""
+        """Returns a MixedStep for gradients that are multiplied by `number` too: the same `values`,
+        and a factor that is `number` times as large."""
         factor: Any = self.factor
         if not is_array(factor):
             return self._replace(factor=factor * number)
@@ -236,11 +239,12 @@ def sgd_loop(
     direct: bool,
     factor: float,
 ) -> None:
-    """Makes one step of SGD on flat arrays: p -= lr g if `direct`, and p -= rate velocity with
-    momentum.
+    """Makes one step of SGD on flat arrays: p -= lr g if `direct` (without momentum, or with
+    Nesterov's), and p -= rate velocity with momentum.
 
-    velocity = momentum velocity + g, or None. Weight decay adds decay * p to the gradient. `values`
-    is None or the 16-bit copy of p, and `factor` multiplies the gradients.
+    The velocity becomes momentum velocity + g first; None without momentum. Weight decay adds decay
+    * p to the gradient. `values` is None or the 16-bit copy of p, and `factor` multiplies the
+    gradients.
     """
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
     for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):

@@ -54,15 +54,16 @@ def log_call(function: Callable[..., object], *args: Any, **options: Any) -> Non
 
 
 def log_check(function: Callable[..., object], *args: Any) -> None:
-    """Appends to the log, if calls are being logged, the call function(*args): it raises an error
-    if values are not those for which the other calls were logged."""
+    """Appends to the log, if calls are being logged, the call function(*args) as a check: the
+    function raises an error, when the log is executed, if values differ from those that it was
+    logged for."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, is_check=True))
 
 
 def refused() -> None:
-    """A placeholder in the log: an operation that needs values, so that the log cannot be
-    executed."""
+    """A function that does nothing: a logged call of it takes the place of an operation that needs
+    values, and marks the log as one that cannot be executed."""
 
 
 def assign(out: Any, value: Any) -> None:

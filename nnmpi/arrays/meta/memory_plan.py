@@ -208,7 +208,9 @@ def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
 
 
 class Binding:
-    """Replaces arrays without data by views of real memory, in the arguments of logged calls."""
+    """Replaces arrays without data by views of real memory, in the arguments of logged calls, so
+    that the calls can be executed. The constructor takes tables of places: what memory each array
+    gets, by id."""
 
     def __init__(self, *places: Places) -> None:
         self._places = {key: place for some in places for key, place in some.items()}

@@ -100,8 +100,9 @@ def is_basic(entry: Any) -> bool:
 
 
 def expand_index(entries: Sequence[Any], ndim: int) -> list[Any]:
-    """Expands an index to one entry for each axis: an ellipsis becomes slices, and masks become
-    integer arrays."""
+    """Expands an index, the tuple `entries`, of an array with `ndim` axes to one entry for each
+    axis: an ellipsis becomes slices, and boolean masks become integer arrays. Entries None stay, in
+    addition."""
     full: list[Any] = []
     for entry in entries:
         array = entry if is_basic(entry) else np.asanyarray(entry)
