@@ -35,15 +35,17 @@ Rule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 
 
 def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True for an einsum that adds up products of several tensors."""
+    """True if a call of the op einsum, with these arguments and options, adds up products of
+    several tensors: only then does autocast compute it in 16 bits."""
     terms, _, output = options["equation"].replace(" ", "").partition("->")
     letters = [c for term in terms.split(",") for c in {*term} - {"."}]
     return any(letters.count(c) > 1 and c not in output for c in {*letters})
 
 
 def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True for recurrences whose state keeps the type of its arguments, float32, in PyTorch: GRU,
-    GRUCell and LSTMCell."""
+    """True if a call of a recurrent op, with these arguments and options, keeps its state in
+    float32 under autocast, as PyTorch does: GRU, GRUCell and LSTMCell, if an input or a state is
+    float32."""
     mode, is_layer = options["mode"], "sequences" in options
     if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
         return False
@@ -52,7 +54,8 @@ def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 
 def _on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True for arguments on a GPU."""
+    """True if the first argument of an op is on a GPU: the rule of ops that autocast computes in
+    float32 there only."""
     return not backend.of(_array_of(args[0])).is_host
 
 
@@ -92,8 +95,8 @@ WIDE: dict[str, dict[str, Rule]] = {
 
 
 class _Copy(NamedTuple):
-    """A leaf, its array when it was converted, and the time of the last write to it at that
-    time."""
+    """A 16-bit copy that autocast keeps of a leaf, such as a parameter: the leaf, its array at the
+    time, the number of the last write to it by then, and the copied values."""
 
     leaf: Tensor
     array: Array
@@ -104,8 +107,9 @@ class _Copy(NamedTuple):
 class Casts(OpTypes):
     """The types in which ops compute within `autocast`.
 
-    dtypes   the type of products, by the type of device
-    kept     the copies of leaves, by id and type; None: none are kept
+    dtypes   the 16-bit type of products (matrix products, convolutions) for each type of device
+    kept     16-bit copies of leaves such as parameters, by id and type, for later uses; None: no
+             copies are kept
     """
 
     def __init__(
@@ -120,13 +124,15 @@ class Casts(OpTypes):
         return hash(frozenset(self.dtypes.items()))
 
     def afresh(self) -> "Casts":
-        """Returns an equal choice without copies."""
+        """Returns a Casts with the same types, in which no 16-bit copies of parameters are kept
+        yet."""
         return Casts(self.dtypes, None if self.kept is None else {})
 
     def arguments(
         self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Returns the arguments of an op in the types in which it is to compute."""
+        """Returns the arguments of an op, converted to the types in which the op is to compute: to
+        16 bits for products, to float32 for ops such as losses, unchanged for others."""
         op = op.func if isinstance(op, partial) else op
         for table, convert in ((PRODUCTS, self._narrow), (WIDE, self.wide)):
             rule = table.get(op.__module__, {}).get(op.__name__)
@@ -140,8 +146,8 @@ class Casts(OpTypes):
         return t if dtype is None or not is_half(_array_of(t).dtype) else _converted(t, np.float32)
 
     def _narrow(self, t: Any) -> Any:
-        """Returns an argument in the type of products, and one that is not to be converted
-        unchanged."""
+        """Converts an argument of a product to the 16-bit type of products. An argument that
+        autocast does not convert, such as a number or an integer tensor, is returned unchanged."""
         dtype = self._product_type(t)
         if dtype is None or _array_of(t).dtype == dtype:
             return t
@@ -178,7 +184,8 @@ def _converted(t: Any, dtype: Any, values: Array | None = None) -> Any:
 
 
 def convert(a: Array, *, dtype: Any, values: Array | None = None) -> Result:
-    """The values in another floating-point type; the gradient is converted back."""
+    """Converts an array to the floating-point type `dtype`; the gradient is converted back.
+    `values`, if given, are the converted values, which were computed before."""
     old_dtype = a.dtype
 
     def vjp(g: Any, out: Array | None) -> Array:
@@ -241,7 +248,9 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
         return new
 
     def _within(self, outer: OpTypes | None) -> Casts | None:
-        """Returns the types of ops in this context, which is within another one."""
+        """Returns the types of ops in this context: those of `outer`, the enclosing context (None:
+        there is none), with this context's type for its own type of device. None if no type is
+        chosen at all."""
         dtypes, kept = dict[str, Any](), dict[tuple[int, Any], _Copy]()
         if isinstance(outer, Casts):
             dtypes, kept = {**outer.dtypes}, kept if outer.kept is None else outer.kept
@@ -252,7 +261,9 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
 
 
 def _given_type(device_type: str, dtype: Any) -> Any:
-    """Returns the type of products; None, after a note, if they compute in float32."""
+    """Returns the 16-bit dtype in which `autocast` computes products for this type of device:
+    `dtype`, or the default of the device. Returns None, and prints a note, if autocast changes
+    nothing: without a GPU, or if `dtype` has not 16 bits."""
     if device_type == "cuda" and backend.get("auto").is_host:
         note(
             'autocast("cuda") changes nothing on this machine, which has no GPU; autocast("cpu") '

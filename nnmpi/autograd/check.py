@@ -11,10 +11,11 @@ def directional_error(
     f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
 ) -> float:
     """Returns the relative difference between two derivatives of f along a random direction: one by
-    finite differences, one from the gradients of `backward`. The `arrays`, the arguments of f, are
-    float64.
+    finite differences of length `step`, one from the gradients of `backward`. The `arrays`, the
+    arguments of f, are float64.
 
     The value of f is weighted by a fixed random array, so every element of the value is tested.
+    `seed` determines the direction and the weights.
     """
     rng = np.random.default_rng(seed)
     directions = [rng.standard_normal(a.shape) for a in arrays]

@@ -19,7 +19,7 @@ __all__ = [
 
 
 def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
-    """Makes a PyTorch-like tensor constructor from a function that returns a NumPy array.
+    """Makes a PyTorch-like tensor constructor from `values`, a function that returns a NumPy array.
 
     The constructor also takes dtype (default: float32 for floats, int64 for integers),
     requires_grad and device.
@@ -81,8 +81,9 @@ def full(
     on: Backend | None = None,
     device: str | Backend | None = None,
 ) -> Tensor:
-    """A tensor of the given size, filled with one value, in the dtype that `tensor` gives the
-    value."""
+    """A tensor of the given size, filled with `fill_value`, in the dtype that `tensor` gives this
+    value unless `dtype` is given. `device`, or its other name `on`, is a backend or the name of
+    one."""
     value, xp = tensor(fill_value, dtype), backend_of(on, device).xp
     return Tensor(xp.full(flat((size,)), value.item(), value.dtype), requires_grad)
 

@@ -74,8 +74,9 @@ def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
 
 
 def wide(value: Any) -> Tensor:
-    """The value as a tensor, for a function made of several ops that is too inaccurate in 16 bits:
-    in float32 or wider where the types of ops are chosen, else in its own type."""
+    """Returns the value as a tensor, for a function made of several ops that is too inaccurate in
+    16 bits. Within `autocast`, a 16-bit value is converted to float32; outside of it the type
+    stays."""
     return as_tensor(value) if (types := op_types.get()) is None else types.wide(as_tensor(value))
 
 

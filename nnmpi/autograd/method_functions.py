@@ -1,4 +1,5 @@
-"""The methods of tensors as functions, with the tensor as first argument."""
+"""The methods of tensors as functions, such as nnmpi.exp(t) for t.exp(), with the tensor as first
+argument."""
 
 from collections.abc import Callable
 from functools import wraps

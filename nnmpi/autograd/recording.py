@@ -18,24 +18,26 @@ from nnmpi.arrays.kernels import Prepare
 
 class OpRecorder(Protocol):
     """A function that is called with each op while a model is traced, to build a graph of the
-    model."""
+    model. Its methods are called for what happens between ops, such as the start of a `no_grad`
+    block."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Receives an op, its arguments, its options and its result."""
+        """Receives each traced op: the function `op`, its arguments, its options and its result
+        y."""
 
     def enter(self, context: str) -> None:
         """Receives notice that a block of this name begins, such as "no_grad", in which ops are not
         reported, or compute in other types than outside of it."""
 
     def note_older(self, t: Any) -> None:
-        """Receives notice that a tensor is used whose memory another tensor has written to in
-        place."""
+        """Called when a tensor t is used after its memory was written to in place through another
+        tensor, such as a view of it."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs a function whose activations are not kept: the backward pass runs it again
-        (checkpointing)."""
+        """Calls a function and returns its result. Its activations are not kept: the backward pass
+        calls the function again (checkpointing)."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
@@ -44,19 +46,21 @@ variable, since ranks may be threads."""
 
 
 class OpTypes(Protocol):
-    """Chooses the types in which ops compute, by their arguments; two that choose alike are
-    equal."""
+    """Chooses the types in which ops compute, as `autocast` does. Objects that choose the same
+    types for all ops compare equal."""
 
     def arguments(
         self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Returns the arguments of an op in the types in which it is to compute."""
+        """Returns the arguments of an op, converted to the types in which the op is to compute."""
 
     def wide(self, t: Any) -> Any:
-        """Returns the argument of a function that is to compute in float32 or wider."""
+        """Returns t, the argument of a function that needs float32, converted to float32 if it has
+        16 bits."""
 
     def afresh(self) -> "OpTypes":
-        """Returns an equal choice that has not kept any copies of arguments."""
+        """Returns an object that chooses the same types, and has not kept any converted copies of
+        parameters."""
 
 
 op_types: ContextVar[OpTypes | None] = ContextVar("nnmpi_op_types", default=None)
@@ -139,8 +143,8 @@ class Storage:
     An operand that gets no gradient has no tape node; its Storage takes the place of a parent, so
     that the backward pass notices if the operand was overwritten meanwhile.
 
-    sharing   None while only one tensor has the memory; set once a view was made, or a function or
-              an array of the program holds the memory
+    sharing   None while only one tensor has the memory; otherwise the record of those that share
+              it: views, and arrays or functions of the program that hold the memory
     """
 
     __slots__ = ("sharing", "written")
@@ -157,7 +161,8 @@ class Storage:
         return self.sharing is not None and self.sharing.is_copy
 
     def lend(self) -> Sharing:
-        """Records that more than one tensor has the memory from now on, and returns the record."""
+        """Returns the Sharing of this memory, the record of the tensors that share it, and makes
+        one if only one tensor has had the memory so far."""
         if self.sharing is None:
             self.sharing = Sharing()
         return self.sharing

@@ -83,16 +83,21 @@ def no_name(package: str, name: str, *kinds: str) -> str:
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy function with the arrays of all arguments of type `tensor`, also of those in
-    lists and tuples; raises TypeError if a gradient would be lost."""
+    """Calls a NumPy function with the arrays of all tensors among its arguments, also of those in
+    lists and tuples; raises TypeError if a gradient would be lost. `tensor` is the class of
+    tensors."""
     name = f"{function.__module__}.{function.__name__}"
     args, options = values_of((args, options), function.__name__, name, tensor)
     return function(*args, **options)
 
 
 def values_of(value: Any, function: str, name: str, tensor: Any) -> Any:
-    """The arguments with each tensor in them replaced by its array, for a NumPy function; raises
-    TypeError if a gradient would be lost."""
+    """Returns `value`, an argument of a NumPy function or a list, tuple or dict of arguments, with
+    each tensor in it replaced by its array. Raises TypeError if a gradient would be lost.
+
+    `function` is the function's name in NumPy, `name` its name in the message, and `tensor` the
+    class of tensors.
+    """
     if isinstance(value, list | tuple):
         parts = [values_of(v, function, name, tensor) for v in value]
         return parts if isinstance(value, list) else tuple(parts)
@@ -129,9 +134,9 @@ REFLECTED = {
 
 
 def evaluate_ufunc(ufunc: Any, method: str, inputs: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy ufunc with the values of tensors. An operator with an array on its left, such
-    as array + t or array += t, becomes the tensor's own op if it returns a new array or needs a
-    gradient."""
+    """Calls a NumPy ufunc, or its method `method` such as "reduce", with the values of tensors. An
+    operator with an array on its left, such as array + t or array += t, becomes the tensor's own op
+    if it returns a new array or needs a gradient. `tensor` is the class of tensors."""
     left, right = inputs[0], inputs[-1]
     if method == "__call__" and ufunc.__name__ in REFLECTED and not isinstance(left, tensor):
         needs = right.requires_grad and recording.get()

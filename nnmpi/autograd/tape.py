@@ -15,7 +15,8 @@ Rules:
 - A node holds no tensors except leaves. So the tape keeps only the arrays that vjps close over. A
   vjp that needs only the shape of an array must close over the shape.
 - The order of visits is the order of additions, and therefore decides the bits: on one rank and on
-  many, in one pass and in two halves. It depends only on the `tick` of each node, which is unique.
+  many, in one pass and in one that is interrupted (`until`). It depends only on the `tick` of each
+  node, which is unique.
 - Vjps of later arguments run first. Ops therefore take weights after inputs: the all-reduce of a
   weight gradient can start before the gradient of the input is computed.
 - `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
@@ -104,8 +105,8 @@ def _first_half(
     until: Sequence[AnyTensor],
     is_reached: bool,
 ) -> "UnfinishedBackward":
-    """Runs a backward pass from root only as far as the tensors `until`; returns the rest, to run
-    later.
+    """Runs a backward pass from root only as far as the tensors `until`, and returns an object that
+    computes all other gradients later.
 
     If `is_reached`, raises ValueError unless root depends on `until`.
     """
@@ -131,8 +132,11 @@ def _first_half(
 
 
 def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "UnfinishedBackward":
-    """Returns a backward pass from `root` that has not visited a node yet. If `root` is a leaf, its
-    gradient is added at once, and nothing is left to compute."""
+    """Returns a backward pass from `root` that has not visited a node yet; `seed` is the gradient
+    of root. If `root` is a leaf, its gradient is added at once, and nothing is left to compute.
+
+    Nodes are cleared when they are visited, unless `retain_graph`.
+    """
     node = root.node
     if node is None:
         root.receive(_same, seed)
@@ -188,8 +192,8 @@ class UnfinishedBackward:
 
         absent[k] are parameters that are not in memory during part k, but gathered later (ZeRO 3).
         With them, part k goes on after its last gradient, up to the first node that would read an
-        absent parameter. For a node whose function runs again in the backward pass (checkpointing),
-        unrepeated[k] takes the place of absent[k].
+        absent parameter. unrepeated[k] is the same for nodes whose function runs again in the
+        backward pass (checkpointing), which may read other parameters.
         """
         if len(parts) < 2:
             return self.finish()
@@ -239,9 +243,10 @@ def _walk_path(
     """Visits only the nodes between the root and the tensors `until`; returns the pass that
     computes all other gradients.
 
-    `visits` has the nodes to visit, `grads` the gradients of their results, and `path` the nodes
-    between. Only nodes on the path use a result of a node on it. So its gradient is complete when
-    it is visited, and contributions arrive in the order of an undivided pass.
+    `visits` has the nodes to visit, `grads` the gradients of their results, `ends` the tensors
+    `until` by node or leaf, and `path` the nodes between. Only nodes on the path use a result of a
+    node on it. So its gradient is complete when it is visited, and contributions arrive in the
+    order of an undivided pass.
     """
     late: list[Visit] = []
     late_grads: dict[TapeNode, Array] = {}
@@ -393,8 +398,9 @@ def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
 def _reads_none(
     node: TapeNode, absent: Collection[AnyTensor], unrepeated: Collection[AnyTensor]
 ) -> bool:
-    """True if the backward pass of a node reads none of the leaves `absent`, or `unrepeated` for a
-    node whose function runs again in the backward pass."""
+    """True if the backward pass of a node reads none of the parameters `absent`, which are not in
+    memory. For a node whose function runs again in the backward pass, those in `unrepeated` are
+    looked for instead."""
     leaves = unrepeated if node.runs_again else absent
     return not any(parent in leaves for parent in node.parents)
 

@@ -306,8 +306,9 @@ class Tensor(TorchNames):
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:
-        """The array or number to write in place; raises RuntimeError if this tensor or the value
-        needs a gradient, because writes are not recorded."""
+        """Returns `value` as an array or a number that can be written to this tensor in place.
+        Raises RuntimeError if this tensor or the value needs a gradient, because writes are not
+        recorded."""
         if self.loses_gradient(value):
             raise RuntimeError(
                 f"cannot write in place to a tensor of shape {self.shape}: the tensor or the value "
@@ -325,10 +326,11 @@ class Tensor(TorchNames):
         return written
 
     def drop_data_for(self, written: Any) -> None:
-        """Replaces the tensor's array by one without data, if values without data are to be written
-        to it.
+        """Replaces the tensor's array by one without data, if `written`, which is about to be
+        written to it, has no data.
 
-        This happens in a pass that is recorded on arrays without data, to be replayed later.
+        This happens while a pass is recorded on arrays without data (shape and dtype only), to be
+        run later on real arrays.
         """
         if not is_meta(written) or is_meta(self.operand):
             return

@@ -86,7 +86,7 @@ class TorchNames(TensorBase):
         memory_format: Any = None,
     ) -> Self:
         """The tensor converted to a dtype, moved to a device, or both as another tensor; itself if
-        nothing changes. `memory_format` has no effect.
+        nothing changes. `memory_format` and `non_blocking` have no effect.
 
         Gradients flow back. A copy between devices is complete when this returns.
         """

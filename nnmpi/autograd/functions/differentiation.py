@@ -20,8 +20,8 @@ def grad(
     all outputs.
 
     The attribute `grad` of no tensor changes. An input that the outputs do not depend on raises
-    RuntimeError, or gets None with `allow_unused`. There are no second derivatives: `create_graph`
-    is not supported.
+    RuntimeError, or gets None with `allow_unused`. With `retain_graph` a later backward pass may
+    use the same ops again. There are no second derivatives: `create_graph` is not supported.
     """
     if not only_inputs:
         raise ValueError("grad: only_inputs=False is not supported: call backward() for all leaves")

@@ -18,8 +18,9 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """Returns True if `backward` and finite differences give the same Jacobian of each result, for
-    each input that requires a gradient; inputs should be float64.
+    """Returns True if `backward` and finite differences of length `eps` give the same Jacobian, up
+    to `atol` and `rtol`, of each result of `func` with respect to each of the `inputs` that
+    requires a gradient; these should be float64.
 
     If they differ, it raises RuntimeError with both derivatives, or returns False without
     `raise_exception`.
@@ -44,8 +45,9 @@ def gradcheck(
 def _derivatives(
     func: Callable[..., Any], given: Sequence[Any], t: Tensor, eps: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns for each result its Jacobian with respect to t (one row per element of the result)
-    twice: by backward passes, and by finite differences."""
+    """Returns for each result of `func` its Jacobian with respect to t, one of the arguments
+    `given` (one row per element of the result), twice: by backward passes, and by finite
+    differences of `eps`."""
     results = _results(func(*given))
     flat = t.array.reshape(-1)
     measured = [np.zeros((y.numel(), flat.size)) for y in results]

@@ -51,8 +51,8 @@ def cdist(
 
 
 def bincount(t: Any, weights: Any = None, minlength: int = 0) -> Tensor:
-    """How often each integer 0, 1, 2, ... occurs in t, or the sum of its weights; without
-    gradients. It is computed on the host."""
+    """How often each integer 0, 1, 2, ... occurs in t, or the sum of its `weights`, as a vector of
+    at least `minlength` elements; without gradients. It is computed on the host."""
     (t,) = as_tensors(t)
     summed = None if weights is None else on_host(weights)
     counts = np.bincount(on_host(t), summed, minlength)
@@ -91,9 +91,9 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """The distinct elements in ascending order, or the distinct slices along `dim`; on request also
-    the index of each element of t among them, and their counts. Without gradients, and computed on
-    the host."""
+    """The distinct elements in ascending order, or the distinct slices along `dim`. With
+    `return_inverse` also the index of each element of t among them, and with `return_counts` how
+    often each occurs. Without gradients, and computed on the host."""
     (t,) = as_tensors(t)
     options = {"return_inverse": return_inverse, "return_counts": return_counts}
     parts = np.unique(on_host(t.detach()), **options, axis=dim)  # type: ignore[call-overload]

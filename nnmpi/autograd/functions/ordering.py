@@ -38,7 +38,8 @@ def argsort(
     *,
     dim: int | None = None,
 ) -> Tensor:
-    """The indices that sort t along `axis` (default: the last)."""
+    """The indices that sort t along `axis` (default: the last), ascending unless `descending`; the
+    sort is stable."""
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
     index = apply(order.argsort, rows, axis=axis_of(axis, dim, -1), descending=descending)

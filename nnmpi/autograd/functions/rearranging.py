@@ -22,8 +22,8 @@ def flip(t: Any, *axes_of: Any, dims: Any = ()) -> Tensor:
 
 
 def roll(t: Any, shifts: Any, dims: Any = None) -> Tensor:
-    """The elements shifted along axes, with those that leave the end put at the beginning; without
-    axes, the flattened tensor is shifted."""
+    """The elements shifted by `shifts` places along the axes `dims`, with those that leave the end
+    put at the beginning; without axes, the flattened tensor is shifted."""
     (t,) = as_tensors(t)
     by = tuple(shifts) if isinstance(shifts, tuple | list) else (shifts,)
     axes = tuple(dims) if isinstance(dims, tuple | list) else None if dims is None else (dims,)
@@ -135,7 +135,8 @@ def repeat_interleave(
 
 
 def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
-    """The tensor with one axis divided into several, of which one length may be -1."""
+    """The tensor with the axis `dim` divided into several axes of lengths `sizes`, of which one may
+    be -1."""
     (t,) = as_tensors(t)
     axis = shape.axis_within(dim, t.ndim)
     lengths = [*sizes]

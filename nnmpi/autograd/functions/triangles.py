@@ -34,10 +34,12 @@ def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """The rows and columns of the elements on and below a diagonal of a matrix, as (2, n)."""
+    """The rows and columns of the elements on and below a diagonal of a matrix (row, col), as (2,
+    n). The diagonal is `offset` places above the main one."""
     return tensor(np.stack(np.tril_indices(row, offset, col)), device=device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """The rows and columns of the elements on and above a diagonal of a matrix, as (2, n)."""
+    """The rows and columns of the elements on and above a diagonal of a matrix (row, col), as (2,
+    n). The diagonal is `offset` places above the main one."""
     return tensor(np.stack(np.triu_indices(row, offset, col)), device=device)

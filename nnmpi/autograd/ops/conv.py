@@ -88,7 +88,8 @@ def after_padding(
     **options: Any,
 ) -> Result:
     """Pads x with copies of its own elements, as `padding_mode` says ("reflect", "replicate" or
-    "circular"), and then applies `op`, which is `conv1d` or `conv2d`."""
+    "circular"), and then applies `op`, which is `conv1d` or `conv2d`, without padding. The other
+    arguments are those of `op`."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)
@@ -177,13 +178,15 @@ def _check_input(
 
 
 def _padding(f: Windows) -> str:
-    """The padding for messages, as users write it: "1" or "(1, 2)"."""
+    """Returns the padding of the windows f of a convolution for messages, as users write it: "1" or
+    "(1, 2)"."""
     rows, columns = (window.before for window in f)
     return str(rows) if rows == columns else f"({rows}, {columns})"
 
 
 def _kernel(f: Windows) -> str:
-    """The kernel size for messages, such as "3x3", with the dilation if there is one."""
+    """Returns the kernel size of the windows f of a convolution for messages, such as "3x3", with
+    the dilation if there is one."""
     size = "x".join(str(window.kernel) for window in f)
     dilations = [window.dilation for window in f]
     return size if dilations == [1, 1] else f"{size} (dilation {dilations[0]}x{dilations[1]})"

@@ -30,8 +30,8 @@ def bce(p: Array, y: Array) -> Result:
 
 
 def bce_with_logits(z: Array, y: Array, *, pos_weight: Array | float = 1.0) -> Result:
-    """The binary cross-entropy of p = sigmoid(z), -(w y log(p) + (1 - y) log(1 - p)); computed from
-    e**-|z|, so it does not overflow."""
+    """The binary cross-entropy of p = sigmoid(z) with labels y, -(w y log(p) + (1 - y) log(1 - p)),
+    where w is `pos_weight`; computed from e**-|z|, so it does not overflow."""
     xp = xp_of(z)
     e = xp.exp(-xp.absolute(z))
     minus_log_p = xp.log1p(e) + xp.maximum(-z, 0.0)

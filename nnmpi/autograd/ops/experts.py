@@ -27,8 +27,9 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
 def slots_of(tokens: int, experts: int, top_k: int, factor: float) -> int:
     """Returns the capacity of an expert: how many tokens of one sample it takes at most.
 
-    It is `factor` times the number that each expert gets if the sample's `top_k` choices of
-    `tokens` tokens are spread evenly, rounded up.
+    A sample has `tokens` tokens, each of which chooses `top_k` of the `experts` experts. The
+    capacity is `factor` times the number that each expert gets if the choices are spread evenly,
+    rounded up.
     """
     return min(max(ceil(factor * top_k * tokens / experts), 1), tokens)
 
@@ -106,7 +107,8 @@ def route(
     shape, normal = x.shape, gates if top_k > 1 else 0.0
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
-        """The gradient of the router's logits, (N, T, E)."""
+        """Returns the gradient of the router's logits, (N, T, E), from the gradient g of the gates
+        and that of the load-balancing loss."""
         d = g.reshape(p.shape) * taken
         if top_k > 1:
             d = d - (d * normal).sum(axis=-1, keepdims=True)

@@ -10,7 +10,8 @@ from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
-    """Makes the op for a NumPy function; with a symbol, it accepts only booleans and integers."""
+    """Makes the elementwise op for the function `name` of NumPy. With `symbol`, an operator such as
+    "&" for error messages, the op accepts only booleans and integers."""
 
     def op(a: Array, b: Array) -> Result:
         if symbol:
@@ -72,7 +73,8 @@ def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 
 def _place(name: str, extreme: str) -> Callable[..., Result]:
-    """Makes the op for NumPy's argmax or argmin."""
+    """Makes the op for NumPy's argmax or argmin, which is `name`; `extreme`, a word such as
+    "largest", is for its docstring."""
 
     def op(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
         check_not_empty(name, a, axis)

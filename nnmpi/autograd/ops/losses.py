@@ -54,8 +54,8 @@ class Labels(NamedTuple):
 
 
 class Smoothing(NamedTuple):
-    """Label smoothing: the share of a label that is spread over all classes in proportion to their
-    weights."""
+    """Label smoothing: the target of a sample is its label, except for a `share` (0 to 1), which is
+    spread over all classes in proportion to the classes' weights."""
 
     share: float
     spread: Array  # share / C w[c], for the classes of this rank
@@ -63,8 +63,9 @@ class Smoothing(NamedTuple):
 
     @classmethod
     def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
-        """Returns the smoothing, given the weights of all classes; `classes` is the slice of
-        classes that this rank holds. Returns None if `share` is 0."""
+        """Returns the smoothing with this share, given the weights of all classes; `classes` is the
+        slice of classes that this rank holds, if classes are divided among ranks. Returns None if
+        `share` is 0."""
         spread = weight * (share / len(weight))
         return cls(share, spread[classes], spread.sum()) if share else None
 
@@ -111,8 +112,8 @@ def weighted_cross_entropy(
     reduction: str = "mean",
 ) -> Result:
     """The cross-entropy of scores z (N, C, ...) and labels (N, ...) with class weights, label
-    smoothing, and labels equal to `ignore_index` left out, as in PyTorch. The mean is weighted by
-    the classes' weights."""
+    smoothing, and labels equal to `ignore_index` left out, as in PyTorch. `weight` has one number
+    for each class, by which the mean is weighted; `reduction` is "mean", "sum" or "none"."""
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     if weight is None and not smoothing and not of(z).is_host:
         return _by_rows(z, labels, target, reduction)
@@ -139,9 +140,9 @@ def weighted_cross_entropy(
 
 
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
-    """Computes cross-entropy with ignored labels, but without weights and smoothing, on a device,
-    by kernels that pass over the scores once. `target` has the labels with a mask of the ignored
-    ones."""
+    """Computes the cross-entropy of scores z (N, C, ...) on a device, with ignored labels but
+    without weights and smoothing, by kernels that pass over the scores once. `target` has the flat
+    labels with a mask of the ignored ones; `reduction` is "mean", "sum" or "none"."""
     losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
@@ -189,7 +190,7 @@ def _back(d: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _kept(losses: Array, target: Labels, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Returns the losses, (n,), in the shape of the labels, and sets those of ignored labels to 0,
-    even if they are NaN."""
+    """Returns the losses, (n,), as an array of `shape`, the shape of the labels, and of `dtype`.
+    The losses of labels that `target` marks as ignored become 0, even if they are NaN."""
     kept = xp_of(losses).where(target.kept, losses, 0)
     return kept.astype(dtype, copy=False).reshape(shape)

@@ -67,7 +67,7 @@ def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size)
 
 def max_pool_indices(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
     """The index of the maximum of each window that `max_pool` would take: row * W + column in an
-    image, or the position in a sequence (`axes` is 1)."""
+    image, or the position in a sequence (`axes` is 1). The arguments are those of `max_pool`."""
     return _pooled(f"max_pool{axes}d", _indices, x, axes, ceil_mode, sizes)
 
 
@@ -84,8 +84,8 @@ def avg_pool(
     **sizes: Size,
 ) -> Result:
     """The mean of each window along the last `axes` axes of x, 2 for images and 1 for sequences;
-    with `count_include_pad` the zeros of the padding count. `sizes` are kernel, stride and
-    padding."""
+    with `count_include_pad` the zeros of the padding count. `sizes` are kernel, stride and padding;
+    with `ceil_mode` a last window may end beyond the input."""
     name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
     _check_floats(name, x)
     return _pooled(name, kernel, x, axes, ceil_mode, sizes)

@@ -148,8 +148,8 @@ def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any
 
 
 class _Gradients(NamedTuple):
-    """The gradients that the backward pass of a recurrent layer has computed, before those of x and
-    W.
+    """The gradients that the backward pass of a recurrent layer computes first; the gradients of x
+    and of the weights are then products of these.
 
     z        of x W_ih^T + b_ih of all steps, (P, G H)
     u        of h W_hh^T + b_hh of all steps, (P, G H)
@@ -172,6 +172,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
     The value is (T + S, N, H): the outputs of all steps, then the final states.
 
     x       (T, N, K)
+    mode    "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"
     arrays  S initial states, (N, H) or None for zeros; w_ih (G H, K) and w_hh (G H, H) for G gates;
             b_ih and b_hh, (G H,) or None
     """

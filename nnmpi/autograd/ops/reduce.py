@@ -20,12 +20,13 @@ Dims = int | tuple[int, ...] | None
 
 
 def _given(axis: Dims, a: Array) -> Sequence[int]:
-    """The axes to reduce, still as given (negative ones included)."""
+    """The axes to reduce, as the caller gave them (negative ones stay negative); all axes of a if
+    `axis` is None."""
     return range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
 def _axes(axis: Dims, a: Array) -> list[int]:
-    """The axes to reduce, counted from 0."""
+    """The axes to reduce, counted from 0; all axes of a if `axis` is None."""
     return [k % a.ndim for k in _given(axis, a)]
 
 
@@ -36,8 +37,8 @@ def kept_shape(a: Array, axis: Dims) -> tuple[int, ...]:
 
 
 def existing(axis: Any, a: Array) -> Any:
-    """Returns the axis argument of a reduction of a; for a 0-d array, axis 0 or -1 means no axis,
-    as in PyTorch."""
+    """Returns `axis`, the argument of a reduction of a. For a 0-d array, axis 0 or -1 means no
+    axis, as in PyTorch: the result is ()."""
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 

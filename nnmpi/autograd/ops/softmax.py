@@ -38,7 +38,8 @@ def _along(a: Array, axis: int, loop: Kernel, gradient_loop: Kernel) -> Result:
 def cross_entropy(
     z: Array, labels: Array, *, reduction: str = "mean", widens: bool = False
 ) -> Result:
-    """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...).
+    """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...), reduced by
+    `reduction` to the "mean" or "sum", or one loss for each label ("none").
 
     With `widens`, a loss of 16-bit logits on a device stays float32, instead of being rounded.
     """
@@ -61,8 +62,9 @@ def cross_entropy(
 
 
 def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: bool) -> Result:
-    """The cross-entropy of scores z (n, C) on a device, times `scale`, or one loss per sample; the
-    backward pass recomputes probabilities from the scores."""
+    """Computes cross-entropy on a device, of scores z (n, C): one loss for each sample if
+    `of_each`, else their sum, times `scale`. The backward pass recomputes probabilities from the
+    scores. With `widens` the loss of 16-bit scores stays float32."""
     n, xp, dtype = len(labels), xp_of(z), float_type(z)
     sums_dtype = types_of(dtype).sums
     loss, sums = xp.empty((n,) if of_each else (), sums_dtype), xp.empty((2, n), sums_dtype)
