@@ -112,8 +112,9 @@ def _power(p: int) -> int:
 
 
 def _fold_rounds(p: int) -> int:
-    """The number of rounds in which `fold` reduces p ranks to a power of two: 1 if p is none, else
-    0."""
+    """Returns the number of rounds of the algorithm `fold`, in which some ranks send their
+    buffers to a neighbour so that a power of two of ranks is left: 1, or 0 if p already is a
+    power of two."""
     return int(p > _power(p))
 
 
@@ -136,10 +137,11 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """Makes an algorithm that needs a power of two of ranks one for any number of ranks p.
+    """Makes an algorithm for any number of ranks p from algorithm a, which needs a power of two of
+    ranks.
 
-    If p is no power of two, `fold` must come before it: some ranks send their buffers to a
-    neighbour and then wait, and the other ranks, a power of two, run the algorithm.
+    If p is no power of two, the algorithm `fold` must come before the result: in it some ranks send
+    their buffers to a neighbour. These ranks then wait, and the others, a power of two, run a.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -148,12 +150,12 @@ def folded(a: Algorithm) -> Algorithm:
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:
-            """Maps v, the number of a rank in the algorithm for a power of two of ranks, to its
-            number among all p ranks. The same formula maps a chunk to the first chunk that takes
-            its place among p chunks.
+            """Returns the number, among all p ranks, of the rank that algorithm a (for a power of
+            two of ranks) numbers v. The same formula maps a chunk of a to the first of its chunks
+            among p chunks.
 
-            A number below p - (the power of two) stands for two ranks, of which one has sent its
-            buffer to the other.
+            The ranks that a numbers below p - (the power of two) have received the buffer of the
+            next rank, which takes no part; so numbers beyond are shifted.
             """
             return v + np.minimum(v, extra)
 
@@ -196,8 +198,8 @@ def hierarchical(q: int) -> Algorithm:
 
 
 def leader_ring(q: int) -> Algorithm:
-    """A ring all-reduce among the first ranks of nodes of q ranks, whose nodes sum in shared
-    memory."""
+    """Returns a ring all-reduce among the first ranks of nodes of q ranks; the other ranks do
+    nothing. It is for nodes whose ranks sum in memory that they share."""
     return among(then(ring, gather_ring), lambda p: range(0, p, q))
 
 
@@ -210,9 +212,9 @@ def all_reduce(reduction: Algorithm) -> Algorithm:
 # On a torus with D sides each rank has 2 D ports. The buffer is cut into 2 D parts; one part goes
 # along each side first, in each direction. Without a shape, ranks form a ring with two ports.
 def bucket(shape: Shape = ()) -> Algorithm:
-    """Returns the bucket all-reduce of a torus whose sides have the lengths `shape`: ring
-    reduce-scatters along one side after the other, then ring all-gathers back; parts of the buffer
-    start along different sides and in both directions at once."""
+    """Returns the bucket all-reduce of a torus whose sides have the lengths `shape`, or of one
+    ring: ring reduce-scatters along one side after the other, then ring all-gathers back; parts of
+    the buffer start along different sides and in both directions at once."""
     sides = range(len(shape) or 1)
     return all_reduce(
         beside([along(_ring(d), lambda p: shape or (p,), i) for i in sides for d in (1, -1)])
@@ -233,8 +235,8 @@ def swinging(shape: Shape = ()) -> Algorithm:
 
 
 def _not_folded(p: int) -> list[int]:
-    """Returns the ranks, a power of two, that run an algorithm for a power of two of ranks; each
-    other rank has sent its buffer to one of them."""
+    """Returns the ranks that run an algorithm for a power of two of ranks, if there are p ranks:
+    each other rank has sent its buffer to one of them."""
     return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
 
 
@@ -305,19 +307,20 @@ def _at_root(r: int, c: int) -> bool:
 
 
 def _sums(holds: Starts) -> Ends:
-    """Returns what a collective must end with, as `ends` of a Claim: the sum over all ranks of each
-    chunk for which `holds(rank, chunk)` is True."""
+    """Returns the function `ends` of a Claim, the specification of a collective: each rank must end
+    with the sum over all ranks of the chunks for which `holds(rank, chunk)` is True."""
     return lambda r, c, p: {*range(p)} if holds(r, c) else None
 
 
 class Collective(Enum):
-    """The collectives, such as ALL_REDUCE, with their algorithms; the last members are other kinds
-    of messages, such as a message from one rank to another, and have no algorithms.
+    """The collectives, such as ALL_REDUCE, with their algorithms. The last members have none: they
+    name other communication, such as MESSAGE, a message from one rank to another.
 
     passes      the passes over the data: True for one that adds partial sums, False for one that
                 copies
     algorithms  the algorithms of nnmpi by name, without those of users and of libraries
-    claim       what each rank must hold at the start and at the end; a root is rank 0
+    claim       the specification: what each rank must hold at the start and at the end, if the root
+                (of a broadcast or a reduce) is rank 0
     """
 
     passes: tuple[bool, ...]
@@ -343,9 +346,9 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes a member with the attributes passes, algorithms and claim (made of `starts` and
-        `ends`). Its enum value is its name alone, so that a copy or a pickle of a member is the
-        member itself."""
+        """Makes a member with the attributes passes, algorithms and claim (see the class); `starts`
+        and `ends` are the fields of the claim. Its enum value is its name alone, so that a copy or
+        a pickle of a member is the member itself."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms
         row.claim = Claim(starts, ends)

@@ -36,14 +36,14 @@ def pat(most: int = 8) -> Algorithm:
     """The all-gather PAT; a message has at most `most` chunks, a power of two (8 in NCCL)."""
 
     def apart(p: int) -> int:
-        """Returns by how much the numbers of neighbouring chunks differ in a message with `most`
-        chunks."""
+        """Returns by how much the numbers of neighbouring chunks in a message differ, if the
+        message has the largest number of chunks, `most`."""
         top = 1 << levels(p)
         return max(top // most, min(top, 2))
 
     def full(p: int) -> int:
-        """Returns the number of rounds before messages have `most` chunks, the largest number
-        allowed."""
+        """Returns the number of rounds in which messages are still growing, before they have the
+        largest number of chunks, `most`."""
         return levels(p) - levels(apart(p))
 
     def at(t: int, r: Ranks, p: int) -> Step:

@@ -19,14 +19,15 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> Step:
-    """Returns a step with other rank numbers: its peers r become ranks `place(r)`. Ranks for which
-    `inside` is False send and receive nothing."""
+    """Returns step s with other rank numbers: each peer r becomes rank `place(r)`. The step is that
+    of many ranks at once; those for which `inside` is False send and receive nothing."""
     to, source = (only(inside & (np.asarray(x) >= 0), place(x)) for x in (s.to, s.source))
     return s._replace(to=to, source=source)
 
 
 def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
-    """Runs algorithm a within each group of q ranks, whose numbers differ by `stride`.
+    """Makes an algorithm that runs algorithm a within each group of q ranks, whose numbers differ
+    by `stride`.
 
     If the last group is smaller, a must accept any number of ranks.
     """
@@ -41,7 +42,8 @@ def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
 
 
 def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
-    """Runs algorithm a on the ranks `members(p)`, numbered in this order; others do nothing."""
+    """Makes an algorithm that runs algorithm a on the ranks `members(p)` of p ranks, numbered in
+    this order; other ranks do nothing."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         ranks = np.asarray(members(p))
@@ -62,7 +64,8 @@ def rooted(a: Algorithm, root: int) -> Algorithm:
 
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
-    """Runs algorithms at the same time, each on another part of the buffer.
+    """Makes an algorithm that runs several algorithms at the same time, each on another part of the
+    buffer.
 
     In each round a rank then sends one message for each algorithm, at the same time. All algorithms
     must have the same numbers of rounds and of chunks.
@@ -97,7 +100,8 @@ def at_once(a: Algorithm, ports: int) -> Algorithm:
 #              first side    0-2      3-5      chunks that a rank still reduces
 #             second side    0  1  2  3  4  5
 def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algorithm:
-    """Runs algorithm a along each side of a grid of ranks in turn, starting with side `first`.
+    """Makes an algorithm that runs algorithm a along each side of a grid of ranks in turn, starting
+    with side `first`.
 
     `sides(p)` has the lengths of the sides, whose product is p.
     """
@@ -138,8 +142,8 @@ class Partners(NamedTuple):
     """The partners of a recursive halving, where each rank exchanges half of its chunks in each
     step.
 
-    of     the partner of each rank in each step
-    chunk  the chunk of the array that each rank has at the end
+    of     the partner of each rank in each step, an array (steps, ranks)
+    chunk  the chunk of the array that each rank has at the end, an array (ranks,)
     """
 
     of: Ranks  # [step, rank]
@@ -167,8 +171,8 @@ def swing_partners(shape: Shape, first: int, turn: int) -> Partners:
 
 
 def _chunks(of: Ranks) -> Ranks:
-    """Returns the chunk that each rank holds after a recursive halving, from `of`, the partner of
-    each rank in each step.
+    """Returns the chunk that each rank holds after a recursive halving, (ranks,), from `of` (steps,
+    ranks), the partner of each rank in each step.
 
     Ranks that exchange last get neighbouring chunks.
     """

@@ -19,8 +19,8 @@ Shape: TypeAlias = tuple[int, int]
 
 
 class Compressed(NamedTuple):
-    """The messages and bytes that a rank sends for a bucket of compressed gradients, averaged over
-    ranks; collectives are taken to be rings."""
+    """The messages and bytes that a rank sends for one bucket of gradients that a codec has
+    compressed, averaged over ranks; collectives are taken to be rings."""
 
     messages: int
     nbytes: float
@@ -44,7 +44,8 @@ def top_count(shape: Shape, fraction: float) -> int:
 
 
 def blocks_of(n: int) -> int:
-    """Returns how many blocks of BLOCK elements n elements need."""
+    """Returns how many blocks of BLOCK elements cover n elements; some codecs send one scale per
+    block."""
     return -(-n // BLOCK)
 
 

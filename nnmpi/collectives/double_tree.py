@@ -21,7 +21,8 @@ CHUNKS = 8  # of a half
 
 
 class InOrder(NamedTuple):
-    """A binary tree of ranks: the parent and children of each rank, or NOBODY.
+    """A binary tree of ranks, as arrays: the parent, the two children and the depth of each rank;
+    NOBODY where there is no such rank.
 
     An in-order traversal visits ranks 0, 1, 2 ...
     """

@@ -46,7 +46,8 @@ class Gossip(NamedTuple):
         return Fraction(1, 1 + len(self.offsets))
 
     def exchanges(self, r: int) -> list[Peers]:
-        """The exchanges of replica r; all replicas carry out the same one at the same time."""
+        """Returns the exchanges of replica r in one step of gossip, one for each offset; all
+        replicas carry out the exchange of the same offset at the same time."""
         row, column = divmod(r, self.columns)
 
         def at(rows: int, columns: int) -> int:
@@ -123,8 +124,8 @@ def prove(graph: Gossip) -> None:
 
 
 def _reached(peers: Sequence[Sequence[Peers]]) -> set[int]:
-    """Returns the replicas that parameters of replica 0 reach in the end, from the exchanges of
-    each.
+    """Returns the replicas that parameters of replica 0 reach after any number of exchanges.
+    `peers` has the exchanges of each replica.
 
     All replicas send to the same offsets, so every other replica reaches as many.
     """

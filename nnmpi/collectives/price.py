@@ -109,8 +109,8 @@ class Price(NamedTuple):
 
 
 def in_memory(network: Network, ranks: int, nbytes: float) -> float:
-    """The seconds in which the ranks of a node write their buffers to shared memory, sum them
-    there, and read the sum; 0 for a single rank."""
+    """Returns the seconds in which the ranks of a node write their buffers, of `nbytes` each, to
+    shared memory, sum them there, and read the sum; 0 for a single rank."""
     if ranks == 1:
         return 0.0
     assert network.inner is not None

@@ -36,8 +36,13 @@ class Topology(NamedTuple):
 
 
 def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
-    """Returns for each message of a round how many messages share its most loaded link, counted per
-    unit of the link's width."""
+    """Returns for each message of a round the number of messages on its most loaded link, divided
+    by the link's width: the factor by which sharing the link slows the message.
+
+    `links` has a column for each message, with the numbers of the links that it crosses (or
+    NOBODY). `width` returns, for link numbers, how many messages a link carries at full speed;
+    None: one each.
+    """
     count = np.bincount(1 + links.ravel(), minlength=1)  # 0: NOBODY
     count[0] = 0
     sharing = count[1 + links] if width is None else count[1 + links] / width(links)
@@ -52,7 +57,8 @@ def out_and_in(source: Ranks, to: Ranks) -> Ranks:
 
 
 def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
-    """Returns the links of messages in a network of two levels: ranks in nodes, and nodes.
+    """Returns the links of messages in a network of two levels, ranks in nodes and nodes: two rows,
+    one column per message.
 
     The arguments have an entry for each message. Where `near` is True it stays within a node, and
     uses the links of the ranks `source` and `to`; otherwise it leaves by the outlet of node `out`

@@ -177,12 +177,13 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
-    """Checks the steps `rows` of all ranks on one port, one of the messages that a rank sends at
-    once, against the steps on other ports in the same round; returns how many are left to come.
+    """Checks a step of all ranks against the steps before it in the same round: if a rank sends
+    several messages at once, a round has one step for each of them, numbered by `port`. Returns how
+    many steps of the round are left to come.
 
     Raises PlanError unless the step has the next port number, and neither sends nor replaces chunks
-    that arrive on another port of the round. `left` is the number of steps that were to come before
-    this one; the step's chunks are added to `busy`.
+    that arrive by another step of the round. `rows` has the step of each rank, `left` is the number
+    of steps that were to come before this one, and the step's chunks are added to `busy`.
     """
     port, ports = rows[0].port, rows[0].ports
     if not 0 <= port < ports or (left != ports - port if left else port):
@@ -210,8 +211,9 @@ def _expected(s: Step) -> str:
 
 
 def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> int:
-    """Returns the expression that rank r holds for chunk c after a round: the one that it receives,
-    or the sum of that and its old one."""
+    """Returns the number of the expression that rank r holds for chunk c after it has received it
+    in round t by step s: the expression that arrives, or the sum of that and its old one. `old` has
+    the expressions of all ranks before the round, and `sums` numbers new sums."""
     theirs, mine = old[s.source][c], old[r][c]
     if theirs is None:
         raise PlanError(f"round {t}: rank {s.source} sends chunk {c}, which it does not have")
@@ -288,7 +290,9 @@ def proven(
 
 @contextmanager
 def naming(name: str, operation: str, p: int) -> Iterator[None]:
-    """A context that turns errors of a user's algorithm into a PlanError that names it."""
+    """A context that turns errors of a user's algorithm into a PlanError, whose message names the
+    algorithm `name`, the collective `operation` that it was to carry out, and the number of ranks
+    p."""
     try:
         yield
     except (IndexError, TypeError, ValueError) as error:  # PlanError is a ValueError
