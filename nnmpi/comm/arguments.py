@@ -57,6 +57,7 @@ def flat(array: Any, call: str) -> Array:
     """Returns the array as a 1-D array: a view if it is C-contiguous and aligned, else a copy.
 
     MPI has no types for unaligned elements. `put_back` writes a copy's result to the user's array.
+    `call` is the method that the user called, for error messages.
     """
     row: Array = np.asarray(host_array(array, call))  # matrix and masked array index differently
     if not row.flags.writeable:
@@ -111,7 +112,8 @@ def _shared(array: Any, call: str) -> Array:
 
 
 def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
-    """Returns `n` and `dtype`; raises unless n >= 0 and elements of this dtype can be summed."""
+    """Returns `n` and `dtype`; raises unless n >= 0 and elements of this dtype can be summed.
+    `call` is the method that the user called, for the message."""
     n, dtype = operator.index(n), np.dtype(dtype)
     if n < 0:
         raise ValueError(f"{call} cannot hold {n} elements: use 0 or more")
@@ -148,7 +150,8 @@ def as_integers(row: Array) -> Array:
 def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tuple[int, ...]:
     """The first element of each rank's part of n elements, then n; even parts if `parts` is None.
 
-    Raises ValueError if `parts` are not `size` lengths that add up to n.
+    Raises ValueError, which names the method `call`, if `parts` are not the lengths of all `size`
+    ranks' parts, or do not add up to n.
     """
     if parts is None:
         return bounds(n, size)

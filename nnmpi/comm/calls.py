@@ -57,22 +57,24 @@ class CallRunner:
         root: int = -1,
         package: str = PACKAGE,
     ) -> CallRecord:
-        """Records a collective in the call log, and returns the record, which has the line of code
-        that called it: the first one outside `package`."""
+        """Records a collective in the call log: its name `operation`, its algorithm, and the number
+        and type of its elements. Returns the record, which also has the line of code that called
+        it: the first one outside the Python package `package`."""
         signature = CallSignature(self.comm, operation, algorithm, dtype, count, root)
         return self.record(signature, package)
 
     def record(self, signature: CallSignature, package: str = PACKAGE) -> CallRecord:
-        """Records a collective in the call log, and returns the record, which has the line of code
-        that called it: that of the innermost frame outside `package`."""
+        """Records the collective that `signature` describes in the call log. Returns the record,
+        which also has the line of code that called it: that of the innermost frame outside the
+        package `package`."""
         self._counter.calls = number = self._counter.calls + 1
         call = record_of(signature, number, 4, package)
         self._log.records.append(call)
         return call
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
-        """Makes an operation that first compares the call over all ranks, and raises if ranks make
-        different calls; then it takes the given steps.
+        """Makes an operation that first compares `call` over all ranks, and raises MismatchError if
+        ranks make different calls; then it carries out `steps`, the requests of the collective.
 
         With `blocks`, the comparison may block inside MPI.
         """
@@ -83,9 +85,10 @@ class CallRunner:
         """Sums a small array by one call of compiled code and returns True; returns False if it
         cannot.
 
-        It can if the array is contiguous, `prepared` has compiled code for it, this rank has no
-        operation in progress, and calls are not compared. The call log gets the line of code two
-        frames above this method, which is in the user's program.
+        It can if the array is contiguous, `prepared` has compiled code for its length and type,
+        this rank has no operation in progress, and calls are not compared between ranks
+        (NNMPI_DEBUG=collectives). The call log gets the line of code two frames above this method,
+        which is in the user's program.
         """
         if type(array) is not ndarray or not array.flags.carray:
             return False
@@ -140,8 +143,9 @@ class CallRunner:
         record.
 
         The algorithm is `plan` if given, else the one called `name` of the Collective `operation`;
-        `interpreter` sends its messages. `starts` means that the caller does not wait, so that no
-        step may block inside MPI.
+        `interpreter` sends its messages. `parts` are the lengths of the ranks' parts, if they are
+        not about equal. `starts` means that the caller does not wait, so that no step may block
+        inside MPI.
         """
         plan, adds = (plan, True) if plan else algorithm_of(operation, name)
         row, bounds = flat(array, operation), None
@@ -181,7 +185,8 @@ class CallRunner:
             raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
 
     def barrier(self, call: CallRecord) -> None:
-        """Returns when all ranks have called it."""
+        """Returns when all ranks have called it; meanwhile this rank's pending operations move
+        forward. `call` is its log record."""
         self.finish(self._barrier(), call)
 
     def _barrier(self) -> Steps:
@@ -210,7 +215,8 @@ class CallRunner:
 def record_of(
     signature: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
 ) -> CallRecord:
-    """The log record of a call, located at the innermost frame outside `package`.
+    """Returns the log record of a call with this signature and call number, with the code location
+    of the innermost frame outside the package `package`.
 
     The first `depth` frames are known to be inside `package`, so the search skips them.
     """

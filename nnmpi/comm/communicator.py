@@ -84,13 +84,16 @@ class Comm:
         return self._transport.ledger
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
-        """Replaces the array on every rank by its sum over the ranks."""
+        """Replaces the array on every rank by its sum over the ranks. `algorithm` is a name such as
+        "ring" (see `collectives.ALGORITHMS`), "mpi" (the library's), "shared" (through the memory
+        of a node), or "auto": the fastest as measured."""
         if not self._calls.try_short_sum(array, algorithm, self._prepared):
             steps = self._all_reduce(array, algorithm, starts=False)
             self._progress.finish(*steps, self._transport)
 
     def start(self, array: Array, algorithm: str = "auto", copies: Copies = None) -> Work:
-        """Starts an all-reduce and returns its Work; do not touch the array until that is complete.
+        """Starts an all-reduce by `algorithm`, a name as for `all_reduce`, and returns its Work; do
+        not touch the array until that is complete.
 
         The first call with `auto` or `mpi` of a Comm, and the first with `shared` for a length,
         wait for all ranks. `copies`, for an array that holds the data of a GPU, delays the start
@@ -186,7 +189,8 @@ class Comm:
         self._calls.barrier(self._calls.log("barrier"))
 
     def meet(self, call: str) -> None:
-        """A barrier for the method named `call`; after a second, prints which ranks are missing.
+        """A barrier at the start of the user's method called `call`; after a second, prints which
+        ranks are missing.
 
         Raises ValueError on all ranks if they name different methods.
         """

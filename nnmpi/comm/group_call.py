@@ -35,7 +35,8 @@ def group_name(ranks: Sequence[int]) -> str:
 def group_transport(calls: CallRunner, ranks: Sequence[int], transport: Transport) -> Transport:
     """Makes a transport of the given ranks; these ranks call it, and no others.
 
-    `transport` connects all ranks of the Comm; `ranks` are numbers in it.
+    `transport` connects all ranks of the Comm, and `ranks` are numbers in it; `calls` logs the call
+    and carries out the barrier of the given ranks.
     """
     at = ranks.index(transport.rank)
     signature = CallSignature(calls.comm, "group", group_name(ranks), None, 0, ranks[at - 1])

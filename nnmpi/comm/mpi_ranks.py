@@ -119,10 +119,10 @@ def _start(guard: bool) -> Comm:
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
-    """Reads the debug settings in the environment: returns them and None, or defaults and the
-    error.
+    """Reads the debug settings in the environment, NNMPI_DEBUG and NNMPI_TIMEOUT. Returns them and
+    None, or default settings and the ValueError for a wrong value.
 
-    Of several ranks, those of rank 0 are used.
+    In a job of several ranks, all use the settings of rank 0.
     """
     try:
         return DebugSettings.of(os.environ), None
@@ -173,7 +173,9 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
 
 
 def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
-    """The Comm of several ranks, guarded by exception hooks and a watchdog."""
+    """Starts MPI for several ranks and returns their Comm, guarded by exception hooks and a
+    watchdog. `error` is that of wrong debug settings of this rank, raised on all ranks if this is
+    rank 0."""
     from nnmpi.comm.transport import mpi_job, start_mpi
 
     outliving = _outliving()

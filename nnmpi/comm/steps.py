@@ -19,10 +19,12 @@ class DeviceCopies(Protocol):
     """
 
     def ready(self) -> bool:
-        """Returns True once the host array is filled and the work may begin; asked at each poll."""
+        """Returns True once the data of the device have been copied to the host array, so that the
+        operation may begin; called at each poll until then."""
 
     def complete(self) -> None:
-        """Called once, when the host array has the result."""
+        """Called once, when the operation has written its result to the host array: starts the copy
+        of the result to the device."""
 
 
 Copies: TypeAlias = DeviceCopies | None
@@ -30,11 +32,9 @@ Copies: TypeAlias = DeviceCopies | None
 
 
 def with_copies(steps: Steps, copies: DeviceCopies) -> Steps:
-    """Makes an operation on host memory one on a device's array: waits until `copies` has filled
-    the host array, carries out the operation, then starts the copy of the result.
-
-    `steps` is the operation's generator of requests.
-    """
+    """Makes an operation on a device's array from `steps`, the generator of requests of an
+    operation on host memory: it waits until `copies` has filled the host array, carries out the
+    operation, then starts the copy of the result to the device."""
     while not copies.ready():
         yield NOT_YET
     yield from steps

@@ -1,6 +1,7 @@
 """Measures which all-reduce algorithm is the fastest at each message size on this machine.
 
-Algorithms whose modelled cost is higher than another's on any machine are not timed.
+An algorithm is not timed if another one is at least as fast on every machine, by a model of the
+cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ the most messages that one rank sends."""
 
 def rules_out(x: Cost, y: Cost) -> bool:
     """Returns True if an algorithm of cost y need not be timed: one of cost x is at least as fast
-    on any flat network.
+    on every flat network, whatever its latency and bandwidth.
 
     None of bytes, rounds and messages is larger in x, and x has fewer bytes, or as many rounds with
     fewer messages.
@@ -118,7 +119,8 @@ def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[floa
 
 
 def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
-    """Makes a call twice and returns the seconds of the second, whose data is in the CPU cache."""
+    """Makes a collective call twice and returns the seconds of the second, whose data is in the CPU
+    cache."""
     call()
     comm.barrier()  # otherwise the time would include waiting for a rank that comes late
     start = comm.system.clock()
@@ -127,14 +129,16 @@ def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
 
 
 def _agreed(comm: TimedComm, seconds: Sequence[float]) -> list[float]:
-    """Returns each value's mean over the ranks, so that all ranks take the same decision."""
+    """Returns the mean over the ranks of each number of seconds, so that all ranks have the same
+    numbers and take the same decision; collective."""
     total = np.array(seconds, float)
     comm.all_reduce(total, "ring")
     return [float(x) / comm.size for x in total]
 
 
 def fits(call: Callable[[], object]) -> bool:
-    """Makes a collective call; returns False if it raises NoRoomError for lack of shared memory."""
+    """Makes a collective call and returns True, or False if it raises NoRoomError for lack of
+    shared memory."""
     try:
         call()
     except NoRoomError:

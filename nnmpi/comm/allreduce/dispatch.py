@@ -27,8 +27,10 @@ class PreparedSum(NamedTuple):
     """Everything that all-reduces of arrays of one length and type need, prepared once and used
     again.
 
-    `signature` is their entry in the call log; `steps` and `starts` make the generator that carries
-    one out; `short`, if not None, is compiled code that may replace it.
+    signature   the description of the call that is written to the call log
+    steps       makes the generator of requests that carries out a sum for which the rank waits
+    starts      the same for a sum that is only started
+    short       compiled code that replaces both while no other operation is pending; or None
     """
 
     signature: CallSignature
@@ -53,10 +55,10 @@ class AllReduceDispatch:
         self._custom: dict[str, Algorithm] = {}  # users' algorithms, proved for this many ranks
 
     def prepare(self, signature: CallSignature) -> PreparedSum:
-        """Returns how to sum flat buffers by the algorithm, and of the length and type, in
-        `signature`.
+        """Returns what is needed to sum flat buffers; `signature` says by which algorithm, and the
+        length and type of the buffers.
 
-        If `lacks_setup` returns True, `set_up` must be called first.
+        If `lacks_setup` returns True for these, `set_up` must be called first.
         """
         name, n, dtype = signature.algorithm, signature.elements, np.dtype(signature.dtype)
         short = None

@@ -47,8 +47,9 @@ and memory for received data that is added or moved later (SCRATCH)."""
 class Message(NamedTuple):
     """A message to or from rank `peer`: a slice of bytes of one of this rank's buffers.
 
-    `buffer` is ROW (the array to reduce), SUMS (partial sums in a wider type) or SCRATCH. If
-    `packed` is given, these slices are concatenated, and `bytes` is a slice of the result.
+    `buffer` is ROW (the array to reduce), SUMS (partial sums in a wider type) or SCRATCH (memory
+    for received data). If `packed` is given, these slices of the buffer are packed one after
+    another, and `bytes` is a slice of the packed data.
     """
 
     peer: int
@@ -70,13 +71,14 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that one rank does in a collective algorithm, for buffers of one length and type.
+    """All that one rank does in a collective algorithm, for buffers of one length and type: a Move
+    for each round.
 
     Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 buffers
     it is float32: the rank that sends a complete sum rounds it first, so complete sums travel in 16
-    bits. With narrow sums, `sums_dtype` is the type of the buffer: each addition is made in
-    `adds_dtype`, float32, and rounded. In both cases the bits depend on the order of additions
-    alone.
+    bits. If the Comm was made with `narrow_sums`, `sums_dtype` is the type of the buffer: each
+    addition is made in `adds_dtype`, float32, and rounded. In both cases the bits depend on the
+    order of additions alone.
     """
 
     moves: tuple[Move, ...]
@@ -154,10 +156,11 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
 
 
 def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice, ...], int, int]:
-    """Returns the slices of bytes that a message consists of, the first byte, and the number of
-    bytes.
+    """Returns the slices of bytes that a message consists of, the first byte of the message, and
+    its number of bytes.
 
-    `message` has ranges of chunks, and `bounds` the first element of each chunk.
+    `message` has ranges of chunks, `bounds` the first element of each chunk, and `itemsize` is the
+    number of bytes of an element.
     """
     parts = tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
     return parts, parts[0].start, sum(part.stop - part.start for part in parts)
@@ -223,8 +226,9 @@ class Interpreter:
         """Runs an algorithm on a flat buffer, in place: a generator that yields requests, and is to
         be resumed when these are complete.
 
-        `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
-        Without `bounds`, lengths of chunks differ by at most one.
+        `row` is the buffer, and `tag` that of its messages. `blocks` allows blocking calls, which
+        are faster. `sums` is memory for sums in a wider type. `bounds` are the first elements of
+        the chunks, and the length; by default lengths of chunks differ by at most one.
 
         In each round all messages of a rank are posted at once. Received data is added when all of
         them are complete, since the rank may still be sending the elements to which it adds.
@@ -238,7 +242,8 @@ class Interpreter:
         """Runs a plan, all messages and additions of this rank in an algorithm, on a flat buffer in
         place: a generator that yields requests, and is to be resumed when these are complete.
 
-        `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
+        `row` is the buffer, and `tag` that of its messages. `blocks` allows blocking calls, which
+        are faster. `sums` is memory for sums in a wider type.
         """
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:

@@ -42,7 +42,8 @@ class NodeTopology(NamedTuple):
 
     @classmethod
     def of(cls, transport: Transport) -> Self:
-        """Splits a transport into nodes; collective."""
+        """Finds out which ranks of a transport share memory, and returns this division into nodes;
+        collective."""
         node, size = transport.split_node(), transport.size
         control = Interpreter(transport.duplicate(Ledger(size)))
         numbers = {member: r for r, member in enumerate(transport.members)}
@@ -123,8 +124,9 @@ class SharedReduction:
         """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
         of the requests to wait for.
 
-        With `blocks`, it may wait in barriers at once. Without, several sums may be pending, and
-        each begins when all earlier sums in this memory are complete.
+        With `blocks`, it may block in barriers. Without, several sums may be pending, and each
+        begins when all earlier sums in this memory are complete. `tag` is for messages between
+        nodes.
         """
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)
@@ -134,6 +136,7 @@ class SharedReduction:
         the requests to wait for.
 
         Of a long array, a rank copies to shared memory only the elements that other ranks add up.
+        `tag` is for messages between nodes; `blocks` allows it to block in barriers.
         """
         if self._is_short:
             steps = self._exchange(array, blocks)
@@ -142,9 +145,8 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int) -> ShortSum | None:
-        """Returns a compiled all-reduce of n elements, or None if n is large or none is
-        compiled.
-        """
+        """Returns a compiled all-reduce of n elements, which one call carries out; None if n is
+        large, or if nnmpi was installed without compiled code."""
         if not self._is_short:
             return None
         return self._window.short_sum(self._turn, *self._half_segments(n))
@@ -180,7 +182,8 @@ class SharedReduction:
         """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
         of the requests to wait for.
 
-        `array`, if given, is used in place of this rank's `mine`, and receives the sum.
+        `array`, if given, is used in place of this rank's `mine`, and receives the sum. `tag` is
+        for messages between nodes; `blocks` allows it to block in barriers.
         """
         slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
@@ -201,9 +204,8 @@ class SharedReduction:
             array[...] = self.total[:stop]
 
     def is_viewed(self) -> bool:
-        """Gives up the views `mine` and `total` of the shared memory; returns True if other arrays
-        still view it, so that it must not be freed.
-        """
+        """Drops the arrays `mine` and `total`, to prepare for `free`; returns True if other arrays
+        still view the shared memory, so that it must not be freed."""
         del self._segments, self.mine, self.total, self._sums
         return self._window.is_viewed()
 

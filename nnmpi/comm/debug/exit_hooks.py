@@ -31,8 +31,8 @@ INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 class JobEnd(NamedTuple):
     """How a rank ends: with the whole job, or alone in a fault-tolerant job.
 
-    `end_job` ends all ranks with an exit status. A fault-tolerant job (`mpirun --with-ft ulfm`)
-    continues without a rank that ends alone.
+    `end_job(status)` ends all ranks with an exit status. A fault-tolerant job (`mpirun --with-ft
+    ulfm`) continues without a rank that ends alone.
     """
 
     end_job: Callable[[int], None]
@@ -46,7 +46,9 @@ class JobEnd(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """The failures of other ranks that a failing rank knows of."""
+    """The failures that a failing rank knows of: whether it is the first rank to fail, the messages
+    of other ranks that failed, by rank, and whether all other ranks have failed or reached their
+    end."""
 
     is_first: bool = True  # this rank failed first
     others: Mapping[int, str] = {}  # other ranks that failed, and their messages
@@ -79,9 +81,9 @@ def install(
 ) -> None:
     """Replaces Python's exception hooks by hooks that print this rank's exception and end the rank.
 
-    `failures` reports the exception to the other ranks; its second argument is True if the
-    exception only follows from another rank's. Hooks that the user has set are called first. In a
-    fork of the rank's process only the old hooks act.
+    `ending` ends the rank, or the whole job. `failures(message, follows)` reports the exception to
+    the other ranks, where `follows` is True if it only follows from another rank's failure. Hooks
+    that the user has set are called first. In a fork of the rank's process only the old hooks act.
     """
     process = os.getpid()
     old_hook, thread_before = sys.excepthook, threading.excepthook

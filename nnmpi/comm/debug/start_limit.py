@@ -66,7 +66,8 @@ def limited_start(timeout: float) -> Iterator[None]:
 def _problem(ends: int, timeout: float, parent: int) -> str:
     """Waits until MPI has started and returns "", or returns the reason why the job must be ended.
 
-    `ends` is a pipe that the rank closes when it has started, `parent` the launcher's process.
+    `ends` is a pipe that the rank closes when it has started, `timeout` the seconds that the start
+    may take, and `parent` the launcher's process.
     """
     rank, began = rank_of(os.environ), time.monotonic()
     # later for higher ranks: the first rank that ends the job keeps the others from printing
@@ -148,7 +149,8 @@ def ranks_of(parent: int) -> dict[int, str]:
 
 
 def stopped_ranks(parent: int) -> str:
-    """Text that names the launcher's stopped ranks, to append to a message, or ""."""
+    """Returns text that names those ranks of the launcher `parent` on this host that are stopped
+    (by SIGSTOP, for instance), to append to a message; "" if there are none."""
     stopped = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
     return f"; stopped here: {name_ranks(stopped)}" if stopped else ""
 

@@ -61,9 +61,8 @@ class DepartedRank(NamedTuple):
     received: float  # when the message arrived
 
     def takes_part_in(self, call: LoggedCall) -> bool:
-        """Returns True if the rank has completed its part of a collective; always False for
-        messages.
-        """
+        """Returns True if the departed rank has completed its part of the collective `call`, so
+        that others need not wait for it; always False for messages."""
         if call.number < 0 or [call.comm, call.number] in self.incomplete:
             return False
         return self.calls.get(call.comm, 0) >= call.number
@@ -79,7 +78,8 @@ class SilentRanks(Protocol):
         seconds."""
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """Handles a message of type `kind` about silent ranks, from rank `source`."""
+        """Handles a message about silent ranks from rank `source`, such as a question whether this
+        rank waits. `kind` is its type, and `value` a number that depends on the type."""
 
     def kill(self, reason: str, limit: float) -> bool:
         """Has silent ranks killed; returns False if that cannot help.
@@ -207,7 +207,8 @@ class Watchdog:
                 print_error(report(self.rank, self.progress, self._main, late))
 
     def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
-        """Ends the job if this rank waits for a rank that has reached its end."""
+        """Ends the job with a message if this rank, which has waited in `call` for `seconds`, waits
+        for a rank that has reached its end."""
         participants = self.progress.log.participants(call)
         for r, left in self._departed.items():
             known = min(seconds, time.monotonic() - left.received)
@@ -269,8 +270,8 @@ def warn(rank: int, call: LoggedCall, seconds: float) -> None:
 def join(
     threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
 ) -> None:
-    """Waits for the threads that run as ranks to end; if one waits too long for the others, calls
-    `abort` with a report of every rank.
+    """Waits for `threads`, which run as ranks, to end. If one waits for the others for longer than
+    NNMPI_TIMEOUT, calls `abort` with a report of every rank. `ranks` are their progress engines.
 
     A thread cannot be stopped: one that computes for ever is left running.
     """
@@ -295,7 +296,8 @@ def join(
 
 
 def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None = None) -> str:
-    """Returns a report: the call that a rank waits in, its last calls and its thread's stack.
+    """Returns a report on a rank: the call that it waits in, its last calls and the stack of its
+    thread, whose id is `thread`.
 
     `late` is the call in which another rank timed out: the report says if this rank has not made
     it. Called from a thread other than the rank's own.

@@ -82,8 +82,7 @@ class TransportFamily:
 
     def lost(self, reason: str) -> RankLost:
         """Makes all transports of the family unusable, since a rank was lost; returns the RankLost
-        to raise.
-        """
+        to raise, whose message is `reason`."""
         self.abandon()
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
@@ -128,7 +127,8 @@ class ShortSum(NamedTuple):
 
 
 class SharedWindow(NamedTuple):
-    """Memory that all ranks of a node can read and write: one segment a rank."""
+    """Memory that all ranks of a node can read and write: one segment of each rank, as arrays of
+    bytes, and functions to synchronize the ranks, to sum short arrays, and to free the memory."""
 
     segments: list[Bytes]
     barrier: Callable[[], None]  # of the node; writes before it are visible to all after it

@@ -48,7 +48,8 @@ class Caller(Protocol):
 
 
 class PostedMessage:
-    """A send or receive that a rank has posted, and that is complete when `done` is True."""
+    """A send or a receive (`sends` says which) that a rank has posted to the hub; complete when
+    `done` is True."""
 
     def __init__(self, data: Bytes, sends: bool, label: str, era: int, peer: int) -> None:
         self.data, self.sends, self.label, self.done = data, sends, label, False
@@ -150,7 +151,8 @@ class Hub:
         self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
         """Enters the calling rank, with a value, into a collective of the job ranks `ranks`;
-        returns the collective, which may not be complete yet.
+        returns the collective, which may not be complete yet. Calls of the ranks with the same
+        `key` belong together.
 
         When all ranks have joined, `callback` gets their values, in the order of `ranks`.
         """
@@ -265,8 +267,9 @@ class Hub:
         self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
-        """Called at the start of each operation: waits for the rank's turn, and counts the
-        operation.
+        """Called at the start of each operation: waits until the scheduler lets the rank `caller`
+        go on, and counts the operation. `verb` and `requests` tell the scheduler which operation it
+        is.
 
         Raises RankKilled if the rank is to be lost at this operation, or is lost already.
         """
@@ -280,7 +283,8 @@ class Hub:
             raise RankKilled(f"rank {rank} was killed")
 
     def _can_go_on(self, rank: int, requests: Sequence[Posted]) -> bool:
-        """Returns True if a rank need not wait longer: the requests are complete or can never be.
+        """Returns True if a rank that waits for these requests need not wait longer: they are
+        complete, or one of them can never be.
 
         A failure of the job, or the loss of this rank, ends the wait too.
         """
@@ -334,7 +338,8 @@ class Hub:
         return done
 
     def _check(self, caller: Caller, requests: Sequence[Posted]) -> None:
-        """Raises if the job has failed, or if one of the requests can never complete."""
+        """Raises an error if the job has failed, or, in a fault-tolerant job, if one of the
+        requests can never complete because a rank was lost."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
         if self.fault_tolerant and self._any_broken(caller.job_rank, requests):

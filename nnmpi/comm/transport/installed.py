@@ -34,9 +34,9 @@ LINKS = "$HOME/.local/lib/mpich"
 
 
 class Library(NamedTuple):
-    """An MPI library: its ABI, and its file, under a name that mpi4py knows or as Debian's
-    MPICH.
-    """
+    """An MPI library on this machine: its file, and its ABI (the binary interface, of Open MPI or
+    MPICH). The file has a name under which mpi4py finds it, or is Debian's MPICH, which needs a
+    link."""
 
     path: Path
     abi: str
@@ -145,8 +145,9 @@ def loading(
     load: Callable[[Mapping[str, str]], tuple[int, str]],
     loader_path: str = "",
 ) -> str:
-    """Returns text with the command to load a library in mpi4py and its launcher; "" if loading
-    fails.
+    """Returns text for the user: the shell command after which mpi4py loads a library, and the
+    launcher to start ranks with; "" if the library cannot be loaded. `loader_path` is the present
+    LD_LIBRARY_PATH.
 
     `load` tries to load the library with the given environment variables, and returns an exit
     status and "VERSION;PATH".

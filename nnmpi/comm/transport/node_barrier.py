@@ -103,20 +103,22 @@ class Barrier:
         self._wait(self._own.item() + 1)
 
     def test(self) -> bool:
-        """Returns True if all ranks have arrived; their earlier writes are then visible."""
+        """Returns True if all ranks have arrived as often as this one; writes that they made before
+        are then visible. Never waits."""
         return self._look(self._own.item(), 1)
 
     def wait(self) -> None:
-        """Returns when all ranks have arrived."""
+        """Returns when all ranks have arrived as often as this one."""
         self._wait(self._own.item())
 
     def short_sum(self, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
         """Returns compiled code that sums short arrays of all ranks of a node, or None if none is
         compiled.
 
-        `parts` are two tuples with an array of each rank in shared memory, used in turns: a rank
-        writes what it adds to its array in parts[turn[0]] and arrives at the barrier, then all
-        arrays of that tuple are added. So one barrier is enough for each sum.
+        `parts` are two tuples with an array of each rank in shared memory, used in turns: `turn` is
+        an array with the number, 0 or 1, of the next. A rank writes what it adds to its array in
+        parts[turn[0]] and arrives at the barrier, then all arrays of that tuple are added. So one
+        barrier is enough for each sum.
         """
         make = native.kernel("short_sum")
         counts = self._own, turn, *self._others
@@ -150,7 +152,12 @@ def shared_window(
     barrier: Callable[[], None],
     make_barrier: Callable[[Sequence[Counts], int, Callable[[], Any]], Barrier],
 ) -> SharedWindow:
-    """Makes a window and a barrier of all ranks' segments; collective.
+    """Makes the SharedWindow of a node, the memory that its ranks share with a barrier in it, from
+    `memory`, the segments that were allocated for all its ranks; collective.
+
+    `barrier` is another barrier of these ranks, such as MPI's, for the time until the one in the
+    memory exists. `make_barrier(counts, rank, sync)` makes that one from the count of each rank in
+    the memory and a memory fence.
 
     Raises MemoryError on the ranks that lack memory; the other ranks then wait for them.
     """

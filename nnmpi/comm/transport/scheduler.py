@@ -26,7 +26,8 @@ class Scheduler(System, Protocol):
     pending: bool
 
     def begin(self, rank: int, hub: Any) -> None:
-        """Returns when the thread of a rank may begin."""
+        """Called by the thread of a rank when it starts: returns when the thread may begin. `hub`
+        is the object through which the ranks exchange messages."""
 
     def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
         """Waits until a rank may make an operation on these requests; `verb` names the

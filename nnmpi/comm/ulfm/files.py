@@ -63,7 +63,8 @@ def map_segments(
     lock.acquire()
 
     def sync() -> None:
-        """A memory fence: no access passes both the release and the acquire of a lock."""
+        """Acts as a memory fence, by releasing and acquiring a lock: earlier writes of this rank
+        are visible to other ranks before later ones."""
         lock.release()
         lock.acquire()
 

@@ -28,7 +28,8 @@ ASK, ANSWER, END = "ask", "answer", "end"
 
 
 class SilentRankMonitor:
-    """Finds silent ranks for a watchdog, over its channel to the other ranks."""
+    """Finds silent ranks, which neither answer nor make calls, for a watchdog in a fault-tolerant
+    job, by messages over its channel to the other ranks; has them killed."""
 
     def __init__(self, watchdog: Watchdog, channel: UlfmChannel) -> None:
         self._watchdog, self._channel = watchdog, channel
@@ -51,8 +52,9 @@ class SilentRankMonitor:
             self._last_record, self._active_at = record, time.monotonic()
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """Handles a message of another rank's monitor: a question whether this rank waits, the
-        answer to such a question, or a request to kill a process on this host."""
+        """Handles a message of the monitor of rank `source`, by its `kind`: a question whether this
+        rank waits; an answer, whose `value` is how many seconds that rank has computed, 0 if it
+        waits; or a request to kill the process `value` on this host."""
         if kind == ASK:
             self.note_activity()
             waits = self._watchdog.waits()
