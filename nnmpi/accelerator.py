@@ -11,6 +11,6 @@ synchronize = cuda.synchronize
 
 
 def current_accelerator(check_available: bool = False) -> backend.Backend | None:
-    """The backend of this process's GPU, whose `type` is "cuda"; None if CUDA cannot be used. The
-    argument of PyTorch, `check_available`, changes nothing."""
+    """Returns the backend of this process's GPU, whose `type` is "cuda"; None if CUDA cannot be
+    used. `check_available` is accepted as in PyTorch, and changes nothing."""
     return backend.get("cuda") if is_available() else None

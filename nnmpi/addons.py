@@ -23,7 +23,7 @@ and tests the rest.
                                        and how tp divides it
     model_checks    an option          (config, model): the same for a model
     loss_checks     an option          (config, loss, metrics): the same for these
-    language_checks an option          (config, dataset): the same for data that are text
+    language_checks an option          (config, dataset): the same for a dataset of text
     serving_ranks   a feature          (config): the number of ranks that only serve others
     fewer_ranks     a feature          (config, ranks): the config for so many ranks
     strategy_kinds  a feature          the StrategyKind of runs that ask for it
@@ -34,7 +34,7 @@ and tests the rest.
                                        the codec, and what each rank sends, or None
     device_kernels  a device           the DeviceKernels for its arrays
     device_settings a device           (config, backend): makes settings of the whole process
-    late_outcomes   a device           (spec, store, optimizer, update): DeferredSteps, optimizer
+    late_outcomes   a device           (spec, store, optimizer, update): a DeferredSteps, optimizer
                                        steps whose loss and norm the host reads one step later
     captures        a device           (backend, stage, criteria, recorded, micro): a NotedPass, the
                                        forward and backward pass as the device has captured them
@@ -47,12 +47,14 @@ and tests the rest.
     compared        an option          (strategy, that of the second model, spec): a Strategy that
                                        trains both models and compares them
     fitted          an option          (config, workers): options changed for so many workers
-    fitted_notes    an option          (config): a note on other changes with their number, or ""
+    fitted_notes    an option          (config): a note on what else this number changes, or ""
     read_every      an option          (config): the number of steps after which the add-on reads
                                        the model
     plans           an option          (setup, config, comm): the RunPlan, a prediction of the run
-    simulations     one of `simulate`  the module of the subcommand: HELP, add_options, run
-    sim_options     an option of it    (subcommand, parser): adds it if it is of this subcommand
+    simulations     a subcommand       the module of this subcommand of the command `simulate`, with
+                                       HELP, add_options and run
+    sim_options     an option          (subcommand of `simulate`, parser): adds the option to the
+                                       parser if this subcommand has it
     memory_limits   an option          (config): the most bytes of a rank, for a plan
     axis_set_ups    an axis of ranks   the AxisSetUp: how models are cut for the ranks along it
     arrangements    an option          (arrangement, comm, model, samples, backend): the arrangement

@@ -100,7 +100,9 @@ class GradScaler:
         self._found[id(optimizer)] = not is_finite
 
     def step(self, optimizer: Optimizer, *args: Any, **options: Any) -> Any:
-        """Calls the step of the optimizer, unless a gradient is not finite."""
+        """Calls the step of the optimizer and returns its result, unless a gradient is not finite:
+        then it does nothing and returns None. Gradients are divided by the scale first, if they
+        have not been yet."""
         if not self._enabled:
             return optimizer.step(*args, **options)
         if args or "closure" in options:
@@ -121,7 +123,8 @@ class GradScaler:
             )
 
     def update(self, new_scale: Any = None) -> None:
-        """Adapts the scale to the gradients of the last step, or sets it to `new_scale`."""
+        """Adapts the scale to the gradients of the last step, or sets it to `new_scale`; to be
+        called after each `step`."""
         if not self._enabled:
             return
         if new_scale is not None:
@@ -204,8 +207,14 @@ class GradScaler:
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: Any = None
 ) -> Any:
-    """Decorates `forward` of an autograd.Function: with `cast_inputs`, a type, its floating-point
-    tensors are converted to that, and it runs without autocast."""
+    """Decorates `forward` of an autograd.Function, so that `custom_bwd` can compute in the same
+    types.
+
+    With `cast_inputs`, a dtype, and within `autocast` for `device_type`, floating-point tensors
+    among the arguments of `forward` are converted to this dtype, and `forward` runs without
+    autocast. Used as `@custom_fwd(device_type="cuda")`, `fwd` is None, and the call returns the
+    decorator.
+    """
     if fwd is None:
         return partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
 
@@ -222,8 +231,11 @@ def custom_fwd(
 
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Any:
-    """Decorates `backward` of an autograd.Function with `custom_fwd`: its ops compute in the types
-    in which those of `forward` did."""
+    """Decorates `backward` of an autograd.Function whose `forward` has the decorator `custom_fwd`:
+    the ops of `backward` then compute in the types that autocast had chosen for `forward`.
+
+    Used as `@custom_bwd(device_type="cuda")`, `bwd` is None, and the call returns the decorator.
+    """
     if bwd is None:
         return partial(custom_bwd, device_type=device_type)
 

@@ -150,10 +150,11 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """Returns what is shown of a checkpoint, as a JSON object: step, epoch, loss, ranks, size and
-    so on.
+    """Returns what is shown of the checkpoint in `folder`, as a JSON object: step, epoch, loss,
+    ranks, size and so on.
 
-    Its `problem` is not empty if the checkpoint's manifest is damaged or `check` fails.
+    Its `problem` is not empty if the checkpoint's manifest is damaged, or if `check(folder,
+    manifest)` raises DamagedError.
     """
     try:
         manifest = read_manifest(folder)

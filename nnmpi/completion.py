@@ -62,8 +62,9 @@ def script(shell: str) -> str:
 def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
     """Yields the `case` branches of one command, of which the shell takes the first that matches.
 
-    `path` is the command with its subcommands. Branches for the values of its flags come first,
-    then those of its subcommands, then one for its flags and positional arguments.
+    `path` is the command with its subcommands, and `p` its parser. Branches for the values of its
+    flags come first, then those of its subcommands, then one for its flags and positional
+    arguments.
     """
     known = {o.name: o.metadata["choices"] for o in options()} | NAMES
     words = list[str]()

@@ -167,6 +167,7 @@ def _report(
     of_student   the fields about the student and the assignment
     rows         the result of each check
     not_loaded   why the student's code could not be loaded, or ""
+    seconds      how long the checks took
     """
     points, most = (sum(row[key] for row in rows) for key in ("score", "max_score"))
     if given.json:
