@@ -60,7 +60,7 @@ def _openblas() -> ctypes.CDLL | None:
 
 def _function(name: str) -> Any | None:
     """Finds a function of OpenBLAS by its plain name, to which NumPy's wheels add a prefix and a
-    suffix.
+    suffix; None if there is none.
 
     The wheels leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
     """

@@ -173,7 +173,7 @@ def build(operation: CudnnOperation, **device: Any) -> CudnnGraph:
 
 
 def type_of(dtype: str) -> Any:
-    """Returns cuDNN's name for a dtype."""
+    """Returns cuDNN's constant for a dtype such as "float16"."""
     return getattr(library().data_type, TYPES[dtype])
 
 
@@ -255,8 +255,9 @@ class Convolution(NamedTuple):
 
 
 def dims(sizes: TensorSizes) -> dict[str, list[int]]:
-    """Returns the arguments `dim` and `stride` for a tensor of cuDNN: sizes (n, h, w, c), channels
-    last in memory, in the order (n, c, h, w)."""
+    """Returns the arguments `dim` and `stride` with which a tensor of cuDNN is made. `sizes` are
+    (n, h, w, c), and channels are last in memory; both results list the axes in cuDNN's order, (n,
+    c, h, w)."""
     n, h, w, c = sizes
     return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}
 

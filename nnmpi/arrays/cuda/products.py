@@ -151,7 +151,7 @@ def _library(xp: Any) -> Any:
 
 
 def _type(a: Array) -> int:
-    """Returns cuBLAS's name for the dtype of an array."""
+    """Returns cuBLAS's number for the dtype of an array, an argument of its functions."""
     return int(getattr(xp_of(a).cuda.runtime, TYPES[a.dtype.name]))
 
 

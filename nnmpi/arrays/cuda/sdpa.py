@@ -146,8 +146,8 @@ def _fits(arrays: Sequence[Array]) -> bool:
 
 
 def _rows(a: Array) -> HeadRows:
-    """Describes an array (N, K, S, D), or (N, K, G, T, D) whose heads are at a constant
-    distance."""
+    """Returns the sizes (samples, heads, positions, elements) and strides of an array (N, K, S, D),
+    or (N, K, G, T, D), whose K G heads are at a constant distance in memory."""
     stride = [s // a.itemsize for s in a.strides]
     if a.ndim == 4:
         return HeadRows(a.shape, (*stride,))

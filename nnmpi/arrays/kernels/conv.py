@@ -65,7 +65,7 @@ class ConvMethod(Protocol):
     """A way to compute a convolution of x by w and its gradients, such as im2col, in chunks of
     images.
 
-    kept      by chunk, the arrays that its backward pass needs
+    kept      {first image of a chunk: array that the backward pass of this chunk needs}
     adds_db   True if `gradients` adds to the gradient of b, False if it overwrites it
     """
 
@@ -101,7 +101,7 @@ class ConvMethod(Protocol):
 
     def begin_backward(self, needs_dx: bool) -> None:
         """Prepares for a backward pass, before the first call of `gradients`, for instance
-        transforms w."""
+        transforms w. `needs_dx` says whether the gradient of x is needed."""
 
     def release(self) -> None:
         """Frees the arrays that are not needed any more after a forward or backward pass over all

@@ -1,4 +1,4 @@
-"""Convolution of each channel alone, as a weighted sum of shifted images, without columns.
+"""Convolution of each channel alone, as a weighted sum of shifted images, without im2col's columns.
 
     z[n, h, w, c] = sum over i, j of
                     x[n, h * down + i * dh - top, w * right + j * dw - left, c] * w[i, j, c]
@@ -43,7 +43,8 @@ def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
 
 
 def _rows(w: Array, z: Array) -> Array:
-    """Repeats each weight over a row of outputs, since NumPy is slow on single pixels."""
+    """Returns the weights w (kh, kw, C) as (kh, kw, width, C), repeated over a row of the outputs
+    z, since NumPy is slow on single pixels."""
     kh, kw, C = w.shape
     xp = xp_of(w)
     return xp.ascontiguousarray(xp.broadcast_to(w[:, :, None], (kh, kw, z.shape[2], C)))

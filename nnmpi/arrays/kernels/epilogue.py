@@ -45,7 +45,8 @@ def unpool_loop(g: Array, largest: Array, dz: Out) -> None:
 
 
 class Gradients(NamedTuple):
-    """The gradients of a convolution; None where one is not needed."""
+    """The gradients of a convolution: of its images (dx), weights (dw) and bias (db); None for one
+    that is not needed."""
 
     dx: Array
     dw: Array
@@ -97,7 +98,8 @@ def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, 
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:
-    """Adds the bias to y (n, H, W, O) and takes max(y, 0), in place; each is optional."""
+    """Adds the bias to y (n, H, W, O) and takes max(y, 0), in place. r has the bias and zeros to
+    compare with; one that is None is left out."""
     width = next((len(a) for a in r if a is not None), y.shape[-1])
     bias_relu_loop(y.reshape(y.size // max(width, 1), width), *r)
 

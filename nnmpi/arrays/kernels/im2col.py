@@ -33,7 +33,8 @@ NARROW = 4
 def gather_loop(places: Array, columns: Out) -> None:
     """Copies the windows of images to the rows of an im2col matrix, rounded to its dtype.
 
-    `places` is a view (..., kh, kw, C) of images in which windows overlap; `columns` is as large.
+    `places` is a view (..., kh, kw, C) of images in which windows overlap; `columns`, the matrix,
+    has as many elements.
     """
     columns[...] = places
 
@@ -103,8 +104,9 @@ class Im2col:
         return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
 
     def _places(self, padded: Array) -> Array:
-        """Returns the windows of padded images: (groups, f, f, n, h, w, kh, kw, C / groups), a
-        view."""
+        """Returns the windows of padded images: a view (groups, f, f, n, h, w, kh, kw, C / groups).
+        With pooling f is 2, and the first two f axes are the position in a 2x2 pooling window;
+        otherwise f is 1."""
         n, _, _, C = padded.shape
         sn, sh, sw, sc = padded.strides
         f, (rows, columns) = self.f, self.windows
@@ -187,8 +189,8 @@ class Im2col:
         pass."""
 
     def release(self) -> None:
-        """Frees the images after the last chunk of a forward pass, if the backward pass reads their
-        columns, which are kept, instead."""
+        """Frees the images after the last chunk of a forward pass, unless the backward pass needs
+        them: it does not if the im2col matrices of all images are kept."""
         if self.kept:
             self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
             self.padded = self._zeros(0, self.x.dtype)
@@ -320,8 +322,8 @@ class Direct(Im2col):
     """A convolution method that multiplies rows of pixels in place, without copying them to
     columns.
 
-    It is compiled C for images with at most 4 channels. Padded images are kept for the backward
-    pass.
+    The code is C, for images with at most 4 channels (see `suits`). Padded images are kept for the
+    backward pass.
     """
 
     narrow_up_to = 0  # channels are last

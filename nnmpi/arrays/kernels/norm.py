@@ -92,10 +92,11 @@ def norm_relu_sums_loop(
     g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
 ) -> None:
     """Computes what the backward pass of normalisation with ReLU needs first, from the gradient g
-    of y.
+    of the output y, for x (N, P, C).
 
-    Writes `masked`, which is g where y is positive and 0 elsewhere, and its sums over positions:
-    those of the masked gradient (`total`) and of the masked gradient times x - mean (`dot`).
+    masked   g where y is positive, and 0 elsewhere: the gradient before ReLU
+    total    the sum of `masked` over positions, (N, C)
+    dot      the sum of `masked` times x - mean over positions, (N, C)
     """
     relu_gradient_loop(g, y, masked)
     norm_sums_loop(masked, x, mean, total, dot)

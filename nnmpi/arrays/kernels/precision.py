@@ -124,7 +124,7 @@ def elementwise(op: Callable[..., Array], *args: Any) -> Array:
 
 
 def add_to(target: Array, new: Array) -> None:
-    """Adds an array to `target` in place."""
+    """Adds the array `new` to `target` in place; the sums of 16-bit arrays are rounded once."""
     if on_host_in_16_bits(target):
         target[...] = added(target, new)
     else:
@@ -169,8 +169,8 @@ def as_type_of(value: Any, like: Any) -> Any:
 
 
 def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Casts two arrays to one dtype if they differ and one has 16 bits: to the dtype of the 16-bit
-    one."""
+    """Casts the two factors of a matrix product to one dtype, if they differ and one has 16 bits:
+    to the dtype of the 16-bit one."""
     if a.dtype == b.dtype or not (in_16_bits(a) or in_16_bits(b)):
         return a, b
     dtype = a.dtype if in_16_bits(a) else b.dtype

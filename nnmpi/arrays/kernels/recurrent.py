@@ -114,8 +114,8 @@ def tanh_step(z: Array, u: Array, h: Array) -> None:
 def tanh_gradient(dh: Array, z: Array, d: Array) -> None:
     """Computes the backward pass of `tanh_step`, one step of a plain recurrent layer.
 
-    Writes d, the gradient of its pre-activation, from dh, the gradient of h, and z, which holds h.
-    Sets dh to 0, since all of it passes through the pre-activation.
+    Writes d, the gradient of z + u in h = tanh(z + u), from dh, the gradient of h; the array z
+    holds h since the forward pass. Sets dh to 0: all of it has gone to d.
     """
     tanh_gradient_loop(dh, z, d)
     dh[...] = 0
@@ -132,8 +132,8 @@ def relu_step(z: Array, u: Array, h: Array) -> None:
 def relu_gradient(dh: Array, z: Array, d: Array) -> None:
     """Computes the backward pass of `relu_step`, one step of a plain recurrent layer with ReLU.
 
-    Writes d, the gradient of its pre-activation, from dh, the gradient of h, and z, which holds h.
-    Sets dh to 0, since all of it passes through the pre-activation.
+    Writes d, the gradient of z + u in h = max(z + u, 0), from dh, the gradient of h; the array z
+    holds h since the forward pass. Sets dh to 0: all of it has gone to d.
     """
     relu_gradient_loop(dh, z, d)
     dh[...] = 0

@@ -13,7 +13,7 @@ from nnmpi.arrays.meta.shapes import axis_order, refuse, reserve_addresses, smal
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """True for two views of the same memory."""
+    """True if two arrays are the same view: of the same elements in the same memory."""
     if not isinstance(b, np.ndarray) or shapes.owner(a) is not shapes.owner(b):
         return False
     return bool(a.__array_interface__ == b.__array_interface__)
@@ -81,7 +81,8 @@ class MetaArray(np.ndarray):
     # ---- new arrays
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
-        """Returns a view if NumPy would, otherwise a new array."""
+        """Returns the array in another shape: a view where NumPy's reshape would give one,
+        otherwise a new array without data."""
         try:
             return super().reshape(*shape, order=order, copy=False)
         except ValueError:
@@ -94,7 +95,8 @@ class MetaArray(np.ndarray):
             return new
 
     def ravel(self, order: Any = "C") -> Any:
-        """Returns a view if NumPy would, otherwise a new array."""
+        """Returns the array with one axis: a view where NumPy's ravel would give one, otherwise a
+        new array without data."""
         return self.reshape(-1)
 
     def flatten(self, order: Any = "C") -> Any:
@@ -106,8 +108,8 @@ class MetaArray(np.ndarray):
         return self.astype(self.dtype, order)
 
     def astype(self, dtype: Any, order: Any = "K", *args: Any, copy: bool = True) -> Any:  # type: ignore[override]
-        """Converts to another dtype; without `copy`, returns the array itself if it has that
-        dtype."""
+        """Returns a new array without data, of another dtype; without `copy`, the array itself if
+        it has that dtype."""
         if not copy and self.dtype == dtype:
             return self
         new = new_like(self.shape, small(self).astype(dtype, order))
@@ -129,7 +131,8 @@ class MetaArray(np.ndarray):
         return logged(new_like(shape, small(array).repeat(1, k)), np.repeat, array, repeats, k)
 
     def mean(self, axis: Any = None, dtype: Any = None, *args: Any, **options: Any) -> Any:
-        """Averages over an axis; NumPy sums 16-bit floats in 32 bits."""
+        """Returns the array without data that stands for the mean over an axis. For float16 the sum
+        is in float32, as NumPy computes it."""
         if dtype is None and self.dtype == np.float16:
             return super().mean(axis, np.float32, *args, **options).astype(np.float16)
         return super().mean(axis, dtype, *args, **options)
@@ -183,13 +186,14 @@ class MetaArray(np.ndarray):
         return scalar
 
     def _view(self, entries: tuple[Any, ...]) -> Any:
-        """Indexes with slices and integers; if no axes are left, the result is a 0-d array, not a
-        scalar."""
+        """Returns the view that slices and integers select; if no axes are left, a 0-d array, where
+        NumPy would return a scalar."""
         return super().__getitem__(entries if ... in entries else (*entries, ...))
 
     def _index(self, index: Sequence[Any]) -> "MetaArray":
-        """Indexes with slices, then with integers and integer arrays, as NumPy's advanced indexing
-        does."""
+        """Returns the new array without data that an index with integer arrays selects: the
+        slices are applied first, then the integers and integer arrays, as NumPy's advanced
+        indexing does."""
         places = [k for k, entry in enumerate(index) if isinstance(entry, np.ndarray | int)]
         sliced = (slice(None) if k in places else entry for k, entry in enumerate(index))
         view, picks = super().__getitem__(tuple(sliced)), [index[k] for k in places]

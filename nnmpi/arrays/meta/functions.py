@@ -42,8 +42,8 @@ def is_meta(*values: Any) -> bool:
 
 
 def _register(*functions: Any) -> Callable[[F], F]:
-    """Makes a decorator that adds a function to RULES: the function is called in place of these
-    NumPy functions on arrays without data."""
+    """Makes a decorator that enters a function in the table RULES: on arrays without data (shape
+    and dtype only) it is called in place of the NumPy functions `functions`."""
 
     def register(rule: F) -> F:
         RULES.update(dict.fromkeys(functions, rule))

@@ -27,8 +27,8 @@ class Call(NamedTuple):
 
 
 class UnlikeError(Exception):
-    """Raised when logged calls are executed on values for which other calls would have been
-    logged."""
+    """Raised when logged calls are executed on values for which the program would have made other
+    calls, so that their result would be wrong."""
 
 
 call_log: ContextVar[list[Call] | None] = ContextVar("call_log", default=None)

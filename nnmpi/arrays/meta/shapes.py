@@ -157,8 +157,9 @@ def _reserved(bits: int) -> mmap:
 
 @contextmanager
 def addresses_filled_with(byte: int | None) -> Iterator[None]:
-    """A context in which arrays without data lie in memory filled with a byte, or at addresses
-    without memory. Code that reads their values by mistake gives other results for another byte."""
+    """A context for tests, in which arrays without data lie in memory filled with `byte`, or, for
+    None, at addresses without memory. Code that reads their values by mistake gives other results
+    for another byte."""
 
     @lru_cache
     def filled(bits: int) -> memoryview:
@@ -172,8 +173,8 @@ def addresses_filled_with(byte: int | None) -> Iterator[None]:
 
 
 def axis_order(array: Any) -> tuple[int, ...]:
-    """Returns the axes of an array by decreasing stride, which is the argument `order` of
-    `strides`.
+    """Returns the axes of an array by decreasing stride: the order in which the function `strides`
+    takes them.
 
     Of axes with equal strides, those of length 1 come last.
     """

@@ -70,10 +70,11 @@ def _of_device() -> DeviceKernels:
 
 
 class Kernel:
-    """A kernel: a loop over arrays that writes into some of them, in up to three implementations.
+    """A kernel: a function that computes on arrays and writes its results into some of them. It has
+    up to three implementations: in NumPy, in compiled C, and for the arrays of a device.
 
-    These are NumPy, compiled C, and one for the device. All arrays of a call are on one backend;
-    the first array determines which implementation computes.
+    All arrays of a call are on one backend; the first array determines which implementation
+    computes.
     """
 
     __slots__ = ("compiled", "composed", "marks", "name", "narrow", "reference")
