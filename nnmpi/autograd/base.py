@@ -126,7 +126,8 @@ class TensorBase:
         return format(self.item(), spec) if spec else repr(self)
 
     def view(self, *sizes: int | tuple[int, ...]) -> Self:
-        """The elements in another shape, as by `reshape`, sharing memory so that writes reach both.
+        """The elements in another shape, as by `reshape`, in the same memory: a write to the view
+        changes this tensor, and the other way round.
 
         If the elements lie in another order in memory (images are channels-last), the view is a
         copy, and writing to it raises RuntimeError.

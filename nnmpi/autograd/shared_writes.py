@@ -246,9 +246,9 @@ def _places(base: Array, view: Array) -> Any:
 
 
 def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
-    """True if `value` is a view of t at this index. So it is when Python carries out `t[index] +=
-    1`: it changes t[index] in place, then assigns the result, the same view, to t[index], where
-    nothing is left to write."""
+    """True if `value` is the view t[index] itself, so that the assignment t[index] = value has
+    nothing to write. Python makes such an assignment in `t[index] += 1`, after it has changed the
+    view in place."""
     if getattr(value, "storage", None) is not t.storage:
         return False
     there, array = t.operand[index], value.operand

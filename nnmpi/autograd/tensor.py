@@ -244,10 +244,10 @@ class Tensor(TorchNames):
         )
 
     def before_write(self) -> Tensor:
-        """Returns the operand for an in-place op on this tensor: itself, or a copy with its
-        history.
+        """Returns the tensor that an in-place op on this tensor is to read: this one, or a copy
+        with its history.
 
-        If other tensors share the memory, the op writes into it; then a copy is needed, since the
+        A copy is needed if other tensors share the memory: the op then writes into it, and the
         backward pass may read the old values.
         """
         return self if self.storage.sharing is None else shared_writes().copied(self)

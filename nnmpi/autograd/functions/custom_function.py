@@ -34,7 +34,7 @@ from nnmpi.autograd.tensor import Tensor, apply, array_of
 class Context:
     """The `ctx` argument of a user's Function: it carries values from `forward` to `backward`.
 
-    These are tensors given to `save_for_backward`, and any attributes that `forward` sets.
+    The values are tensors given to `save_for_backward`, and any attributes that `forward` sets.
 
     needs_input_grad   for each argument of `forward`: whether `backward` has to return a gradient
     """

@@ -15,10 +15,8 @@ from nnmpi.autograd.tensor import Tensor, array_of
 
 
 def _writing(name: str, text: str) -> Callable[..., Tensor]:
-    """Makes the in-place version of a tensor method, such as `exp_` from `name` "exp".
-
-    Its docstring is "Replaces t by" and `text`.
-    """
+    """Makes the in-place version of the tensor method `name`: for "exp" the method `exp_`, which
+    replaces the elements by their exponentials. `text` is the end of its docstring."""
 
     def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
         if any(t.loses_gradient(value) for value in (t, *others, *options.values())):

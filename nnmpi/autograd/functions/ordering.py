@@ -100,11 +100,11 @@ def mode(t: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
 def quantile(
     t: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """The quantile q, from 0 to 1, of all elements or along an axis; a vector of several q gives a
-    new first axis.
+    """The quantile q, from 0 to 1, of all elements or along the axis `dim`; a vector of several q
+    gives a new first axis.
 
-    interpolation: which value to take between two elements: "linear", "lower", "higher", "nearest",
-    "midpoint"
+    interpolation: which value to take if the quantile lies between two elements: "linear", "lower",
+    "higher", "nearest", "midpoint"
     """
     t = wide(t)
     if interpolation not in _BETWEEN:

@@ -56,8 +56,9 @@ def einsum(*arrays: Array, equation: str) -> Result:
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each input and of the output of an einsum equation, with unused letters in the
-    place of "..."; `axes` are the numbers of axes of the inputs."""
+    """Returns the letters of each input and of the output of an einsum equation. An ellipsis is
+    replaced by letters that the equation does not use; `axes` are the numbers of axes of the
+    inputs."""
     inputs_text, arrow, right = equation.replace(" ", "").partition("->")
     terms, dots = inputs_text.split(","), "..."
     named = [term.replace(dots, "", 1) for term in terms]

@@ -22,8 +22,8 @@ IGNORED = -100
 
 
 class Labels(NamedTuple):
-    """The labels of n samples as class numbers, with a mask of those that are not ignored, and the
-    weight of each."""
+    """The labels of n samples: their class numbers, a mask that is False where a label is ignored,
+    and the weight of each, 0 where it is ignored."""
 
     classes: Array  # 0 where the label is ignored, so that it can be used as an index
     kept: Array  # False where the label is ignored

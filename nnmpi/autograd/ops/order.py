@@ -71,8 +71,8 @@ def _ordered(a: Array, axis: int) -> tuple[Array, Array]:
 
 
 def _back(index: Array, axis: int, keepdims: bool) -> Array:
-    """Returns an index of one element per row, (..., 1), without its last axis; with `keepdims`,
-    with this axis at the place `axis`."""
+    """Turns `index` (..., 1), one index for each row, into the result of an op along an axis: drops
+    the last axis, or with `keepdims` moves it to the place `axis`."""
     return xp_of(index).expand_dims(index, axis) if keepdims else index
 
 

@@ -134,7 +134,8 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
     """Interpolates `a` along several axes, one after the other.
 
-    Each step is a tuple: the axis, counted in memory order, the taps, and the length of the input.
+    Each step is a tuple: the axis, counted in memory order; the taps, which are the terms of the
+    weighted sum that each output is; and the length of the input.
     """
     y = _in_memory(a)
     for axis, taps, _ in steps:

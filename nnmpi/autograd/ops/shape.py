@@ -211,8 +211,8 @@ def copied_index(index: Any) -> Any:
 
 
 def element_along(a: Array, index: Array, *, axis: int, keepdims: bool) -> Result:
-    """One element of `a` from each row along an axis, whose place in the row `index` says; the axis
-    is dropped, or kept with length 1."""
+    """The element of `a` at the position `index` of each row along `axis`; the axis is dropped, or
+    kept with length 1 if `keepdims`."""
     axis = axis_within(axis, a.ndim)
     xp, a_shape, kept = xp_of(a), a.shape, (*a.shape[:axis], 1, *a.shape[axis + 1 :])
     places = index.reshape(kept)
