@@ -5,7 +5,7 @@ An all-reduce is a reduction, such as a reduce-scatter, followed by its transpos
 backwards, which copy instead of adding.
 
 p  ranks        r  this rank        t  round        d  distance to the partner
-c  chunk        v  number of a rank in a power of two of ranks
+c  chunk        v  the number that a rank has among a power of two of the ranks
 """
 
 from collections.abc import Callable, Mapping

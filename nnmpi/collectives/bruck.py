@@ -33,7 +33,8 @@ bruck = Algorithm(levels, chunk_per_rank, _gather)
 # A message has at most `most` chunks. When it is full, what is left of the trees follows in the
 # order of v, depth first: a rank keeps few chunks for those below it.
 def pat(most: int = 8) -> Algorithm:
-    """The all-gather PAT; a message has at most `most` chunks, a power of two (8 in NCCL)."""
+    """The all-gather PAT of NCCL, with log p rounds as long as messages grow; a message has at most
+    `most` chunks, a power of two (8 in NCCL)."""
 
     def apart(p: int) -> int:
         """Returns by how much the numbers of neighbouring chunks in a message differ, if the

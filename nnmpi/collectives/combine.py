@@ -57,9 +57,8 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 
 @cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
-    """Makes an algorithm whose root is rank 0, such as a broadcast, one whose root is `root`, by
-    rotating the rank numbers.
-    """
+    """Returns algorithm a, whose root is rank 0 (such as a broadcast), with the root `root`: the
+    rank numbers are rotated."""
     return among(a, lambda p: [*range(root, p), *range(root)])
 
 

@@ -91,7 +91,8 @@ the codec's name, the bytes of an element, and the ranks."""
 def sent(
     spec: str, shapes: Sequence[Shape], itemsize: int, ranks: int
 ) -> tuple[str, Compressed | None]:
-    """Returns the name of a codec, and the traffic of one bucket of gradients with it.
+    """Returns the name of the codec that `spec` asks for, and what a rank sends for one bucket of
+    gradients with this codec.
 
     `spec` is a value of `--compress`, `shapes` are the shapes of the bucket's gradients, and
     `itemsize` is the number of bytes of an element. The traffic of a codec of the user is None.

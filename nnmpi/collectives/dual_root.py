@@ -23,7 +23,8 @@ class Trees(NamedTuple):
     """The two trees of the doubly pipelined all-reduce, and when each rank exchanges blocks.
 
     peer     the parent of each rank, or for a root the other root
-    sender   [3, rank]: the first child, the second child and, for a root, the other root; or NOBODY
+    sender   the ranks from which each rank receives, an array (3, ranks): its first child, its
+             second child and, for a root, the other root; NOBODY where there is none
     depth    the depth of each rank, 0 for roots
     start    the round in which each rank first exchanges a block with its peer
     period   the number of rounds until a rank exchanges with its peer again
@@ -74,8 +75,8 @@ def _at(t: int, r: Ranks, p: int) -> Step:
     x = trees(p)
 
     def block(rank: Ranks) -> Ranks:
-        """Returns the number of the block that a rank exchanges with its parent (a root with the
-        other root) in this round, or NOBODY."""
+        """Returns the number of the block that `rank` sends to its parent (a root: to the other
+        root), or receives from it, in this round; NOBODY if it does neither."""
         turn, idle = np.divmod(t - x.start[rank], x.period)
         number = turn - down * x.depth[rank]
         takes_part = (rank >= 0) & (idle == 0) & (x.depth[rank] >= down)

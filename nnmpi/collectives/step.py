@@ -69,8 +69,8 @@ class Step(NamedTuple):
     swap: bool = False
 
     def count(self, range_: ChunkRange) -> Ranks:
-        """Returns how many chunks of a range are sent or received: all, or those that `block` and
-        `stride` choose."""
+        """Returns how many chunks of the range `range_` (lo, hi) are sent or received: all of them,
+        or those that the fields `block` and `stride` of the step choose."""
         periods, rest = np.divmod(range_[1] - range_[0], self.stride)
         return periods * self.block + np.minimum(rest, self.block)
 

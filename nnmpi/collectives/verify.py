@@ -66,7 +66,8 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = Collective.ALL_REDUCE.cl
 def rounds(
     algorithm: Algorithm, p: int, claim: Claim, sums: Expressions
 ) -> Iterator[tuple[list[Step], Held]]:
-    """Yields, for each round, the steps of all ranks and the expressions that they then hold.
+    """Executes an algorithm symbolically: yields, for each round, the steps of all ranks and the
+    number of the expression that each rank then holds for each chunk.
 
     The first item is the start, without steps. `sums` numbers the expressions. Raises PlanError if
     a step is wrong, for example if a send has no receive, or if the end is not what `claim` says.
