@@ -397,11 +397,11 @@ class Comm:
         return steps if row is array else put_back(steps, row, array), call
 
     def _prepare(self, algorithm: str, n: int, dtype: Any) -> PreparedSum:
-        """Returns how to sum arrays of one length and type by an algorithm, and caches it for later
-        calls.
+        """Returns what is needed to sum arrays of one length and type by an algorithm, and caches
+        it for later calls.
 
-        Memory or transports that the algorithm needs are set up first; this is logged as a call of
-        its own.
+        Memory or transports that the algorithm needs are set up first; the log shows this as
+        another call.
         """
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm

@@ -128,8 +128,9 @@ class Progress:
         left.
 
         It is the first transport of a new TransportFamily, from which all later Comms are made. The
-        new family replaces the old one at once, before a Comm uses it. If another rank is lost
-        then, other ranks may be using the new family already, and all must shrink the same one.
+        new family replaces the old one at once, even before a Comm uses it: if another rank is lost
+        meanwhile, other ranks may be using the new family already, and the next `shrink` must be
+        that of the same family on all ranks.
         """
         self.abandon()
         left = self.family.shrink()
@@ -273,8 +274,9 @@ class Work:
         raise error
 
     def step(self, blocks: bool = False) -> bool:
-        """Takes the operation's next step if its requests are complete; returns True if it may go
-        on.
+        """Takes the operation's next step if the requests that it waits for are complete. Returns
+        True if it has taken one, which may have been the last, and False if the operation still has
+        to wait.
 
         With `blocks`, waits for the requests. The caller holds the lock of the progress engine.
         """

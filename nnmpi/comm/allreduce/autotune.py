@@ -26,7 +26,7 @@ LARGE = 1 << 16
 
 
 class TimedComm(Protocol):
-    """The methods of a Comm that are used to time all-reduces."""
+    """The interface that objects need to time all-reduces on them: some methods of a Comm."""
 
     size: int
     system: System
@@ -44,7 +44,8 @@ class AlgorithmChoice(NamedTuple):
     names: tuple[str, ...]
 
     def without(self, name: str) -> Self:
-        """Returns a copy with `halving` in place of algorithm `name`, which cannot be used."""
+        """Returns a copy with the algorithm `halving` in place of algorithm `name`, which cannot be
+        used, for instance since there is no shared memory for it."""
         return type(self)(tuple("halving" if n == name else n for n in self.names))
 
     def name(self, nbytes: int) -> str:

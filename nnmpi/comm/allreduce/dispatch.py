@@ -40,9 +40,8 @@ class PreparedSum(NamedTuple):
 
 
 class AllReduceDispatch:
-    """Carries out the all-reduces of one communicator by whichever algorithm is named, and owns the
-    memory and transports that they need.
-    """
+    """Carries out the all-reduces of one communicator, each by the algorithm that the caller names,
+    and owns the shared memory and transports that some algorithms need."""
 
     def __init__(self, transport: Transport, interpreter: Interpreter) -> None:
         self._transport, self._interpreter = transport, interpreter

@@ -98,7 +98,8 @@ def make_plan(
     message_limit: int = 1 << 30,
     narrow_sums: bool = False,
 ) -> Plan:
-    """Returns what rank r of p does to run a collective algorithm on a buffer.
+    """Returns the Plan of rank r of p, all messages and additions by which it runs a collective
+    algorithm on a buffer.
 
     `bounds` are the first elements of the buffer's chunks, and its length. No message is longer
     than `message_limit` bytes. With `narrow_sums`, sums of 16-bit floats are kept in 16 bits.
@@ -142,9 +143,9 @@ def make_plan(
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
-    """Raises ValueError if step `s` adds to a complete sum, which has already been rounded to 16
-    bits.
-    """
+    """Raises ValueError if step `s` of an algorithm sends or receives partial sums of a chunk whose
+    sum is already complete; `rounded` says for each chunk whether its complete sum was rounded to
+    16 bits."""
     for message in (*s.sends(len(rounded)), *s.receives(len(rounded))):
         for lo, hi in message:
             if rounded[lo:hi].any():

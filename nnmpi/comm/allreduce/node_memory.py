@@ -31,8 +31,7 @@ USABLE = 0.9  # share of the free shared memory that a sum may take
 
 class NodeTopology(NamedTuple):
     """The division of ranks into nodes: the ranks that share memory with this one, and, if there
-    are several nodes, the algorithm that sums over them.
-    """
+    are several nodes, the algorithm by which the first ranks of the nodes sum over the nodes."""
 
     node: Transport
     size: int  # of the transport that was split

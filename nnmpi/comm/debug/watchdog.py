@@ -82,7 +82,8 @@ class SilentRanks(Protocol):
         rank waits. `kind` is its type, and `value` a number that depends on the type."""
 
     def kill(self, reason: str, limit: float) -> bool:
-        """Has silent ranks killed; returns False if that cannot help.
+        """Has the ranks that make no progress killed; returns False if that cannot help, as when
+        all ranks wait.
 
         The watchdog calls it every TICK seconds while this rank has waited for longer than `limit`
         seconds. `reason` is for the message.

@@ -175,8 +175,9 @@ class Transport(Receiver, Protocol):
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
-        """Sends the bytes `out` to rank `to`, receives a message from `source` into `into`, or does
-        both at once (None: not this one); returns when they are complete."""
+        """Sends the bytes `out` to rank `to` and receives a message from rank `source` into `into`,
+        at the same time; returns when both are complete. None for `out` or `into` leaves that part
+        out."""
 
     def receiver(self) -> Receiver:
         """Returns a receiver that raises MessageLengthError for messages of an unexpected length.

@@ -191,9 +191,9 @@ class Hub:
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
-        """Returns if all ranks that were left after the last shrink call it, and none of them is
-        lost; otherwise raises RankLost on all.
-        """
+        """Returns if no rank is lost, on all ranks if all of them call it; otherwise raises
+        RankLost on all. The ranks are those that were left when lost ranks were last excluded
+        (`shrink`)."""
         with self._lock:
             meeting = self._meet(caller, confirms=True)
             if meeting.ranks != [*caller.members] or not all(meeting.came.values()):

@@ -30,15 +30,14 @@ class Scheduler(System, Protocol):
         is the object through which the ranks exchange messages."""
 
     def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
-        """Waits until a rank may make an operation on these requests; `verb` names the
-        operation.
-        """
+        """Called by a rank before each operation: returns when the scheduler lets it begin. `verb`
+        names the operation, which is on the given requests."""
 
     def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
         """Makes a waiting rank sleep until `is_over` returns True."""
 
     def wake(self, ranks: Iterable[int]) -> None:
-        """Makes these ranks, if they wait, check `is_over` again."""
+        """Makes these ranks, if they sleep in `wait`, check again whether they may go on."""
 
     def buffers(self, message: Any) -> bool:
         """Returns True if a send whose receive is not posted yet is to be complete at once, by a

@@ -25,8 +25,8 @@ LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 
 class UlfmFamily(TransportFamily):
-    """The transports that one rank makes until ranks are lost and it shrinks, all on one MPI
-    communicator.
+    """The transports that one rank makes on one MPI communicator. When ranks are lost, the
+    survivors make a smaller communicator, and a new family on it.
 
     Each transport has a number that none of its ranks has used before, and that determines its
     range of tags. So two transports with the same number have no rank in common. Numbers grow;
@@ -79,9 +79,8 @@ class UlfmFamily(TransportFamily):
         return context * SPAN
 
     def skip(self, number: int) -> None:
-        """Records that this rank must not use the transport numbers up to `number`, since other
-        ranks may have.
-        """
+        """Records that this rank must not give the numbers up to `number` to new transports: other
+        ranks may have used them."""
         self._next = number + 1
 
     def give_back(self, first_tag: int) -> None:
@@ -139,9 +138,10 @@ class UlfmFamily(TransportFamily):
         return self._first(UlfmFamily(self._first, left, gone))
 
     def communicator(self) -> MPI.Intracomm:
-        """Returns another communicator of the same ranks, which no rank revokes.
+        """Returns another communicator of the same ranks, which no rank revokes (makes unusable).
 
-        All ranks call it right after they have shrunk, and then call `confirm`.
+        All ranks call it right after they have made the family, by `shrink`, and then call
+        `confirm`.
         """
         with self.noticing():
             made = MPI.Intracomm(self.comm.Shrink())

@@ -42,9 +42,10 @@ def connected(
     """Connects the ranks of a fault-tolerant job that are alive: returns their Comm, and a channel
     for their watchdogs.
 
-    `agree` is called with the new transport; if a rank is lost in it, the others connect again. If
-    a rank is lost at the very end, the Comm is returned abandoned: the caller's next operation
-    raises RankLost, as for a later loss, and the caller shrinks.
+    `agree` is called with the new transport, for what ranks must agree on first. If a rank is lost
+    meanwhile, the others connect again. If a rank is lost at the very end, the Comm is returned
+    abandoned: the caller's next operation raises RankLost, as for a later loss, and the caller
+    shrinks.
     """
     progress.family = before_start()
     while True:
