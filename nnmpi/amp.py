@@ -77,8 +77,8 @@ class GradScaler:
         return type(outputs)(map(self.scale, outputs))
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divides the gradients of an optimizer's parameters by the scale, once in each step; for
-        example before they are clipped. `step` does so otherwise."""
+        """Divides the gradients of an optimizer's parameters by the scale, at most once in each
+        step, for example before they are clipped. If it is not called, `step` divides them."""
         if not self._enabled:
             return
         self._check_not_stepped("unscale_", optimizer)
