@@ -76,7 +76,7 @@ def kthvalue(t: Any, k: int, dim: int = -1, keepdim: bool = False) -> Chosen:
 
 
 def median(t: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median of all elements; with `dim`, those along an axis, and their indices.
+    """The median of all elements; with `dim`, the medians along this axis, and their indices.
 
     Of an even number of elements, it is the lower one of the two in the middle, as in PyTorch.
     NumPy's median is their mean. Equal elements count in their order, as in PyTorch on a CPU.
@@ -142,8 +142,8 @@ _BETWEEN: dict[str, Callable[[Any], Any]] = {
 
 
 def _one(op: Any, t: Tensor, dim: int, keepdim: bool, **options: Any) -> Chosen:
-    """Returns one element of each row along the axis `dim`, with its index in the row: the index
-    that the op `op` returns."""
+    """Returns one element of each row of t along the axis `dim`, with its index in the row: `op`,
+    such as the op `kth`, chooses the index."""
     rows = t if t.ndim else t.reshape(1)
     index = apply(op, rows, axis=shape.axis_within(dim, rows.ndim), keepdims=keepdim, **options)
     values = apply(shape.element_along, rows, index, axis=dim, keepdims=keepdim)

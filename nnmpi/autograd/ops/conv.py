@@ -26,7 +26,7 @@ def conv2d(
     keep: bool = True,
 ) -> Result:
     """The convolution of x (N, C, H, W) with w (O, C / groups, kh, kw), plus b (O), then optionally
-    2x2 max-pooling (`pool`) and ReLU.
+    2x2 max-pooling (`pool`) and ReLU (`relu`).
 
     `algorithm` is the option --convolution, "auto" by default; `keep` is False if there will be no
     backward pass, so that nothing is kept for it.

@@ -32,8 +32,8 @@ def gather(a: Array, index: Array, *, axis: int) -> Result:
 
 
 def scatter(a: Array, index: Array, source: Any, *, axis: int, adds: bool = False) -> Result:
-    """A copy of `a` in which source[i, j] replaces the element at index[i, j] along an axis, or is
-    added to it; `source`, an array or a number, may be larger than the index."""
+    """A copy of `a` in which source[i, j] replaces the element at index[i, j] along an axis or, if
+    `adds`, is added to it; `source`, an array or a number, may be larger than the index."""
     y, at, a_shape = a.copy(), _places(index.copy(), axis), a.shape
     within = tuple(slice(n) for n in index.shape)
     shape = getattr(source, "shape", ())

@@ -162,7 +162,8 @@ def nll(
     reduction: str = "mean",
 ) -> Result:
     """The negative log-likelihood of log-probabilities logp (N, C, ...) and labels (N, ...), with
-    class weights; labels equal to `ignore_index` are left out."""
+    class weights; labels equal to `ignore_index` are left out. `reduction` is "mean", "sum" or
+    "none"."""
     xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
     s, shape, dtype = _transposed(logp), logp.shape, logp.dtype
     of_s, rows = s.shape, xp.arange(len(target.classes))

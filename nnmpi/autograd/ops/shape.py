@@ -80,7 +80,8 @@ def unsqueezed(shape: Shape, axis: int | None) -> Shape:
 
 
 def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterator[Any]:
-    """Yields the index of each part of an array that is split along an axis.
+    """Yields, for each part of an array of this shape that is split along an axis, the index that
+    selects the part.
 
     `sizes` are the lengths of the parts, or one length for all.
     """
