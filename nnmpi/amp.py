@@ -155,19 +155,21 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """The factor by which the scale falls after a step that was left out."""
+        """The factor by which the scale is multiplied after a step that was skipped, because a
+        gradient was not finite."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Sets the factor by which the scale falls."""
+        """Sets the factor by which the scale is multiplied after a step that was skipped, because a
+        gradient was not finite."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """The number of good steps in a row after which the scale grows."""
+        """The number of steps in a row with finite gradients after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Sets the number of good steps after which the scale grows."""
+        """Sets the number of steps in a row with finite gradients after which the scale grows."""
         self._growth_interval = new_interval
 
     def is_enabled(self) -> bool:
@@ -175,8 +177,8 @@ class GradScaler:
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, the options, and the number of good steps in a row; {} if the scaler is not
-        enabled."""
+        """The scale, the options, and the number of steps in a row with finite gradients so far; {}
+        if the scaler is not enabled."""
         if not self._enabled:
             return {}
         return {
