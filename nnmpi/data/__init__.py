@@ -46,6 +46,7 @@ def load(
     """Loads the data set that `--data` names: NAME, NAME:ARGUMENT or FILE.npz.
 
     data_dir: the directory of data files, existing and downloaded; default: the user's cache
+    spec: the value of `--data`
     seed: chooses the held-out test samples, and the values of synthetic data
     ignore_index: the label that a loss ignores
     context: the number of tokens in a window of text
@@ -75,7 +76,8 @@ TABLES = {".csv", ".tsv", ".parquet", ".feather", ".xlsx"}
 
 
 def _why_unknown(spec: str) -> str:
-    """The reason why a text names no data set, and the remedy."""
+    """Returns the end of the error message for a value of --data that names no data set: the
+    reason, and what to give instead."""
     if TABLES & {suffix.lower() for suffix in Path(spec).suffixes}:
         return (
             "is a table, and has to be an .npz file: read it with NumPy, pandas or polars, and "
@@ -101,10 +103,12 @@ def blank(
     context: int = CONTEXT,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """Returns the data set that `--data` names, unread: all samples share one row of zeros.
+    """Returns a data set for planning a run, with the shapes and sizes of the one that `--data`
+    names (`spec`): it is not read, and all its samples share one row of zeros.
 
-    If the size cannot be known without reading the samples, the data set is loaded. `context` is
-    the number of tokens in a window of text, and `tokenizer` the folder or file of a tokenizer.
+    If the size cannot be known without reading the samples, the data set is loaded as by `load`.
+    `context` is the number of tokens in a window of text, and `tokenizer` the folder or file of a
+    tokenizer.
     """
     name, _, argument = spec.partition(":")
     entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text

@@ -31,10 +31,11 @@ def check_images(split: Split, how: Augment) -> None:
 def augmented(
     x: np.ndarray, how: Augment, seed: int, epoch: int, samples: np.ndarray
 ) -> np.ndarray:
-    """Images (B, C, H, W) as they are in this epoch: shifted by up to `how.crop` pixels, with zeros
-    at the edges, and mirrored at random.
+    """Returns the images x (B, C, H, W) as one training epoch uses them: each is shifted by up to
+    `how.crop` pixels, with zeros at the edges, and mirrored or not.
 
-    samples: the row numbers of the images in the split, (B,)
+    The shift and the mirroring of an image are drawn from the seed, the epoch and its row number in
+    the split, of which `samples` (B,) has one for each image.
     """
     (H, W), pad = x.shape[2:], how.crop
     key = keyed.key(seed, "augment", epoch)

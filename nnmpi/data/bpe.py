@@ -43,8 +43,8 @@ class BPETokenizer:
         self.sha256 = hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The token ids of a text; meanwhile the library needs about 100 bytes of memory per
-        token."""
+        """Returns the token ids of a text: int64, (T,). Meanwhile the library needs about 100 bytes
+        of memory per token."""
         decoded = text if isinstance(text, str) else as_text(text)
         return np.array(self._bpe.encode(decoded, add_special_tokens=False).ids, "int64")
 
@@ -54,7 +54,8 @@ class BPETokenizer:
         return text
 
     def lengths(self) -> np.ndarray:
-        """The number of characters that begin in each token of the vocabulary."""
+        """Returns how many characters each token of the vocabulary stands for: int64, (size,). A
+        character whose UTF-8 bytes lie in several tokens counts for the first of them."""
         counts = np.zeros(self.size, "int64")
         for token, i in self._bpe.get_vocab(with_added_tokens=False).items():
             counts[i] = sum(c not in CONTINUE for c in token)

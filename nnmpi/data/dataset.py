@@ -17,11 +17,13 @@ TOKENIZER = "tokenizer"
 
 
 class Split(NamedTuple):
-    """Samples with their labels, or with the targets of a regression.
+    """Samples x, and their labels or targets y; the first axis counts the samples.
 
-    x: (N, ...), or a tuple or dict of such arrays: uint8 or float32, (N, features), (N, C, L),
-        (N, C, H, W) and others; or int64, which are indices
-    y: int64 classes from 0, (N,) for samples or (N, ...) for their positions; or floats, (N, ...)
+    x: an array, or a tuple or dict of arrays, one for each input of the model. Features are uint8
+        or float32: (N, features), sequences (N, C, L), images (N, C, H, W), ...; an int64 array
+        has indices, such as tokens
+    y: int64 class numbers from 0, one for each sample (N,) or each position (N, ...); or floats
+        (N, ...), the targets of a regression
     """
 
     x: Inputs
@@ -88,11 +90,14 @@ class DatasetSize(NamedTuple):
 
 
 class DatasetEntry(NamedTuple):
-    """An entry of DATASETS: the function that loads the data set, and its form on the command line.
+    """An entry of DATASETS, the table of data sets by name: how to load one, and how to write it on
+    the command line.
 
+    load: loads the data set
+    form: the value of `--data` for it, such as "mnist" or "synthetic:SHAPE:CLASSES:SAMPLES"
+    size: returns the size for an argument; None if samples must be read to know it
     may_stand_alone: True if the argument after the colon is optional
     has_tokenizer: True if it takes a tokenizer
-    size: returns the size for an argument; None if samples must be read to know it
     """
 
     load: Callable[[DatasetRequest], Dataset]
@@ -132,8 +137,8 @@ def hold_out(
 
 
 def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The rows of an array where `kept` is True, moved to its beginning block by block, without a
-    copy of the array."""
+    """Moves the rows of an array where `kept` is True to its beginning, block by block, and returns
+    them as a view. This overwrites the array, but needs no memory for a copy."""
     rows = np.flatnonzero(kept)
     step = max(BLOCK * len(array) // max(array.size, 1), 1)
     for start in range(0, len(rows), step):
@@ -143,8 +148,12 @@ def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def kept_as(dtype: np.dtype[Any], is_label: bool) -> np.dtype[Any]:
-    """The dtype in which samples or labels of a dtype are stored; the dtype itself if it is not
-    numeric."""
+    """Returns the dtype to which samples (with `is_label`, labels) of a dtype are converted when
+    they are loaded.
+
+    Integers become int64, but uint8 samples (pixels) stay uint8. Float samples and booleans become
+    float32; float labels become float32 or float64. Other dtypes are returned unchanged.
+    """
     if is_label and dtype.kind == "f":
         return np.dtype("float64" if dtype.itemsize > 4 else "float32")
     if dtype.kind in "iu":
@@ -188,8 +197,10 @@ def from_arrays(
 
 
 def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
-    """Yields sentences for the user about how the data were split and understood: for instance that
-    a fifth of the rows is held out, or that integers are taken as indices and not standardised."""
+    """Yields sentences for the user about how the data were split and understood: for instance
+    that a fifth of the rows is held out, or that integers are taken as indices and not
+    standardised. `labels` are the class numbers, and `is_held_out` says whether `test` was held
+    out from `train`."""
     if is_held_out:
         yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     if labels.size and labels.min() > 0:
@@ -202,8 +213,8 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
 
 
 def samples_like(x: Any, train: Split) -> Inputs:
-    """x as samples for prediction; raises ValueError unless their structure, dtype and shape are
-    those of the split."""
+    """Returns x as inputs for prediction by a model that was trained on the split `train`; raises
+    ValueError unless structure, dtype and shape of a sample are the same."""
     samples = _inputs(x, "x")
     for name, array in parts(samples):
         if len(array) != len(parts(samples)[0][1]):

@@ -1,4 +1,5 @@
-"""Data files: where downloads are, and what fits into memory."""
+"""The directory of downloaded data files, and the check that arrays fit into memory before they are
+read."""
 
 import os
 from pathlib import Path
@@ -27,6 +28,7 @@ def memory_size() -> int:
 
 
 def default_directory() -> Path:
-    """The directory `nnmpi` in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
+    """Returns the default directory of downloaded data: `nnmpi` in the user's cache,
+    $XDG_CACHE_HOME or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return Path(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")) / "nnmpi"

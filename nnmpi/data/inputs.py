@@ -74,7 +74,7 @@ def described(x: Structure[Any]) -> str:
 
 
 def arrays(x: Inputs) -> list[np.ndarray]:
-    """The list of the input arrays."""
+    """Returns the arrays of a model's inputs x, a single array, a tuple or a dict, as a list."""
     return [array for _, array in parts(x)]
 
 
@@ -90,7 +90,7 @@ def is_one_row(array: np.ndarray) -> bool:
 
 
 def take(x: Inputs, rows: np.ndarray) -> Inputs:
-    """The inputs at the given rows, in new arrays."""
+    """Returns the given rows of each of a model's inputs, in new arrays with the structure of x."""
     if isinstance(x, np.ndarray):
         return x.take(rows, axis=0)
     return each(lambda array: array.take(rows, axis=0), x)

@@ -1,9 +1,12 @@
-"""Batches of a split: row order, gathering and standardising, in advance in a background thread.
+"""Makes batches of a split: draws the order of its rows, and gathers and standardises their
+samples, in advance in a background thread.
 
-With lengths, a batch has samples of similar length, so a recurrent layer has few steps, all full.
+If the lengths of the samples are given (--bucket-by-length), each batch has samples of similar
+length, so that little padding is computed. The order of the batches is random; a batch with fewer
+samples than the others comes last:
 
 lengths of the samples, sorted    2 2 3 | 3 4 | 5 5 6 | 7 7 9
-batches, in the order drawn       5 5 6,  2 2 3,  7 7 9,  3 4      the smaller one is the last
+batches, in the order drawn       5 5 6,  2 2 3,  7 7 9,  3 4
 """
 
 import sys
@@ -80,7 +83,9 @@ BatchCut = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """Cuts a batch into micro-batches, and each of them over ranks; returns this rank's parts.
+    """Tells which samples of a global batch this rank computes. It is called with the row numbers
+    of the batch, cuts them into micro-batches, and each micro-batch into one part per rank; it
+    returns this rank's part of each micro-batch.
 
     7 rows, 2 micro-batches, 3 ranks     0 1 2 | 3 4 5 6      rank 0  0 | 3
                                                               rank 1  1 | 4
@@ -97,7 +102,8 @@ class BatchSplit:
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
-    """Part i of `parts` parts of the rows, as equal in length as possible."""
+    """Returns part i of the rows, cut into `parts` consecutive parts that are as equal in length as
+    possible."""
     return rows[len(rows) * i // parts : len(rows) * (i + 1) // parts]
 
 
@@ -163,8 +169,9 @@ class Loader:
     def gather(
         self, rows: np.ndarray, fields: WantedFields = X_AND_Y, epoch: int | None = None
     ) -> Batch:
-        """Returns the batch of the given rows, in new arrays; augmented if an epoch is given.
-        `fields` says whether x or y is needed, and for which positions of sequences."""
+        """Returns the batch of the given rows of the split, in new arrays. Images are augmented as
+        in the epoch with number `epoch`, if it is given. `fields` says whether x or y is needed,
+        and for which positions of sequences."""
         wanted = rows if fields.x else rows[:0]
         if self.standardised is not None:
             x = take(self.standardised, wanted)
@@ -283,10 +290,12 @@ def lengths_of(x: Inputs, name: str) -> np.ndarray:
 def by_length(
     order: np.ndarray, lengths: np.ndarray, batch_size: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The row numbers of each batch: samples sorted by their lengths, those of equal length in the
-    order of `order`, and cut into batches.
+    """Returns the row numbers of each batch of an epoch, such that the samples of a batch have
+    similar lengths.
 
-    The order of the batches is random, and so is the place of the smaller batch among the lengths.
+    `order` has the shuffled row numbers of the split. They are sorted by length, where equal
+    lengths keep this order, and cut into batches of `batch_size`, which are returned in random
+    order. If one batch has to be smaller, it comes last; which lengths it has is random too.
     """
     rows = order[np.argsort(lengths[order], kind="stable")]
     full_batches, remainder = divmod(len(rows), batch_size)
@@ -300,7 +309,9 @@ def by_length(
 
 
 def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
-    """The share of padding if every batch is padded to its longest sample."""
+    """Returns which share of all positions is padding, from 0 to 1, if the samples of each batch
+    are padded to the longest of them. `batches` has the row numbers of each batch, `lengths` the
+    length of each row."""
     counts = [(lengths[rows].max() * len(rows), lengths[rows].sum()) for rows in batches]
     positions, tokens = np.sum(counts, axis=0)
     return float(1 - tokens / max(positions, 1))

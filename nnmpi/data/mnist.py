@@ -33,9 +33,10 @@ TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
 def load(name: str, request: DatasetRequest) -> Dataset:
     """Loads MNIST or Fashion-MNIST: 60,000 training and 10,000 test images of 28 x 28 pixels.
 
-    The four files are taken from the first directory that has all of them. If there is none, the
-    test pair (t10k) is split. Files of several directories are never combined: those of MNIST and
-    Fashion-MNIST have the same names, so only the directory distinguishes them.
+    The four files are taken from the first directory that has all of them. If there is none, but a
+    directory has the two files of test images (t10k-*), these are divided into training and test
+    images. Files of several directories are never combined: those of MNIST and Fashion-MNIST have
+    the same names, so only the directory distinguishes them.
     """
     directory_of_set = request.directory / name
     directories = (directory_of_set, request.directory / TORCHVISION[name], request.directory)
@@ -58,8 +59,8 @@ def load(name: str, request: DatasetRequest) -> Dataset:
 
 
 def _find(directory: Path) -> dict[str, Path]:
-    """The paths of those of the four files that are in a directory; a file without .gz is
-    preferred."""
+    """Returns the paths of those of MNIST's four files that are in a directory, by name without
+    .gz; of a file that is there twice, the one without .gz."""
     stems = [(stem, stem + suffix) for suffix in (".gz", "") for stem in (*TRAIN, *TEST)]
     return {stem: directory / name for stem, name in stems if (directory / name).is_file()}
 
@@ -76,7 +77,8 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
 
 
 def _divided(name: str, files: dict[str, Path]) -> Dataset:
-    """The data set made of the t10k pair only: the first four fifths for training, the rest for
+    """Returns a data set made of MNIST's 10,000 test images alone (the files t10k-*), for a
+    directory without the training files: the first four fifths are for training, the rest for
     testing."""
     x, y = _read_pair(files, TEST)
     if len(y) < 2:

@@ -42,8 +42,9 @@ def npz(request: DatasetRequest) -> Dataset:
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:
-    """The array `key`, or all arrays named `key`.0, `key`.1, ... as a tuple, or `key`.NAME as a
-    dict."""
+    """Returns the inputs of a model that a file has under the name `key` (x or x_test): the array
+    `key`; or all arrays `key`.0, `key`.1, ... as a tuple, or `key`.NAME as a dict; None if there is
+    none. `path` is for messages."""
     named = {name[len(key) + 1 :]: a for name, a in arrays.items() if name.startswith(f"{key}.")}
     if not named:
         return arrays.get(key)
@@ -59,7 +60,8 @@ def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | 
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of the file whose names are known: x, y, x_test and y_test."""
+    """Returns the arrays of a file whose names nnmpi knows: x, y, x_test and y_test, and inputs
+    such as x.0 or x_test.mask. Others are not read."""
     if not path.is_file():
         raise ValueError(f"{shown(path)} is not a file; give the path of an .npz file to --data")
     with reading(path, REMEDY):
@@ -74,7 +76,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(archive: Any, name: str, path: Path) -> np.ndarray:
-    """An array of the archive, in the dtype in which it will be stored."""
+    """Returns the array `name` of an open archive, converted to the dtype in which it will be
+    stored. `path` is for messages."""
     with reading(f"{path}: {name}.npy", REMEDY), np.errstate(over="ignore"):
         try:
             array = np.asarray(archive[name])  # a member that is not an array is returned as bytes

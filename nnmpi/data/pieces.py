@@ -1,4 +1,5 @@
-"""Texts in pieces: a file is read piece by piece, and cut only where no token crosses the cut.
+"""Reads a text file in pieces, which are cut only where no token crosses the cut, so that the
+pieces have the same tokens as the whole text.
 
     the bytes    I n   t h e   b e g i n n i n g ...
     cuts            |       |                     of byte-level BPE: before white space
@@ -57,11 +58,12 @@ def pieces(
 def next_cut(
     stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE_BYTES
 ) -> int:
-    """The first place from `place` on where the bytes of a file may be cut, as the pattern `cuts`
-    says, or the end of the file. It reads about `size` bytes at a time.
+    """Returns the first byte offset, from `place` on, at which the text in a file may be cut, as
+    the pattern `cuts` says; the end of the file if there is none. The file is read about `size`
+    bytes at a time.
 
-    Each rank calls this for the start and the end of its part, so that parts fit together without
-    communication.
+    Each rank calls this for the start and the end of its part of the file, so that parts fit
+    together without communication.
     """
     start = begin = max(place - LOOKBEHIND, 0)
     stream.seek(start)
@@ -87,8 +89,8 @@ def _check(count: int) -> None:
 
 @lru_cache(maxsize=8)
 def _last(cuts: re.Pattern[bytes]) -> re.Pattern[bytes]:
-    """Returns a pattern that matches a block of bytes from its start to the last place where it may
-    be cut."""
+    """Returns a pattern that matches a block of bytes from its start to the last place at which
+    `cuts` allows a cut."""
     return re.compile(rb"(?s:.*)" + cuts.pattern)
 
 

@@ -38,8 +38,8 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of(cls, split: Split) -> "Standardiser":
-        """The statistics of a split: a mean and a standard deviation per channel, or per feature of
-        a table.
+        """Computes the statistics of a training split: a mean and a standard deviation per channel,
+        or per feature of a table.
 
         A constant channel gets a standard deviation of 1, and so becomes 0.
         """
@@ -173,8 +173,8 @@ def _from_json(values: Any) -> Any:
 
 
 def _read(mean: Any, std: Any) -> Pair:
-    """Lists of numbers as arrays; raises ValueError or TypeError unless they are a valid mean and
-    std."""
+    """Returns (mean, std) as arrays, given the lists of numbers in a model's metadata; raises
+    ValueError or TypeError unless they are a valid mean and std."""
     if mean is None and std is None:
         return None, None
     with np.errstate(over="ignore"):
@@ -185,12 +185,14 @@ def _read(mean: Any, std: Any) -> Pair:
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
-    """The shape of the mean of samples x: one value per channel, or per feature of a table."""
+    """Returns the shape that the mean of samples x has: one value per channel, or per feature of a
+    table."""
     return x.shape[1:2] + (1,) * (x.ndim - 2)
 
 
 def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
-    """(n, mean, M2) per channel or feature; M2 is the sum of squared deviations."""
+    """Returns (n, mean, M2) of the samples x per channel or feature: the number of values, their
+    mean, and the sum of their squared deviations from it."""
     axes = (0, *range(2, x.ndim))
     mean = x.mean(axes, keepdims=True)
     x -= mean

@@ -1,4 +1,5 @@
-"""Text in windows of T tokens: characters, bytes, or the tokens of a given tokenizer."""
+"""Loads texts as data sets: windows of T tokens, which are characters, bytes, or the tokens of a
+given tokenizer."""
 
 import gzip
 import os
@@ -23,8 +24,8 @@ MEMORY_PER_BYTE = 8  # bytes of memory per byte of text while it is read: the fi
 
 
 def text(request: DatasetRequest) -> Dataset:
-    """Loads a text, from a file or the one that comes with the library, as consecutive windows of
-    tokens; the last tenth is held out for testing."""
+    """Loads a text as consecutive windows of tokens: from the file `request.argument`, or by
+    default the text that comes with the library. The last tenth is held out for testing."""
     name = shown(f"text:{request.argument}" if request.argument else "text")
     content = _content(request.argument)
     if isinstance(request.tokenizer, str):
@@ -61,7 +62,8 @@ def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
 
 
 def tokens_of(content: bytes, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of a text, in the smallest unsigned dtype that holds them."""
+    """Returns the tokens of a text, UTF-8 or other bytes, as a 1-D array of the smallest unsigned
+    dtype that holds them."""
     dtype = small_type(tokenizer)
     encoded = [tokenizer.encode(p).astype(dtype) for p in pieces(BytesIO(content), tokenizer.cuts)]
     return np.concatenate([np.zeros(0, dtype), *encoded])

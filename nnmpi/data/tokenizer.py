@@ -31,7 +31,7 @@ class Tokenizer(Protocol):
     tokens: the word for its tokens in messages, such as "characters"
     unit: the unit in which texts are measured: "character" or "byte"
     cuts: where the bytes of a text may be cut, so that its parts have the same tokens as the whole
-    start: the token put before a text that begins: <|endoftext|>, or else the newline
+    start: the token that stands for the beginning of a text: <|endoftext|>, or else the newline
     """
 
     tokens: str
@@ -40,7 +40,8 @@ class Tokenizer(Protocol):
 
     @property
     def start(self) -> int:
-        """The number of the token that stands before the beginning of a text."""
+        """The id of the token that stands for the beginning of a text, from which text is generated
+        if the user gives none."""
 
     @property
     def size(self) -> int:
@@ -148,7 +149,7 @@ def tokenizer_of(description: str) -> Tokenizer:
 
 
 def has_tokenizer(folder: str) -> bool:
-    """True if a folder has the files of a tokenizer."""
+    """True if a folder has the files of a byte-level BPE tokenizer."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in IN_FOLDERS)
 
 
@@ -208,8 +209,9 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class TokenizerKind(NamedTuple):
-    """A kind of tokenizer in the table of kinds: how to make one from its JSON description, the
-    types of the values in the description, and a text for messages."""
+    """A kind of tokenizer, such as byte-level BPE, in the table of kinds: how to make one from its
+    JSON description, the types of the values in the description, and a template of its name in
+    messages."""
 
     make: Callable[..., Any]
     types: Mapping[str, type]  # by the name of the value

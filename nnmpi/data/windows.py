@@ -74,8 +74,8 @@ class TokenInfo(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "TokenInfo":
-        """The description of the tokens that a tokenizer makes; the last tenth of them stands for
-        `held_out_units` characters or bytes."""
+        """Returns the description of a file of tokens that this tokenizer makes. The last tenth of
+        the file's tokens, which is for testing, stands for `held_out_units` characters or bytes."""
         words = tokenizer.tokens, tokenizer.unit
         return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
 
@@ -95,18 +95,18 @@ class TokenInfo(NamedTuple):
 
 
 def windows(tokens: Any, T: int) -> Split:
-    """The tokens in rows of T as x, and the same rows one token later as y; an incomplete last row
-    is left out."""
+    """Returns consecutive windows of a 1-D array of tokens as a Split: the rows of x have T tokens
+    each, and y has the same rows one token later. An incomplete last row is left out."""
     n = (len(tokens) - 1) // T
     x, y = (TokenWindows(tokens[i : n * T + i].reshape(n, T)) for i in (0, 1))
     return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have the methods that are used
 
 
 def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
-    """Makes a data set of windows of T tokens for language models; the last tenth of the tokens is
-    for testing.
+    """Makes a data set for language models from the tokens of a text, a 1-D array: consecutive
+    windows of T tokens, of which the last tenth of the text is for testing.
 
-    `about` describes the tokens, and `name` the data set.
+    `about` describes the tokens (tokenizer and vocabulary), and `name` is that of the data set.
     """
     n, taken = len(tokens), held_out(len(tokens))
     kept = len(range(n)[taken])
