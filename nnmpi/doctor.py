@@ -82,7 +82,8 @@ def _load(settings: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _libraries() -> dict[Library, Launcher | None]:
-    """The MPI libraries of this machine with their launchers, in mpi4py's order of search."""
+    """Returns the MPI libraries of this machine, in the order in which mpi4py searches them, each
+    with the launcher (mpirun) that belongs to it."""
     path = os.environ.get("PATH", "")
     ldconfig = shutil.which("ldconfig", path=os.pathsep.join([path, "/sbin", "/usr/sbin"]))
     prefixes = sys.prefix, site.getuserbase(), sys.base_prefix
@@ -243,7 +244,8 @@ CHECKS: dict[str, Callable[[], Finding]] = {
 
 
 def _two_ranks(*options: str) -> tuple[int, str]:
-    """Starts two ranks with mpirun; returns the exit status and a line of output."""
+    """Runs a small test program of nnmpi on two ranks by mpirun, with further `options` of mpirun;
+    returns the exit status and a line of output."""
     more = ["--oversubscribe"] if "Open MPI" in _output(["mpirun", "--version"]) else []
     return _try(["mpirun", *options, *more, "-n", "2", sys.executable, "-c", RANKS])
 

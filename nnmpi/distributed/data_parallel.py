@@ -44,9 +44,9 @@ class DistributedDataParallel(Module):
     All-reduces begin when the backward pass has ended; a Trainer begins them earlier.
 
     bucket_cap_mb      the most megabytes of gradients in one all-reduce
-    broadcast_buffers  True: a forward pass in training first copies the buffers of the first rank
-                       to all ranks. After a pass under `no_sync` it does not, since ranks may make
-                       different numbers of these
+    broadcast_buffers  True: each forward pass in training first copies the buffers of the first
+                       rank to all ranks, except right after a pass under `no_sync`: ranks may make
+                       different numbers of such passes, and all have to take part in a copy
 
     Other arguments of PyTorch's class change nothing.
     """
@@ -76,7 +76,8 @@ class DistributedDataParallel(Module):
         joined(process_group).models.append(ref(self))
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """The output of the model."""
+        """Returns the output of the model. A backward pass through it averages gradients at its
+        end, except under `no_sync`."""
         if self._broadcast_buffers and self.training and self._was_synced:
             self._broadcast(_buffers(self.module))
         y = self.module(*args, **options)
@@ -103,7 +104,11 @@ class DistributedDataParallel(Module):
 
 
 class GradientMeans:
-    """Averages the gradients of parameters over the ranks of a group."""
+    """Averages the gradients of parameters over the ranks of a group, by all-reduces of at most
+    `bucket_bytes` bytes. The parameters are moved into flat buffers first.
+
+    rows: the collectives of the group
+    """
 
     def __init__(self, rows: Rows, parameters: Sequence[Parameter], bucket_bytes: float) -> None:
         self._rows, self._parameters, self._bucket_bytes = rows, parameters, bucket_bytes
@@ -199,7 +204,8 @@ class LastNode(TapeNode):
 
 
 def followed(y: Tensor, last: LastNode) -> Tensor:
-    """A tensor with the values of y; a backward pass through it visits `last` when it ends."""
+    """Returns a tensor with the values of y. A backward pass through it visits the node `last` (see
+    `LastNode`) at its end, after all other nodes."""
     if y.node is None:
         return y
     output = Tensor(y.operand)

@@ -94,10 +94,12 @@ def to_read(value: Any, call: str) -> Array:
 
 
 def to_write(value: Any, call: str) -> tuple[Array, Then]:
-    """Returns a tensor as a 1-D array to write to, and a function to call after the write.
+    """Returns a 1-D array to which a collective can write the new values of a tensor, and a
+    function to call after that.
 
-    The function copies the array back if it is a copy. A later backward pass that needs the old
-    values raises an error, as after other writes in place.
+    The array is a view of the tensor if this is contiguous. Otherwise it is a copy, and the
+    function copies it back into the tensor. A later backward pass that needs the old values raises
+    an error, as after other writes in place.
     """
     array = array_of(value, call)
     if not getattr(array.flags, "writeable", True):

@@ -30,7 +30,9 @@ and longer ones the ring, with the fewest bytes."""
 
 
 class ReduceOp(Enum):
-    """How the values of ranks are combined; the value is the NumPy function that combines two."""
+    """The operations by which reductions combine the values of ranks. The value of each is the name
+    of a NumPy function: it combines two arrays, except for AVG, the sum divided by the number of
+    ranks."""
 
     SUM = "add"
     AVG = "mean"
@@ -47,7 +49,8 @@ Then: TypeAlias = Callable[[], object]
 
 
 class Handle:
-    """An operation in progress: `wait()` completes it, and `is_completed()` moves it forward.
+    """An operation in progress, such as an all-reduce: `wait()` completes it, and `is_completed()`
+    moves it forward.
 
     Several threads may call both. Functions that `followed_by` adds are called when the messages
     have arrived.
@@ -57,7 +60,8 @@ class Handle:
         self._works, self._then, self._lock = list(works), list[Then](), threading.RLock()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Returns True when the operation is complete; `timeout` is ignored, see NNMPI_TIMEOUT."""
+        """Waits until the operation is complete, and returns True; `timeout` is ignored, see
+        NNMPI_TIMEOUT."""
         with self._lock:
             while self._works:
                 self._works[0].wait()
@@ -102,7 +106,8 @@ class Rows:
         self.comm, self.algorithm, self.measures = comm, algorithm, measures
 
     def sum_of(self, nbytes: int) -> str:
-        """Returns the name of the all-reduce algorithm for `nbytes` bytes."""
+        """Returns the name of the algorithm, such as "ring", for an all-reduce of `nbytes`
+        bytes."""
         if self.measures or self.algorithm != "auto":
             return self.algorithm
         return "doubling" if nbytes <= DOUBLING_BYTES else "ring"
@@ -114,7 +119,8 @@ class Rows:
         return self.algorithm if self.algorithm in REDUCE_SCATTERS else "ring"
 
     def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
-        """Replaces the row on every rank by its reduction over the ranks."""
+        """Starts to replace the row on every rank by its reduction over the ranks; returns a
+        handle."""
         if op in (ReduceOp.SUM, ReduceOp.AVG):
             check_mean(op, row)
             work = wire_for(self.comm, row).start(row, self.sum_of(row.nbytes))
@@ -124,11 +130,13 @@ class Rows:
         return handle.followed_by(lambda: _reduce(rows, op, row))
 
     def reduce(self, row: Array, root: int, op: ReduceOp = ReduceOp.SUM) -> Handle:
-        """Replaces the row on `root` by its reduction over the ranks; other rows are unchanged."""
+        """Starts to replace the row on `root` by its reduction over the ranks; other rows are
+        unchanged. Returns a handle."""
         return self.all_reduce(row if self.comm.rank == root else row.copy(), op)
 
     def all_gather(self, gathered: Array, row: Array) -> Handle:
-        """Fills `gathered` with the rows of all ranks, which have one length, in rank order."""
+        """Starts to fill `gathered` with the rows of all ranks, which have one length, in rank
+        order; returns a handle."""
         n = row.size
         part = gathered[self.comm.rank * n : (self.comm.rank + 1) * n]
         if not _is_same(part, row):
@@ -136,8 +144,8 @@ class Rows:
         return Handle([wire_for(self.comm, gathered).start_all_gather(gathered, self.half)])
 
     def reduce_scatter(self, part: Array, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
-        """Reduces the row over the ranks; `part` becomes this rank's part of the result, and
-        intermediate results overwrite the row."""
+        """Starts to reduce the row over the ranks; `part` becomes this rank's part of the result,
+        and intermediate results overwrite the row. Returns a handle."""
         n, mine = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
             check_mean(op, row)
@@ -149,11 +157,12 @@ class Rows:
         return handle.followed_by(lambda: _reduce(rows, op, part))
 
     def broadcast(self, row: Array, root: int) -> Handle:
-        """Replaces the row on every rank by that of `root`."""
+        """Starts to replace the row on every rank by that of `root`; returns a handle."""
         return Handle([wire_for(self.comm, row).start_broadcast(row, root)])
 
     def scatter(self, row: Array, rows: Sequence[Array], root: int) -> Handle:
-        """Copies row i of `rows` on `root` to `row` on rank i; other ranks do not read `rows`."""
+        """Starts to copy row i of `rows` on `root` to `row` on rank i; other ranks do not read
+        `rows`. Returns a handle."""
         if self.comm.rank != root:
             return self.recv(row, root, OWN_TAG)
         _copy(row, rows[root])
@@ -161,7 +170,8 @@ class Rows:
         return Handle([wire_for(self.comm, r).isend(r, to, OWN_TAG) for r, to in others])
 
     def gather(self, rows: Sequence[Array], row: Array, root: int) -> Handle:
-        """Copies `row` of rank i to row i of `rows` on `root`; other ranks do not write `rows`."""
+        """Starts to copy `row` of rank i to row i of `rows` on `root`; other ranks do not write
+        `rows`. Returns a handle."""
         if self.comm.rank != root:
             return self.send(row, root, OWN_TAG)
         _copy(rows[root], row)
@@ -169,7 +179,8 @@ class Rows:
         return Handle([wire_for(self.comm, r).irecv(r, source, OWN_TAG) for r, source in others])
 
     def all_to_all(self, received: Sequence[Array], sent: Sequence[Array]) -> Handle:
-        """Sends row i of `sent` to rank i, and receives row i of `received` from rank i."""
+        """Starts to send row i of `sent` to rank i, and to receive row i of `received` from rank i;
+        returns a handle."""
         rank, size = self.comm.rank, self.comm.size
         _copy(received[rank], sent[rank])
         works: list[Transfer] = []
@@ -185,11 +196,11 @@ class Rows:
         return Handle([self.comm.start(np.zeros(1, np.float32), "doubling")])
 
     def send(self, row: Array, to: int, tag: int = 0) -> Handle:
-        """Sends the row to rank `to`."""
+        """Starts to send the row to rank `to`; returns a handle."""
         return Handle([wire_for(self.comm, row).isend(row, to, tag)])
 
     def recv(self, row: Array, source: int, tag: int = 0) -> Handle:
-        """Receives from rank `source` into the row."""
+        """Starts to receive from rank `source` into the row; returns a handle."""
         return Handle([wire_for(self.comm, row).irecv(row, source, tag)])
 
     def _averaged(self, handle: Handle, row: Array, op: ReduceOp) -> Handle:

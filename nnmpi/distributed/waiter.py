@@ -14,7 +14,8 @@ Ended: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Waiter:
-    """Polls handles in a thread, and reports when each is complete; MPI must allow threads."""
+    """Polls handles (collectives and messages in progress) in a thread of its own, and calls a
+    function when each is complete. MPI must allow calls from several threads."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Handle, Ended]] = []
@@ -22,7 +23,8 @@ class Waiter:
         self._thread: threading.Thread | None = None
 
     def add(self, handle: Handle, ended: Ended) -> None:
-        """Calls `ended` when the handle is complete: at once, or later in the thread."""
+        """Registers `ended` to be called as ended(None) when the handle is complete, or as
+        ended(error) if it fails: at once, or later in the thread."""
         if _has_ended(handle, ended):
             return
         self._waiting.append((handle, ended))

@@ -43,7 +43,7 @@ class Distribution:
             return self.drawn((*sample_shape, *self.batch_shape))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Returns samples with gradients of the parameters."""
+        """Returns samples as `sample` does, but through which gradients of the parameters flow."""
         raise NotImplementedError(
             f"{type(self).__name__} has no rsample: its samples are no smooth function of the "
             "parameters; take sample, and log_prob of the samples"

@@ -11,8 +11,9 @@ from nnmpi.distributions.basic import Categorical, Distribution, Shape
 
 
 class Independent(Distribution):
-    """A distribution of joint events: the last `reinterpreted_batch_ndims` batch axes of the base
-    become axes of an event, whose probability is the product over them."""
+    """A distribution whose samples are arrays of independent elements: the last
+    `reinterpreted_batch_ndims` batch axes of the base distribution become axes of one sample, whose
+    log-probability is the sum over them."""
 
     def __init__(
         self,
@@ -101,8 +102,8 @@ class MixtureSameFamily(Distribution):
         return self._mixed(component.variance) + between
 
     def _beside(self, values: Tensor) -> Tensor:
-        """Returns values of the mixtures with a new axis, before the event axes, along which they
-        broadcast to the components."""
+        """Returns values, one for each mixture, with a new axis before the event axes, so that they
+        broadcast against the values of its components."""
         return values.unsqueeze(-1 - len(self.event_shape))
 
     def _mixed(self, values: Tensor) -> Tensor:
