@@ -29,8 +29,8 @@ RULES: dict[str, ResumeRule] = {
 
 
 def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError, with both values, for the first option or fact that must not differ but
-    does.
+    """Raises ValueError, with both values, if an option or fact has another value in the new run
+    than in the old one and RULES says that it must not. Both runs are given as names with values.
 
     `source` names what is resumed, such as "the snapshot".
     """
@@ -63,8 +63,8 @@ def changed_options(
     old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
     """Yields (rule, name, old value, new value) for each option or fact (such as the data set) that
-    differs between two runs, if RULES has a rule for it. The rule says what the difference means
-    for a resumed run: an error, a warning or nothing."""
+    differs between two runs, given as names with values, if RULES has a rule for it. The rule says
+    what the difference means for a resumed run: an error, a warning or nothing."""
     for name, rule in RULES.items():
         if rule.beside and old_run[rule.beside] != new_run[rule.beside]:
             continue

@@ -46,9 +46,9 @@ def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
 
 
 def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """Returns the parameters and buffers of a checkpoint as --save writes them, whole and with
-    16-bit parameters as float32. `about` has the facts about the run, and `arrays` are the stored
-    arrays."""
+    """Returns the parameters and buffers of a checkpoint in the form in which --save writes them:
+    whole tensors, 16-bit parameters as float32. `about` has the facts about the run, and `arrays`
+    are the stored arrays, which may be parts of tensors."""
     known, first = {x.name: x for x in arrays}, about.tensors
     return WholeArrays(
         [known[first[name]].named(name).as_whole() for name in first],
@@ -61,7 +61,9 @@ def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
 
 
 def of_optimizer(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """Returns a checkpoint's optimizer state, with the names of `Trainer.optimizer_state_dict`."""
+    """Returns the optimizer state in a checkpoint as whole arrays, with the names of
+    `Trainer.optimizer_state_dict`. `about` has the facts about the run, and `arrays` are the stored
+    arrays, which may be parts of tensors."""
     values = {*about.tensors.values()}
     state = [x for x in arrays if x.name not in values]
     terms, have = terms_of(state, 1, 1), [(x.file, x) for x in state]

@@ -25,16 +25,16 @@ class RunFacts:
     complete     True if the run has no more steps to make
     total_steps  the number of steps after which the run ends
     facts        values besides options that are compared when the run is resumed
-    log          the length of its log when the checkpoint was written
+    log          the position in its log (length and digest) when the checkpoint was written
     pace         the times of its steps so far
     metrics      results of the evaluation after the last step, empty if there was none
-    callbacks    each callback's name and state
+    callbacks    the name and the state of each callback
     tensors      maps each name in the model's state dict to the first name of the same tensor, so
                  that the model can be exported without its code
     buffers      the names of tensors that are not parameters
-    others       the names of other state, which modules have declared
+    others       the names of further arrays of state, which modules return by `state_arrays`
     metadata     the metadata that --save writes to its file
-    sizes        the sizes of a model that add-ons can build from them, or None
+    sizes        the sizes of a GPT or Llama, from which an add-on can build the model; else None
     restored     the steps to which `Trainer.restore` has taken the run back, in order
     """
 
@@ -83,10 +83,11 @@ class RunForm:
 
 
 class TensorForm(NamedTuple):
-    """A tensor in a manifest, with the arrays of optimizer state that have its shape and memory
-    order.
+    """A tensor of the model as a manifest describes it, together with its optimizer state: arrays
+    of the same shape and memory order.
 
-    dtypes   the type of each array, by the end of its name: "" is the tensor itself, and
+    axes     the order of the axes in memory
+    dtypes   the element type of each array, by the end of its name: "" is the tensor itself, and
              "momentum_buffer" the array TENSOR.momentum_buffer
     """
 
@@ -97,9 +98,11 @@ class TensorForm(NamedTuple):
 
 
 class RangeForm(NamedTuple):
-    """A range of the elements of an array, as part of a rank's file in a manifest.
+    """A piece of an array in a rank's file, as a manifest describes it: elements lo..hi-1, in
+    memory order, of the rectangle `part` (start and stop for each axis) of an array.
 
-    `array` is the number of the array among the arrays of all TensorForms, in order.
+    `array` is the number of the array. Arrays are counted through all TensorForms of the manifest,
+    in their order.
     """
 
     array: int
@@ -110,8 +113,10 @@ class RangeForm(NamedTuple):
 
 @dataclass(frozen=True)
 class FileForm:
-    """A rank's file of a checkpoint as it is described in a manifest; a `RankFile` is made from
-    it.
+    """One rank's file of a checkpoint as a manifest describes it; a `RankFile` is made from it.
+
+    sha256   the digest of each block of 1 MB
+    ranges   the contents in file order: the number of a whole array, or a RangeForm
     """
 
     name: str

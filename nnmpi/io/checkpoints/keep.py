@@ -80,7 +80,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, Outcome]:
-    """Reads the Outcome (metrics and completeness) of each checkpoint up to step `last`, by step.
+    """Reads the Outcome (metrics and completeness) of each checkpoint up to step `last`, and
+    returns them by step. `by_step` has the folders of checkpoints.
 
     Checkpoints with a damaged manifest are left out.
     """
@@ -93,7 +94,8 @@ def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, 
 
 
 def best_until(directory: Path, step: int, metric: str) -> float | None:
-    """Returns the best value of a metric in the intact checkpoints up to a step, or None.
+    """Returns the best value of a metric in the intact checkpoints up to a step (highest for an
+    accuracy, lowest for a loss), or None.
 
     Checkpoints of steps that `Trainer.restore` has undone count too.
     """
@@ -101,11 +103,13 @@ def best_until(directory: Path, step: int, metric: str) -> float | None:
 
 
 def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]]) -> int | None:
-    """Tells whether a checkpoint is outdated: returns the earliest step, before its `step`, to
-    which the run was taken back after it was written, or None.
+    """Tells whether `Trainer.restore` has made a checkpoint outdated, because it took the run back
+    to an earlier step after the checkpoint was written. Returns the earliest such step; None if the
+    checkpoint is valid.
 
-    `restored` are the steps to which `Trainer.restore` had taken the run back when the checkpoint
-    was written; `others` are such lists of other checkpoints, and of the run itself.
+    step       the step of the checkpoint
+    restored   the steps to which the run had been taken back when the checkpoint was written
+    others     the same lists of other checkpoints and of the run, in which later restores are added
     """
     later = chain.from_iterable(other[len(restored) :] for other in others)
     return min((to for to in later if to < step), default=None)
@@ -132,18 +136,16 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
 
 def best_of(outcomes: Iterable[Outcome], name: str) -> float | None:
-    """Returns the best value of a metric in checkpoints with all files; None if none has the
-    metric.
-    """
+    """Returns the best value of a metric in the Outcomes of checkpoints (highest for an accuracy,
+    lowest for a loss); None if no checkpoint that has all its files has the metric."""
     intact = (outcome.metrics for outcome in outcomes if outcome.is_whole)
     values = [metrics[name] for metrics in intact if name in metrics]
     return BETTER[name](values) if values else None
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint, renaming it first: an interrupted removal leaves no folder named as
-    one.
-    """
+    """Removes the folder of a checkpoint. The folder is renamed first, so that an interrupted
+    removal leaves no incomplete folder under the name of a checkpoint."""
     hidden = folder.with_name(f".{folder.name}.old.part") if STEP.fullmatch(folder.name) else folder
     with suppress(OSError):
         os.rename(folder, hidden)

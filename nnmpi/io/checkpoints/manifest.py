@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
 class Manifest(NamedTuple):
     """The contents of a checkpoint, without the values of its arrays.
 
-    snapshot    the snapshot of all ranks, without the arrays, which are in files
+    snapshot    the Snapshot (state of training) of the run, without arrays, which are in the files
     files       the ranks' files, in rank order
     about_json  the RunFacts as JSON, by `as_json`; their arrays are in the first file
     versions    the versions of the software that computed it
@@ -124,9 +124,11 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
-    """Returns the result of `read` for the JSON in a manifest's bytes.
+    """Checks the bytes of a manifest against their SHA-256, and returns read(JSON), the result of a
+    function for the JSON in them.
 
-    Raises DamagedError for another version of the format, a wrong SHA-256, or invalid content.
+    Raises DamagedError for another version of the format, a wrong SHA-256, or JSON that `read`
+    refuses.
     """
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
@@ -351,8 +353,9 @@ def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> StateArray:
-    """Returns one of `arrays`, or a range of its elements, as `row` says: an entry of the list of
-    arrays in a rank's file. Raises DamagedError if there is no such array.
+    """Returns the array that an entry `row` in the list of a rank's file means: number `row` of
+    `arrays`, or the range that a RangeForm describes. Raises DamagedError if there is no such
+    array.
 
     `field` is the path of the entry, for the message.
     """

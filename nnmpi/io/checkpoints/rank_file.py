@@ -54,11 +54,13 @@ class CancelledError(Exception):
 
 
 def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[list[StateArray]]:
-    """Returns the arrays that each rank writes, in order and without values.
+    """Divides the training state among the ranks that write a checkpoint: returns the arrays, or
+    slices of arrays, that each rank writes, in order, as descriptions without values.
 
-    `owned` has the arrays of each rank; exactly one of the ranks with an element writes it. Small
-    arrays are not cut, nor are those whose copies may differ, such as buffers of ranks that do not
-    synchronize each step. The first rank writes arrays that are small and may differ, or are empty.
+    `owned` has the arrays of each rank. If several ranks have an element, exactly one of them
+    writes it. Arrays of less than `least` bytes are not cut, nor are those whose copies may differ,
+    such as buffers of ranks that do not synchronize each step. The first rank writes arrays that
+    are small and may differ, or are empty.
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, StateArray]]](list)
     of_ranks: list[list[tuple[int, StateArray]]] = [[] for _ in owned]
@@ -78,11 +80,11 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
 
 
 def _cut(byte: int, x: StateArray, least: int) -> int:
-    """Returns at which element array x is cut if the files of two ranks are to meet at its byte
-    `byte`.
+    """Returns how many elements of array x go to the files of earlier ranks, if the state is
+    divided among the files of ranks at byte `byte` of x.
 
-    The result is 0 or all elements if the array is not to be cut: it is smaller than `least` bytes,
-    or its copies on different ranks may differ.
+    It is 0 or all elements if the array is not to be cut: it is smaller than `least` bytes, or its
+    copies on different ranks may differ.
     """
     if x.nbytes < least or x.may_differ:
         return x.size if 2 * byte > x.nbytes else 0
@@ -92,8 +94,8 @@ def _cut(byte: int, x: StateArray, least: int) -> int:
 def _shared_slices(
     owned: Sequence[Sequence[StateArray]],
 ) -> Iterator[tuple[StateArray, tuple[int, ...]]]:
-    """Yields the slices into which the state of all ranks is divided, each with the ranks that hold
-    all of it.
+    """Yields pairs (slice of an array, the ranks that hold all of it) for slices that divide the
+    training state: an array is cut wherever a range that some rank holds begins or ends.
 
     `owned` has the arrays of each rank.
     """
@@ -148,12 +150,13 @@ class FileWritten(NamedTuple):
 
 
 def name_of(rank: int) -> str:
-    """Returns the name of a rank's file."""
+    """Returns the name of a rank's file in a checkpoint, such as rank-00000.safetensors."""
     return f"rank-{rank:05d}.safetensors"
 
 
 def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
-    """Returns the layout of the file of a rank that writes these arrays."""
+    """Returns the layout of the file of a rank that writes these arrays: header, order and
+    offsets."""
     index = [HeaderRow(_name(x), named(x.dtype), (x.size,)) for x in arrays]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     ends = (start + x.nbytes for x, start in zip(arrays, starts, strict=True))
@@ -209,10 +212,11 @@ def prepared(
     owned: Sequence[StateArray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
-    """Copies the arrays that a rank writes, and returns a function that writes them to its file.
+    """Copies the arrays that a rank writes, since later steps change them, and returns a function
+    that writes the copies to the rank's file.
 
-    `arrays` are to be written, `owned` are the rank's arrays, which contain them. Once `stop` is
-    set, the write ends with CancelledError.
+    `arrays` are the slices to write; `owned` are all arrays of the rank, which contain them. Once
+    `stop` is set, the function ends with CancelledError.
     """
     try:
         file = laid_out(rank, arrays)
@@ -232,7 +236,8 @@ def prepared(
 
 
 def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
-    """Writes a new file and syncs it to disk; returns the digest of each block.
+    """Writes the bytes `content` to a new file and syncs it to disk; returns the digest of each
+    block of 1 MB.
 
     Two threads write and hash a half each, since one is slower than a disk. Raises CancelledError
     once `stop` is set.
@@ -252,7 +257,8 @@ def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[s
 def _write_blocks(
     file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
 ) -> list[str]:
-    """Writes the blocks of `content` with these numbers; returns their digests."""
+    """Writes those blocks of `content` that have the given numbers; returns their digests. Raises
+    CancelledError once `stop` is set."""
     digests = list[str]()
     for at in (number * BLOCK for number in numbers):
         if stop.is_set():

@@ -66,8 +66,10 @@ class BlockReader:
 def _read(
     folder: Path, manifest: Manifest, ranks: Mapping[str, int], name: str, number: int
 ) -> bytes:
-    """Returns block `number` of file `name`; raises DamagedError unless it matches its digest and
-    header.
+    """Reads block `number` (of 1 MB) of the file `name` in a checkpoint's folder. Raises
+    DamagedError unless the block matches the digest and the header in the manifest.
+
+    `ranks` maps the name of each file to the rank that has written it.
     """
     try:
         with (folder / name).open("rb") as file:  # buffered: read() returns the whole block

@@ -52,7 +52,8 @@ MARKS: dict[str, Any] = {
 
 
 def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Returns the value in a form that json.dumps accepts; appends its arrays to `arrays`.
+    """Returns a value in a form that json.dumps accepts and `from_json` converts back. Arrays in it
+    are appended to `arrays`, and their numbers in this list stand in their places.
 
     Raises ValueError for types that JSON cannot represent.
     """
@@ -83,9 +84,10 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
-    """Returns the value that `as_json` has encoded, with the given arrays.
+    """Returns the value that `as_json` has encoded; `arrays` are the arrays that belong to it.
 
-    Raises DamagedError, with the path of the field, for JSON that `as_json` does not return.
+    Raises DamagedError, with `field`, the path of the value in the manifest, for JSON that
+    `as_json` does not return.
     """
 
     def items(row: Any) -> list[Any]:
@@ -122,18 +124,18 @@ NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...], Mapping[str, Any], Set[str]]:
-    """Returns a type's origin and arguments; for a class, its fields' types and the required fields
-    too.
-    """
+    """Returns four facts about a type, by which values are checked: its origin, such as tuple for
+    tuple[int, ...]; its arguments; for a class, the types of its fields by name; and the names of
+    fields without a default."""
     origin = get_origin(kind) or kind
     types = get_type_hints(origin, include_extras=True) if isinstance(origin, type) else {}
     return origin, get_args(kind), types, {name for name in types if not hasattr(kind, name)}
 
 
 def checked(value: Any, kind: Any, field: str) -> Any:
-    """Returns the value converted to type `kind`.
+    """Returns a value of a manifest's JSON converted to the type `kind`, such as a dataclass.
 
-    Raises DamagedError, with `field`, the path of the value, if it does not fit.
+    Raises DamagedError, with `field`, the path of the value, if it does not fit the type.
     """
     if kind is Any or _is_plain(value, kind):
         return value
@@ -171,7 +173,8 @@ def checked(value: Any, kind: Any, field: str) -> Any:
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    """Returns True if the value is of exactly this type, a quick test: most values are numbers."""
+    """Returns True if the value is of exactly the type `kind` and needs no conversion: a quick test
+    that comes first, since most values are numbers."""
     return type(value) is kind and (kind is not int or 0 <= value <= LARGEST)
 
 
@@ -189,5 +192,6 @@ def _items(
 
 
 def refused(field: str, fault: str) -> DamagedError:
-    """Returns the DamagedError for a field of the manifest."""
+    """Returns the DamagedError for a field of the manifest; `fault` says what is wrong with its
+    value."""
     return DamagedError(f"{NAME}: {shown(field)} is {fault}")

@@ -50,9 +50,9 @@ class Snapshot(NamedTuple):
     state      the step, epoch and batch reached; like all counters, the same on all ranks
     skipped    the number of steps that were skipped because a value was not finite
     epoch      sums of loss and metrics over the steps of the epoch so far
-    positions  how far each worker has come, if workers do not synchronize each step
+    positions  the step that each worker has reached, if workers do not synchronize each step
     changes    settings that callbacks have changed
-    arrays     the ranges of model, optimizer state and loss scale that this rank owns
+    arrays     this rank's parts of model, optimizer state and loss scale
     norms      the sum of the gradient norms of the epoch so far, and their number; a checkpoint has
                them in RunFacts.pace
     """
@@ -70,9 +70,9 @@ class Snapshot(NamedTuple):
     norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """Returns the measurements that need not be repeated if the run goes on with the options
-        `config` on `ranks` ranks.
-        """
+        """Returns those entries of `measured`, such as the costs of layers, that stay valid if the
+        run goes on with the options `config` on `ranks` ranks, so that they need not be measured
+        again."""
         old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
@@ -92,8 +92,8 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
-    """Returns `config` with changed options, for a run that continues from a snapshot on `ranks`
-    ranks.
+    """Returns `config` with the options `changes` set to new values, for a run that continues from
+    a snapshot on `ranks` ranks.
 
     Raises ValueError if an option must not change, or if the run cannot continue with it.
     """
@@ -112,10 +112,11 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """Returns the step with which each of `workers` asynchronous workers continues; collective.
+    """Returns the step with which each of `workers` asynchronous workers goes on after a resume.
+    Every rank calls it with the `positions` of workers in its snapshot.
 
-    Empty unless `positions`, gathered from all ranks, are those of as many workers: with another
-    number, each worker gets other parts of the batches.
+    The result is empty if another number of workers has saved the positions: then each worker gets
+    other parts of the batches than before.
     """
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}

@@ -1,4 +1,5 @@
-"""The texts of events on checkpoints, and on runs that end or begin with one."""
+"""Makes the texts that are printed for events of a run about checkpoints: one was written, the run
+was resumed from one, or it was suspended and left one."""
 
 from nnmpi import addons
 from nnmpi.io.output.messages import Event, start_text
@@ -6,13 +7,14 @@ from nnmpi.options.amounts import amount, plural
 
 
 def resumed(e: Event) -> str:
-    """Returns the text for the start of a resumed run."""
+    """Returns the text to print at the start of a resumed run, for the event "resumed"."""
     how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
     return "\n".join([how, *e["notes"], start_text(e)])
 
 
 def written(e: Event) -> str:
-    """Returns the text for a checkpoint that was written, or was not."""
+    """Returns the text to print for the event "checkpoint": a checkpoint was written, or could not
+    be written."""
     if "problem" in e:
         return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
     return (
@@ -22,7 +24,8 @@ def written(e: Event) -> str:
 
 
 def suspended(e: Event) -> str:
-    """Returns the text for the end of a run that a checkpoint has suspended."""
+    """Returns the text to print for the event "suspended": the run has ended early, with a
+    checkpoint from which it can be resumed."""
     lines = [
         f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
         f"from {e['checkpoint']}",
@@ -32,7 +35,8 @@ def suspended(e: Event) -> str:
 
 
 def complete(e: Event) -> str:
-    """Returns the text for a run that has no steps left when it is resumed."""
+    """Returns the text to print for the event "complete": the run that was to be resumed had no
+    steps left."""
     run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
     return "\n".join([*e["notes"], run])
 

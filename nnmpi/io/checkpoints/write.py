@@ -73,10 +73,10 @@ class WriteResult(NamedTuple):
 
 
 class WriteJob(NamedTuple):
-    """The content of a checkpoint that is to be written.
+    """The content of a checkpoint that is to be written, as one rank knows it.
 
-    snapshot   the snapshot of all ranks, with the arrays of this rank until they are copied
-    written    the arrays that each rank writes, without values
+    snapshot   the Snapshot; it has the arrays of this rank, until they are copied for the file
+    written    the slices of arrays that each rank writes, as descriptions without values
     about      on rank 0, the facts about the run as JSON
     log        the path of the run's log
     """
@@ -212,11 +212,12 @@ class Writer:
     def _steps(
         self, content: WriteJob, problem: str, began: float
     ) -> Generator[None, None, WriteResult]:
-        """Writes a checkpoint as a generator, which returns the result.
+        """Writes a checkpoint as a generator, which is advanced between training steps and returns
+        the result.
 
         It yields when this rank's arrays are copied, then whenever it waits for threads or
-        messages. `problem`, if not empty, says why nothing can be written; `began` is the time of
-        the start, by the writer's clock.
+        messages. `content` is what to write; `problem`, if not empty, says why nothing can be
+        written; `began` is the time of the start, by the writer's clock.
         """
         snapshot, files = content.snapshot, list[FileWritten]()
         step = snapshot.state.step
@@ -250,9 +251,8 @@ class Writer:
         return future.result()
 
     def _gathered(self, written: FileWritten) -> Generator[None, None, list[FileWritten]]:
-        """Sends the size and digests of this rank's file to all ranks; returns those of all ranks.
-        Yields while it waits for messages.
-        """
+        """Sends the size and digests of this rank's file, `written`, to all ranks; returns those of
+        all files. Yields while it waits for messages."""
         comm, data = self._comm, np.frombuffer(json.dumps(written).encode(), np.uint8)
         counts = np.zeros(comm.size, np.int64)
         counts[comm.rank] = len(data)
@@ -268,9 +268,9 @@ class Writer:
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
     def _commit(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
-        """On rank 0, completes a checkpoint: writes the manifest and renames the folder to its
-        final name. If there was a problem, removes the folder instead.
-        """
+        """Completes a checkpoint on rank 0, when all `files` are written: writes the manifest and
+        renames the folder to its final name. If there was a problem, removes the folder instead.
+        Returns the outcome for all ranks."""
         step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
         try:
@@ -304,7 +304,8 @@ class Writer:
 
 
 def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
-    """Returns the manifest of a checkpoint whose files are written."""
+    """Returns the manifest of a checkpoint whose files are `written`; `content` has the rest of its
+    content."""
     layouts = map(laid_out, range(len(written)), content.written)
     both = zip(layouts, written, strict=True)
     files = tuple(layout._replace(sha256=(*file.blocks,)) for layout, file in both)
@@ -312,5 +313,6 @@ def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
 
 
 def versions_and_kernels() -> dict[str, str]:
-    """Returns `versions`, and the CPU targets of BLAS and of the compiled kernels."""
+    """Returns by name the versions of nnmpi, Python and the libraries, and the instruction sets
+    that BLAS and the compiled kernels use on this CPU."""
     return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}
