@@ -17,7 +17,8 @@ ACCURACY = "accuracy"
 
 
 class MetricSum(NamedTuple):
-    """A sum over samples (`total`) and its divisor (`of`): numbers, or arrays of one shape."""
+    """A metric as a fraction, whose parts can be added up over batches and ranks: a sum over
+    samples (`total`) and its divisor (`of`), which are numbers, or arrays of one shape."""
 
     total: Any = 0.0
     of: Any = 0.0

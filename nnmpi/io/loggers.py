@@ -60,18 +60,19 @@ class Logger:
         self._events: list[Event] = []
 
     def on_log(self, trainer: Any, event: Event) -> None:
-        """Collects the numbers of a step; writes all collected ones every WRITE_SECONDS."""
+        """Collects the numbers of a "step" event, such as the loss; writes all collected ones every
+        WRITE_SECONDS."""
         self._note(trainer, event, event["step"], "")
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self._write()
 
     def on_evaluate(self, trainer: Any, event: Event) -> None:
-        """Writes the numbers of an evaluation."""
+        """Writes the loss and metrics of an evaluation to the logger's library."""
         self._note(trainer, event, event["step"], "evaluation/")
         self._write()
 
     def on_epoch(self, trainer: Any, event: Event) -> None:
-        """Writes the numbers of an epoch."""
+        """Writes the loss, metrics and speed of an epoch to the logger's library."""
         self._note(trainer, event, event["steps"], "epoch/")
         self._write()
 
@@ -153,7 +154,7 @@ class TensorBoard(Logger):
         self._to.add_text("config", f"| option | value |\n|-|-|\n{rows}")
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Writes numbers one by one."""
+        """Writes the numbers of each step, one by one."""
         for step, row in rows.items():
             for name, value in row.items():
                 self._to.add_scalar(name, value, step)
@@ -165,7 +166,7 @@ class TensorBoard(Logger):
         self._to.add_text("layout", f"```\n{lines}\n```", step)
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """Writes a picture as an image."""
+        """Writes a matplotlib figure as an image."""
         self._to.add_figure(name, figure, step, close=False)
 
     def end(self) -> None:
@@ -193,7 +194,7 @@ class MLflow(Logger):
         self._to.log_batch(self._run, params=params)
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Writes all numbers in one message."""
+        """Writes the numbers of all steps in one message to the server."""
         now, metric = int(time.time() * 1000), self._module.entities.Metric
         named = [(k, v, step) for step, row in rows.items() for k, v in row.items()]
         self._to.log_batch(self._run, [metric(k, v, now, step) for k, v, step in named])
@@ -203,7 +204,7 @@ class MLflow(Logger):
         self._to.log_text(self._run, layout_svg.as_svg({a.config.model: a}), "layout.svg")
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """Writes a picture as a PNG artifact."""
+        """Writes a matplotlib figure as a PNG artifact."""
         self._to.log_figure(self._run, figure, f"{name}.png")
 
     def end(self) -> None:
@@ -234,7 +235,7 @@ class Trackio(Logger):
         )
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """Writes a picture as an image."""
+        """Writes a matplotlib figure as an image."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         canvas = FigureCanvasAgg(figure)
@@ -261,7 +262,7 @@ LOGGER_TYPES: dict[str, type[Logger]] = dict(
 
 
 def loggers_of(config: Config) -> list[Logger]:
-    """The loggers that --logger asks for."""
+    """Returns the loggers that the option --logger names, such as tensorboard:runs/1."""
     assert config.logger is not None
     name, where = logger(config.logger)
     return [LOGGER_TYPES[name](where)]

@@ -22,7 +22,9 @@ SCALARS = str, int, float, bool, type(None)
 
 
 def flattened(state: Any, path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], str]:
-    """Returns the arrays in a state by name, and its structure; `path` is for messages."""
+    """Splits a nested state (dicts, lists and tuples with arrays) in two: returns its arrays by
+    name, such as "model.w", and everything else as JSON text, with names in place of arrays. `path`
+    is for messages."""
     arrays = dict[str, np.ndarray]()
 
     def name_of(keys: tuple[Any, ...]) -> str:
@@ -73,8 +75,8 @@ def _refusal(
 
 
 def restored(text: str, arrays: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Any:
-    """Returns the state with this structure and these arrays; raises ValueError if they do not fit
-    together."""
+    """Returns the nested state of which `flattened` has made the JSON `text` and the arrays; raises
+    ValueError if they do not fit together. `path` is for messages."""
 
     def part(value: Any) -> Any:
         if isinstance(value, SCALARS):

@@ -41,8 +41,8 @@ def refusing(
 
 @contextmanager
 def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
-    """Opens a new file that replaces `path` when the block ends; after a failure the old file
-    remains.
+    """Opens a new file, in the `mode` of `open`, that replaces `path` when the block ends without
+    an error; otherwise the old file remains.
 
     A link is followed, and the new file gets the permissions of the old one.
     """
@@ -51,9 +51,8 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
     part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
 
     def kept(path: str, _: int) -> int:
-        """Opens the temporary file without truncating it, since another process may be writing to
-        it.
-        """
+        """Opens the temporary file for `open`, without truncating it, since another process may be
+        writing to it."""
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     with open(part, mode, opener=kept) as file:
@@ -112,8 +111,7 @@ def check_target(path: str | os.PathLike[str], action: str = "save") -> None:
 
 def check_not_read_only(path: str | os.PathLike[str], action: str) -> None:
     """Raises NotSavedError if `path` is a file without write permission, even if root could write
-    it.
-    """
+    it. `action`, such as "save", is the verb of the message."""
     cannot = f"cannot {action} {shown(path)}"
     with refusing(path, action):
         try:

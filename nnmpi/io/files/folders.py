@@ -95,7 +95,8 @@ class ModelFolder(ModelFile):
     def prepared(
         self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
     ) -> Iterator[Prepared]:
-        """A context in which the tensors of a model are written to a file of the folder.
+        """A context in which the tensors of a model of these sizes are written to a file of the
+        folder; `about` are the model's metadata.
 
         It yields the file, and the names and metadata to write. The folder is created, and removed
         after a failure. Its other files are replaced when the block ends, right after the tensors;
@@ -135,9 +136,8 @@ def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
 
 
 def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:
-    """Returns the BPE tokenizer that the metadata name; None if its files cannot be read any
-    more.
-    """
+    """Returns the BPE tokenizer that a model's metadata `about` describe, so that its files are
+    saved with the model; None if they describe none, or its files cannot be read any more."""
     with suppress(ValueError):
         tokenizer = tokenizer_of(about.get(TOKENIZER, ""))
         return tokenizer if isinstance(tokenizer, BPETokenizer) else None

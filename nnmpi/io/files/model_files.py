@@ -51,11 +51,12 @@ class ModelFile:
         return PLAIN
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build | None]:
-        """Takes the model from a stored one, if that describes it: returns the config with its
-        name, and the function that builds the model.
+        """Returns the config with the name of the stored model, and the function that builds this
+        model, if what is stored tells both, as a folder with config.json does.
 
-        A file has tensors only: the config is unchanged and the function is None. Raises ValueError
-        if the user has named a model (`is_named`), and it is another than the stored one.
+        A file has tensors only: so here the config is returned unchanged, and None. Raises
+        ValueError if the user has named a model (`is_named`), and it is another than the stored
+        one.
         """
         return config, None
 

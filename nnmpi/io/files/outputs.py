@@ -47,7 +47,7 @@ class LogMark(NamedTuple):
 
     @classmethod
     def of(cls, path: str, size: int) -> "LogMark":
-        """Returns the mark of a log at byte `size`."""
+        """Returns the mark of the log at `path` for its first `size` bytes."""
         with open(path, "rb") as file:
             file.seek(max(0, size - LINE))
             return cls(size, hashlib.sha256(file.read(min(size, LINE))).hexdigest())
@@ -146,7 +146,8 @@ class OutputFile(NamedTuple):
 
 
 def outputs_of(config: Config) -> dict[OutputFile, str]:
-    """Returns the outputs of a run, and their paths."""
+    """Returns the files that the options ask for besides the log and the model, such as a page or a
+    trace, with their paths."""
     return {file: getattr(config, file.option) for file in addons.given("outputs", config)}
 
 

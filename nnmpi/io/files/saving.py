@@ -119,11 +119,12 @@ def write_whole(
     sizes: tuple[Any, ...] | None,
     model: str,
 ) -> str:
-    """Writes a whole model to a file on the rank whose `path` is given; all other ranks send their
-    parts of the tensors to it.
+    """Writes a whole model, which may be divided among ranks, to one file. Every rank calls it: the
+    rank with a `path` writes the file, and the others send it their parts of the tensors.
 
-    They send them even if writing fails, since they cannot know. `sizes` are those of a GPT or
-    Llama, else None, and `model` is the model's name. Returns the name of the file.
+    They send them even if writing fails, since they cannot know. `arrays` are the model's tensors,
+    `sizes` those of a GPT or Llama, else None, and `model` is the model's name. Returns the name of
+    the file.
     """
     digest, file = hashlib.sha256(), ""
     form: FileFormat = PLAIN
@@ -160,7 +161,8 @@ def write(
     metadata: Mapping[str, str],
     digests: Mapping[str, Callable[[], str]],
 ) -> None:
-    """Writes a safetensors file of tensors that are produced one by one, in the order of `index`.
+    """Writes a safetensors file of tensors that are produced one by one: `index` has the name, type
+    and shape of each, and `arrays` yields them in the same order.
 
     The writer of the safetensors library needs all tensors at once. The format of a file:
 

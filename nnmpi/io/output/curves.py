@@ -44,16 +44,16 @@ class Curves(NamedTuple):
 
 
 def _add(rows: list[Event], row: Event) -> None:
-    """Appends a row to a curve, and removes rows of the same or later steps, which the run has
-    repeated after it was resumed.
-    """
+    """Appends a row to the rows of a curve, which are ordered by step. Rows of the same or later
+    steps are removed first: the run has repeated these steps after it was resumed."""
     while rows and rows[-1]["steps"] >= row["steps"]:
         rows.pop()
     rows.append(row)
 
 
 def curves(events: Iterable[Event]) -> Curves:
-    """Returns the curves of a run, with users' metrics under keys "metric NAME".
+    """Returns the curves of a run, given all events of its log; users' metrics have keys "metric
+    NAME".
 
     `evaluations` is empty unless there were evaluations within epochs.
     """

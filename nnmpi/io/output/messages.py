@@ -122,9 +122,8 @@ def _epoch(e: Event) -> str:
 
 
 def _measured(e: Event) -> Iterator[str]:
-    """Yields phrases on the metrics in an event: accuracy, which only classification has,
-    perplexity, and users' metrics.
-    """
+    """Yields phrases such as "accuracy 97.50%" on the metrics in an event: accuracy, which only
+    classification has, perplexity, and users' metrics."""
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
     if "perplexity" in e:
@@ -138,9 +137,10 @@ def _measured(e: Event) -> Iterator[str]:
 
 
 def _rates(e: Event, of: str = "") -> Iterator[str]:
-    """Yields phrases on samples per second, and on tokens per second if they are counted.
+    """Yields phrases such as "1,200 samples/s", for the samples and, if they are counted, the
+    tokens per second in an event.
 
-    `of` is a prefix of the keys.
+    `of` is the beginning of the names of these fields, such as "epoch_".
     """
     for unit in ("samples", "tokens"):
         if rate := e.get(f"{of}{unit}_per_second"):  # 0 before a second step is timed
@@ -162,9 +162,8 @@ def _result(e: Event) -> str:
 
 
 def _passes(e: Event) -> str:
-    """Returns text on whether a pipeline stage replays its forward and backward passes, which were
-    recorded as lists of array calls, or computes them op by op, and why.
-    """
+    """Returns a line about a pipeline stage: that it replays its forward and backward passes from
+    recorded lists of array calls, or the reason why it computes them op by op."""
     if e["replayed"]:
         return f"stage {e['stage']}: passes are replayed, as {plural(e['calls'], 'call')}"
     return f"stage {e['stage']}: passes are not replayed: {e['reason']}"

@@ -40,9 +40,8 @@ class Window(NamedTuple):
     before: tuple[float, int, float] = (0.0, 0, 0.0)
 
     def plus(self, result: StepResult, norm: float | None) -> "Window":
-        """Returns the window with one more step added; `norm` is the norm of its gradient, or None
-        if it is unknown.
-        """
+        """Returns the window with one more step, whose result is `result`; `norm` is the norm of
+        its gradient, or None if it is unknown."""
         return Window(
             self.since,
             result.state.step,
@@ -84,7 +83,8 @@ class PaceCounts(NamedTuple):
     window: Window = Window()
 
     def at(self, norms: tuple[float, int]) -> "PaceCounts":
-        """Returns the counts for a run that goes back to an earlier step, after a rank was lost.
+        """Returns the counts for a run that goes back to an earlier step, after a rank was lost:
+        sums of gradient norms are reset, times are kept.
 
         norms: the sum of gradient norms in the epoch until that step, and their number
         """
@@ -135,9 +135,9 @@ class Pace:
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult, every: int) -> None:
-        """Records the end of a step and its loss. If a "step" event was due (every `every` steps),
-        the sums for the next event start again.
-        """
+        """Records the end of a step, whose result (loss and counts) is `result`. If a "step" event
+        was due, as after every `every` steps, the sums for the next event start again from this
+        step."""
         now = time.perf_counter()
         seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):

@@ -110,9 +110,9 @@ def picture(runs: Sequence[RunLog]) -> str | None:
 
 
 def run_figure(start: Event, events: Sequence[Event]) -> "Figure | None":
-    """Returns a figure of the events of a run so far; None without matplotlib, or if there is
-    nothing to draw yet.
-    """
+    """Returns a matplotlib figure of the curves of a run so far; None without matplotlib, or if
+    there is nothing to draw yet. `start` is the run's first event, `events` are all of its
+    events."""
     run = _run(start, events)
     if not run.table("loss") or cli.picture_problem("run.png"):
         return None
@@ -165,7 +165,8 @@ def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str)
 
 
 def _style(axes: "Axes", x: str) -> None:
-    """Sets labels, grid and ticks of a panel, large enough for a slide."""
+    """Sets labels, grid and ticks of a panel, large enough for a slide; `x` is the quantity of its
+    x axis."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
@@ -178,7 +179,8 @@ def _style(axes: "Axes", x: str) -> None:
 
 
 def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """Draws losses: training as solid lines, held-out samples as dashed lines."""
+    """Draws the losses of the runs: of training as solid lines, on held-out samples as dashed
+    lines. `key` is the quantity of the x axis."""
     from matplotlib.ticker import LogLocator
 
     several = len(runs) > 1
@@ -200,7 +202,8 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """Draws the accuracy on held-out samples; the legend has the last value."""
+    """Draws the accuracy of the runs on held-out samples; the legend has the last value. `key` is
+    the quantity of the x axis."""
     for i, run in enumerate(runs):
         last = run.table("accuracy")["accuracy"][-1]
         label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2%}"
@@ -270,9 +273,8 @@ def read_log(file: File, name: str) -> list[RunLog]:
 
 
 def _run(start: Event, events: Sequence[Event]) -> RunLog:
-    """Returns the numbers of a run from its start event and all its events; its name is filled in
-    later.
-    """
+    """Returns the numbers to draw of a run, as a RunLog, from its start event and all its events;
+    the name is filled in later."""
     made = curves(events)
     steps = made.steps if made.has_few_epochs else []
     tables = map(_table, (made.epochs, steps, made.evaluations))

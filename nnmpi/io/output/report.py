@@ -161,8 +161,8 @@ class Report:
             print_error(f"{lost}; the run continues without its log, and will end with an error")
 
     def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
-        """Shows that a step was made: in a progress bar, or by an event after 10 seconds without
-        output.
+        """Shows that step number `step` of `total` steps was made, with its loss: in a progress
+        bar, or by an event after 10 seconds without output.
 
         rates: samples per second, and tokens per second if counted, as fields of the event
         """

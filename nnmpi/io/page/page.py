@@ -182,7 +182,8 @@ def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str,
 
 
 def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
-    """Writes the page atomically; raises ValueError if it cannot, and leaves the old file."""
+    """Writes the page of these logs atomically to `path`; raises ValueError if it cannot, and
+    leaves the old file."""
     page = html(as_values(logs))
     with refusing(path, "write report", "name another file"), replaced(path, "x") as file:
         file.write(page)

@@ -129,7 +129,8 @@ def facts(e: Event, last: Event) -> dict[str, str]:
 
 
 def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
-    """Returns the numbers in events as columns, by key; a missing number is None."""
+    """Returns the numbers in events as columns, one for each key that has a number in some event;
+    the value is None where an event lacks the key."""
     number_rows = [{key: number(value) for key, value in row.items()} for row in rows]
     keys = dict.fromkeys(
         key for row in number_rows for key, value in row.items() if value is not None
@@ -252,9 +253,8 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
 
 
 def _row(label: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
-    """Returns a row of `compared`: a label, the ranks concerned, the predicted size and, if known,
-    the measured size, each with its text.
-    """
+    """Returns a row of the page's table of predictions (see `compared`): a label, the ranks
+    concerned, the predicted size and, if known, the measured size, each also as text."""
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)

@@ -50,13 +50,15 @@ MAGIC = 0x1950A86A20F9469CFC6C
 
 
 class Kind(NamedTuple):
-    """The type of a storage's elements, in place of PyTorch's storage class or dtype."""
+    """The type of a storage's elements. The reader returns this object where a pickle names a
+    storage class or dtype of PyTorch, such as torch.FloatStorage."""
 
     dtype: str
 
 
 class Storage(NamedTuple):
-    """The bytes of a storage, in the order of this machine, and the type of its elements."""
+    """A storage of PyTorch, the flat memory of one or several tensors: its bytes, in the byte order
+    of this machine, and the type of its elements."""
 
     data: np.ndarray
     dtype: str
@@ -194,7 +196,8 @@ class _Archive:
 
 
 class _Legacy:
-    """Reads a file of PyTorch before 1.6, whose storages follow the values that use them."""
+    """Reads a file of PyTorch before 1.6, in which the storages (memory of tensors) come after the
+    pickled value that uses them."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content, self._storages = content, dict[str, Storage]()

@@ -140,9 +140,8 @@ class Unpickler:
         return items
 
     def _gather(self, op: str, items: list[Any]) -> None:
-        """Pushes a tuple of the items, or adds them to the list, set or dictionary on top of the
-        stack.
-        """
+        """Carries out an operation of a pickle on several items: `op` pushes a tuple of them, or
+        adds them to the list, set or dictionary on top of the stack."""
         if op == "TUPLE":
             self._stack.append(tuple(items))
             return

@@ -38,8 +38,8 @@ DRAWN_AS = {
 
 
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """Returns a mask of the Works (asynchronous collectives and messages) that began and ended
-    within a single wait of the rank.
+    """Returns a mask of the Works (asynchronous collectives and messages) of a rank that began and
+    ended within a single wait or send in its `events`.
 
     The wait shows them already, so they are not drawn again.
     """
@@ -53,7 +53,8 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
 
 def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """Yields trace events for a rank's Works: asynchronous collectives and messages that run in the
-    background. Works that overlap are drawn on several lanes (lines of the timeline).
+    background. Works that overlap are drawn on several lanes (lines of the timeline). `entries` are
+    the records of the rank.
 
     Times are relative to `start`, in seconds of the rank's clock.
     """
@@ -75,8 +76,8 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """Yields trace events that draw two curves for a rank: the bytes of all asynchronous
-    communication in flight, after each change, and the memory of the process. Times are relative to
-    `start`, in seconds of the rank's clock."""
+    communication in flight, after each change, and the memory of the process. `entries` are the
+    records of the rank. Times are relative to `start`, in seconds of the rank's clock."""
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[
         works["kind"] - len(EVENT_KINDS)
@@ -128,6 +129,9 @@ def _events(
 ) -> Iterator[dict[str, Any]]:
     """Yields the trace events of all ranks, rank by rank: names, operations, arrows for messages,
     background communication, and counters.
+
+    table   the operations and waits of all ranks, as `summary.traced` returns them
+    mesh    the layout of ranks, which gives their names
     """
     start = min(rows["began"].min(initial=np.inf) for rows in (table, *(r.works for r in ranks)))
     began, arrived, ended = (
@@ -160,8 +164,11 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
     """Yields the trace events that draw one operation or wait, a row of the table: one for an
-    operation, and up to two for a wait, which is divided at `arrived` into waiting for other ranks
-    and communicating. Times are in nanoseconds."""
+    operation, and up to two for a wait.
+
+    A wait is divided at `arrived`, when the other ranks were ready, into waiting and communicating.
+    All times are in nanoseconds.
+    """
     kind = EVENT_KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]

@@ -75,7 +75,8 @@ def which(events: np.ndarray, *kinds: str) -> np.ndarray:
 
 
 def unknown() -> int:
-    """Returns 0: the resident memory on systems without /proc, where it is not known."""
+    """Returns 0: it is used in place of a function that returns the resident memory of the process,
+    on systems without /proc, where this is not known."""
     return 0
 
 

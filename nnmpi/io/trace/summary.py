@@ -64,7 +64,8 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
     """Returns one table of the operations and waits of all ranks, rank by rank, with a row for
     each.
 
-    `gathered` has the recorded events of each rank, with times on the clock of rank 0.
+    `gathered` has the recorded events of each rank, with times on the clock of rank 0; `mesh` tells
+    which ranks communicate with each other.
     """
     events = np.concatenate(gathered)
     table = np.empty(len(events), TRACED)
@@ -82,9 +83,8 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
 
 
 def _net(events: np.ndarray) -> np.ndarray:
-    """Returns the duration of each event in seconds, without the waits within it. Waits precede
-    their operation in `events`.
-    """
+    """Returns the duration of each event of a rank in seconds; that of an operation does not
+    include the waits within it, which precede the operation in `events`."""
     seconds: np.ndarray = events["ended"] - events["began"]
     inside = which(events, *WAITS)
     operations, waits = np.flatnonzero(~inside), np.flatnonzero(inside)
@@ -266,8 +266,8 @@ def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
 
 
 def _message(rows: np.ndarray) -> float:
-    """Returns how long a message takes: the median, in seconds, over the waits in `rows` that began
-    before the message was sent; 0 if there are none."""
+    """Returns how long a message takes, in seconds: the median of the waits in `rows` that began
+    before the message was sent, from the send to the end of the wait; 0 if there are none."""
     early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
     return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
 
