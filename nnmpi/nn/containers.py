@@ -8,8 +8,8 @@ from nnmpi.nn.parameter import Parameter
 
 
 class _Numbered(Module):
-    """The base class of list-like containers of modules or parameters, which get the names "0",
-    "1", ..."""
+    """The base class of list-like containers (of modules or of parameters), whose items are
+    children with the names "0", "1", ..."""
 
     registry: ClassVar[str] = "_modules"
 
@@ -17,11 +17,11 @@ class _Numbered(Module):
         self.extend(parts)
 
     def append(self, part: Any) -> Self:
-        """Adds a child at the end."""
+        """Adds an item at the end, and returns the container."""
         raise NotImplementedError
 
     def extend(self, parts: Iterable[Any]) -> Self:
-        """Adds children at the end."""
+        """Adds several items at the end, and returns the container."""
         for part in parts:
             self.append(part)
         return self

@@ -123,7 +123,8 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 
 def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
-    """Returns the function, with PyTorch's arguments, that calls a convolution op."""
+    """Returns a function with the arguments of PyTorch's F.conv2d, which calls a convolution op
+    with them."""
 
     def function(
         input: Any,

@@ -128,7 +128,8 @@ def orthogonal_(tensor: T, gain: float = 1.0) -> T:
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Returns the factor that keeps the scale of activations; `param` is the slope of a leaky
+    """Returns the factor, for initial weights before an activation function (`nonlinearity`, such
+    as "relu"), that keeps the scale of values from layer to layer; `param` is the slope of a leaky
     ReLU."""
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
@@ -164,7 +165,8 @@ def fans(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
-    """Returns the standard deviation of `kaiming_uniform_` and `kaiming_normal_`."""
+    """Returns the standard deviation gain / sqrt(fan), by which `kaiming_uniform_` and
+    `kaiming_normal_` fill a tensor. Their arguments are explained there; `name` is for messages."""
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{name}: mode {mode!r} must be one of fan_in, fan_out")
     fan = fans(name, tensor)[mode == "fan_out"]

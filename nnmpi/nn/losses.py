@@ -61,8 +61,9 @@ class Loss(Module):
 
 
 def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
-    """Returns weights as a float64 array on the host, or None; raises ValueError unless they are
-    finite numbers."""
+    """Returns the option `weight` of a loss as a float64 array on the host, or None; raises
+    ValueError unless it has only finite numbers. `name` of the loss and `label` of the option are
+    for messages."""
     if weight is None:
         return None
     if isinstance(weight, str):
@@ -107,8 +108,8 @@ class ClassLoss(Loss):
         return float(self.weight[labels[valid]].sum())
 
     def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
-        """Returns the loss, the number of labels with the largest score (the first, of equal
-        scores), and the number of labels.
+        """Returns (loss, correct, labels): the loss, the number of labels at which the score is
+        largest (the first one, of equal scores), and the number of labels.
 
         Ignored labels are not counted. A device sends only these three numbers to the host.
         """
@@ -129,12 +130,13 @@ class ClassLoss(Loss):
         return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        """Returns the loss for labels that `checked` has returned; subclasses define it.
-        `may_ignore` is False if no label equals `ignore_index`."""
+        """Returns the loss of `scores` for labels that the method `checked` has returned;
+        subclasses define it. `may_ignore` is False if no label equals `ignore_index`."""
         raise NotImplementedError
 
     def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
-        """Returns the labels for scores of this shape as an array, and whether some may be ignored.
+        """Returns (labels as an array, may_ignore) for scores of this shape; may_ignore is False if
+        it is certain that no label equals `ignore_index`.
 
         Raises ValueError unless the labels fit the scores. The values of labels are checked only on
         the host, since a check on a device would have to wait for the device.
@@ -261,8 +263,9 @@ class CrossEntropyLoss(ClassLoss):
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
     def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
-        """Returns the loss in the accumulation type (float32 for 16 bits); on a device the scores
-        are not converted to this type first."""
+        """Returns the loss in the accumulation type, which is float32 for 16-bit scores. On a
+        device one kernel computes it from the 16-bit scores, so that no converted copy of them is
+        made."""
         if are_probabilities(scores, labels):
             return self(scores.astype(types_of(scores.dtype).sums), labels)
         labels, may_ignore = self.checked(scores.shape, labels)

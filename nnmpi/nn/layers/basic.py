@@ -54,7 +54,8 @@ def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...
 
 
 class ChannelRange(NamedTuple):
-    """Channels `start` to `stop` - 1 of `total`."""
+    """The channels that a rank has if a layer is divided among ranks (tensor parallelism): numbers
+    `start` to `stop` - 1 of `total`."""
 
     start: int
     stop: int
@@ -194,8 +195,8 @@ def check_rows(index: np.ndarray, rows: int) -> None:
 
 
 def padding_row(index: int | None, rows: int) -> int | None:
-    """Returns the number of the padding row, which may be given from the end; raises ValueError if
-    there is no such row."""
+    """Returns the number of the row that `padding_idx` of an Embedding means; it may be negative,
+    to count from the end. Raises ValueError if there is no such row."""
     if index is None:
         return None
     if not isinstance(index, int | np.integer) or not -rows <= index < rows:
@@ -290,8 +291,9 @@ class Dropout(Module):
         return index
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
-        """Returns the indices in a whole sample of this rank's positions along an axis, and the
-        length of that axis in the whole sample; `shape` is that of the sample on this rank."""
+        """Returns, as an array of the library `xp`, the indices in a whole sample of this rank's
+        positions along an axis, and the length of that axis in the whole sample; `shape` is that of
+        the sample on this rank."""
         length, (start, stop, total) = shape[axis], self.part
         if axis != axis_within(self.axis, len(shape)):
             return xp.arange(length, dtype="uint32"), length

@@ -1,4 +1,4 @@
-"""Normalisation layers and their running statistics."""
+"""Normalisation layers: BatchNorm with its running statistics, GroupNorm, LayerNorm and others."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -103,7 +103,8 @@ class _BatchNorm(Module):
             )
 
     def _track(self, stats: norm.Moments) -> None:
-        """Updates the running statistics; the variance is unbiased, as in PyTorch."""
+        """Updates the running mean and variance by the statistics of a batch; the variance is
+        unbiased, as in PyTorch."""
         self._refuse_one(stats)
         if not self.track_running_stats:
             return
@@ -228,7 +229,8 @@ class _OverLastAxes(Module):
     normalized_shape: tuple[int, ...]
 
     def _take(self, normalized_shape: int | Sequence[int]) -> None:
-        """Checks `normalized_shape` and stores it as a tuple."""
+        """Checks the option `normalized_shape`, the lengths of the last axes, and stores it as a
+        tuple."""
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
         for n in shape:
             check_sizes(type(self).__name__, 0, normalized_shape=n)

@@ -93,13 +93,15 @@ class _Recurrent(Module):
         return 2 if self.bidirectional else 1
 
     def _suffixes(self, layer: int) -> Iterator[str]:
-        """Yields the suffix of the names of a layer's parameters, for each direction."""
+        """Yields the end of the names of a layer's parameters for each direction, such as "_l0" and
+        "_l0_reverse"."""
         yield f"_l{layer}"
         if self.bidirectional:
             yield f"_l{layer}_reverse"
 
     def forward(self, x: Any, hx: State | None = None, lengths: Any = None) -> tuple[Any, State]:
-        """Returns the outputs of the last layer, and the final states of all layers.
+        """Returns (outputs of the last layer, final states of all layers) for the initial states
+        `hx`, which are zeros by default; an LSTM has a pair of states.
 
         For a packed sequence, which has lengths of its own, the outputs are packed too.
         """
@@ -183,7 +185,8 @@ class _Recurrent(Module):
         return tuple(given.tolist())
 
     def _dropped(self, x: Tensor, layer: int) -> Tensor:
-        """Returns the inputs x (T, N, C) of a layer with dropout applied."""
+        """Returns the inputs x (T, N, C) of layer number `layer` with dropout applied, in
+        training."""
         if not self.training or self.dropout == 0:
             return x
         T, N, C = x.shape

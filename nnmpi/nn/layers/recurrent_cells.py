@@ -29,7 +29,8 @@ class _Cell(Module):
             setattr(self, name, Parameter.lazy(shape, draw))
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Returns the next state: h, or the pair h and c of an LSTM."""
+        """Returns the next state, given an input and the state `hx` before it: h, or the pair (h,
+        c) of an LSTM."""
         x, states = as_tensor(input), recurrent.CELLS[self.mode].states
         given = (None,) * states if hx is None else tuple(hx) if states > 1 else (hx,)
         states_in = [None if s is None else as_tensor(s) for s in given]

@@ -23,8 +23,8 @@ from nnmpi.nn.parameter import Parameter
 
 
 class KVCache:
-    """The keys and values of the first `length` positions of a sequence, for each attention layer;
-    there is memory for `positions` positions."""
+    """The keys and values of the first `length` positions of a sequence, which each attention layer
+    keeps to generate text token by token; there is memory for `positions` positions."""
 
     def __init__(self, positions: int) -> None:
         self.positions, self.length = positions, 0
@@ -132,8 +132,8 @@ class RotaryPositionalEmbeddings(Module):
     position.
 
     So products of queries and keys depend on the difference of their positions. Pair i is channels
-    2 i and 2 i + 1, as in the paper and in torchtune; without `interleaved` it is i and i + D / 2,
-    as in `transformers`. Its angle at position t is t base^(-2 i / D).
+    2 i and 2 i + 1, as in the RoFormer paper and in torchtune; without `interleaved` it is i and i
+    + D / 2, as in `transformers`. Its angle at position t is t base^(-2 i / D).
 
     dim: the channels D of a head; max_seq_len: the largest number of positions
     """

@@ -89,8 +89,8 @@ class TransformerEncoderLayer(Module):
 class TransformerEncoder(Module):
     """Copies of a layer, applied one after the other, and then `norm` if it is given.
 
-    If the weights of the layer have not been read yet, each copy draws its own weights; PyTorch's
-    copies start with equal weights.
+    Layers draw their weights when these are first used. If that has not happened to `encoder_layer`
+    yet, each copy draws other weights; PyTorch's copies start with equal weights.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class TransformerEncoder(Module):
 
 
 def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
-    """Returns a copy of a layer. Weights that are not drawn yet will be drawn from the path of the
-    copy and the seed of the model."""
+    """Returns a copy of a layer. Layers draw their weights when these are first used: a copy of a
+    layer without weights draws its own, which depend on its path in the model."""
     memo = {id(p): p.lazy_copy() for p in layer.parameters() if not p.is_drawn}
     return copy.deepcopy(layer, memo)

@@ -74,8 +74,9 @@ def _gradients(parameters: Parameter | Iterable[Parameter]) -> list[Array]:
 
 
 def skip_init(parameters: Iterable[Parameter]) -> None:
-    """Replaces initial values that are not drawn yet by zeros, which saves time before a state is
-    loaded."""
+    """Makes zeros the initial values of parameters that have no values yet, in place of random
+    ones, which saves time if a state is loaded next. (Layers draw initial values when these are
+    first used.)"""
     for p in parameters:
         if not p.is_drawn:
             p.init = constant(0.0)

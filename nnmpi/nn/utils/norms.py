@@ -49,7 +49,8 @@ class _Computed:
 
 
 class _WeightNorm(_Computed):
-    """The weight v g / |v|, where |v| and g have one norm for each slice along `dim`."""
+    """The hook of `weight_norm`, which sets the weight to v g / |v|, where |v| and g have one norm
+    for each slice along `dim`."""
 
     suffixes = "_g", "_v"
 
@@ -74,7 +75,8 @@ class _WeightNorm(_Computed):
 
 
 class _SpectralNorm(_Computed):
-    """A weight divided by its largest singular value, which a power iteration estimates."""
+    """The hook of `spectral_norm`, which divides a weight by its largest singular value; a power
+    iteration estimates this value."""
 
     suffixes = "_orig", "_u", "_v"
 
