@@ -44,7 +44,8 @@ def _default_names(edge: Edge) -> tuple[str, ...]:
 
 
 def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
-    """Returns the names of the axes of one output of a node, given those of its inputs."""
+    """Returns the names of the axes of `edge`, an output (tensor) of a node, given the names of the
+    axes of each of its inputs."""
     x = inputs[0] if inputs else ()
     if node.layer is Embedding:
         return (*x, "channels")

@@ -12,7 +12,8 @@ from nnmpi.nn.random_numbers import rand
 
 def drawn_mask(name: str, shape: tuple[int, ...], p: float, like: Array, layer: str) -> Array:
     """Returns a dropout mask in the type and on the device of `like`: 0 with probability p, and 1 /
-    (1 - p) elsewhere.
+    (1 - p) elsewhere. The mask depends on the seed, and on the number of random tensors drawn
+    before.
 
     In `forward` of a Trainer the mask would depend on how work is divided among ranks, so
     ValueError is raised there; its message advises to use `layer` instead of the function `name`.

@@ -59,8 +59,10 @@ class FolderFormat(FileFormat):
     names and the order of tensors, and the settings in config.json. This class is for GPT-2;
     subclasses for other models override its fields.
 
-    sizes     the sizes of the model in this folder; of_sizes: the class of the sizes
-    kind      the model_type in config.json, the class of transformers, and the name in messages
+    sizes     the sizes of the model in this folder
+    of_sizes  the class of `sizes`
+    kind      three names of this kind of model: the model_type in config.json, the class in the
+              transformers library, and the name in messages
     prefix    the prefix of tensor names in a file
     blocks    the name of the Sequential that holds the transformer blocks
     head      the path of the weight of the output layer
@@ -240,10 +242,11 @@ def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> l
 
 
 def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of config.json and generation_config.json by name, config.json last.
+    """Returns the texts to write to config.json and generation_config.json, by file name,
+    config.json last.
 
-    They have the settings of the folder that the model was loaded from, except the sizes and the
-    type of the weights.
+    `published` has the JSON files of the folder that the model was loaded from. Their settings are
+    kept, but the sizes are those of `form`, and the type of the weights is left out.
     """
     config = {k: v for k, v in form.config(published).items() if k not in TYPE_OF_WEIGHTS}
     return {

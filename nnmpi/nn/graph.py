@@ -22,22 +22,24 @@ from nnmpi.nn.parameter import Parameter
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A placeholder for a tensor in arguments and results: the number of its edge."""
+    """A placeholder that a graph stores in place of a tensor, in the arguments and results of
+    nodes: the number of the edge that stands for the tensor."""
 
     edge: int
 
 
 @dataclass(frozen=True)
 class VariableRef:
-    """A placeholder for a parameter or a buffer in arguments: its number in `Graph.variables`."""
+    """A placeholder that a graph stores in place of a parameter or buffer, in the arguments of
+    nodes: its number in `Graph.variables`."""
 
     variable: int
 
 
 @dataclass(frozen=True)
 class SampleCount:
-    """A placeholder for an integer argument, such as a length in a shape, that is `times` the
-    number of samples."""
+    """A placeholder that a graph stores in place of an integer argument that depends on the number
+    of samples, such as a length in a shape: it is `times` that number."""
 
     times: int
 
@@ -283,7 +285,8 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Returns the leaves of nested tuples, lists and dicts."""
+    """Returns the leaves of `tree`, which is nested tuples, lists and dicts: all values in it that
+    are none of these."""
     flat: list[Any] = []
     mapped(flat.append, tree)
     return flat

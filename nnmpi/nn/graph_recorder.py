@@ -129,7 +129,8 @@ class GraphRecorder:
         self._unit: dict[int, None] | None = None  # used by the module recorded as one node
 
     def run(self, model: Module, inputs: Arguments) -> None:
-        """Calls the model and records its arguments and outputs."""
+        """Calls the model with `inputs`, and records it: first the arguments, then all layers and
+        ops, and the outputs."""
         args, named = mapped(lambda x: self._edge(x) if isinstance(x, Tensor) else x, inputs)
         self.arguments = self._templates((args, named))
         self.returned = model(*args, **named)
@@ -156,8 +157,9 @@ class GraphRecorder:
             raise ConflictError(self._within[-1], reason)
 
     def enter(self, context: str) -> None:
-        """Raises ConflictError if a traced `forward` uses no_grad or the like: the module has to be
-        recorded as a single node."""
+        """Raises ConflictError, because a traced `forward` uses a context such as no_grad, which a
+        graph cannot express: the module has to be recorded as a single node. `context` is the name
+        of the context."""
         self.refuse(USES + context)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
@@ -344,7 +346,8 @@ def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
 
 
 def _plain(module: Module) -> dict[str, Any]:
-    """Returns the attributes whose values are numbers, text, None, or tuples of these."""
+    """Returns by name those attributes of a module whose values are numbers, text, None, or tuples
+    of these."""
     return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 

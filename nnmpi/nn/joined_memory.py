@@ -22,7 +22,8 @@ from nnmpi.nn.single_store import SingleStore
 
 def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
     """Initializes p as a new parameter with the shape of the tensor z, and makes it use the memory
-    of z. Returns False if that is impossible: then the caller copies the values."""
+    of z, as nn.Parameter(z) does in PyTorch. Returns False if it cannot use this memory, for
+    instance because z is not floating-point: then the caller copies the values."""
     if not is_float(z.dtype):
         return False
     p._declare(Place.of_whole("", z.shape), None, None)

@@ -24,8 +24,9 @@ def temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
 
 
 def function_of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
-    """Returns a function that calls a layer without parameters; its arguments are the inputs with
-    these names, then the options of the layer in their order."""
+    """Returns a function, such as `functional.relu6`, that calls a layer without parameters. Its
+    arguments are first the layer's inputs, with the names `inputs` (by default one, "input"), then
+    the layer's options in their order."""
     named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
     shown = Signature([*named, *constructor_options(layer)])
 

@@ -19,7 +19,8 @@ class PackedSequence:
         self._padded, self.lengths, self._batch_first = padded, lengths, batch_first
 
     def padded(self, batch_first: bool) -> Tensor:
-        """Returns the padded sequences, (N, T, ...) or (T, N, ...)."""
+        """Returns the sequences padded to the length T of the longest one: (N, T, ...) with
+        `batch_first`, else (T, N, ...)."""
         is_same = batch_first == self._batch_first
         return self._padded if is_same else exchanged(self._padded)
 

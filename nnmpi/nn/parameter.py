@@ -59,8 +59,8 @@ def memory_order(p: Parameter, values: Array) -> Array:
 
 
 def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Array:
-    """Returns a view with the given shape of a flat array whose axes in memory are
-    `memory_axes`."""
+    """Returns a view of a flat array `row`, in the given shape; `memory_axes` are the axes of the
+    shape in the order in which they lie in memory."""
     return row.reshape([shape[k] for k in memory_axes]).transpose(inverse(memory_axes))
 
 
@@ -195,8 +195,8 @@ class Parameter(Tensor):
         self.grad_array = grad
 
     def move(self, store: Store, index: int) -> None:
-        """Makes a Store hold this parameter, as its number `index`. The store must have the values
-        already, and the gradient if there is one."""
+        """Makes a Store hold the values and the gradient of this parameter, under the number
+        `index`. The store must have the values already, and the gradient if there is one."""
         self.store, self.index = store, index
 
     @property
@@ -349,8 +349,8 @@ class Parameter(Tensor):
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
-        """Returns `value` as an array; raises ValueError unless it has the shape of the
-        parameter."""
+        """Returns a value that is assigned to an attribute of the parameter, such as `grad`, as an
+        array; raises ValueError unless it has the shape of the parameter."""
         array = array_of(value)
         if array.shape != self._shape:
             self._refuse(attribute, array)

@@ -78,17 +78,20 @@ class PassList(NamedTuple):
 
 
 class RecordedPass(Protocol):
-    """The interface of what `record` runs on arrays without data: the forward pass of a pipeline
-    stage, and where its backward pass starts."""
+    """The interface of what `record` records: the forward pass of a pipeline stage, and the tensor
+    (root) from which its backward pass starts. It runs on arrays without data."""
 
     def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
         """Returns the tensors that the stage takes, given the input arrays."""
 
     def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
-        """Runs the forward pass, and returns the tensor from which the backward pass starts."""
+        """Runs the forward pass of `module` on `inputs` (the tensors that the method `inputs` has
+        returned) and the further input `arrays`, such as labels; returns the tensor from which the
+        backward pass starts."""
 
     def outputs(self, root: Any) -> Sequence[Tensor]:
-        """Returns the results of the forward pass, given what `run` has returned."""
+        """Returns the results of the forward pass, given the tensor `root` that `run` has
+        returned."""
 
     def seed(self, root: Any, gradients: Sequence[Any]) -> Array:
         """Returns the gradient of `root` with which the backward pass starts, given the gradients
@@ -111,8 +114,8 @@ def ready(p: Parameter) -> None:
 
 
 def progress() -> None:
-    """Makes progress with messages, by the hook that the current thread has set; recorded as a call
-    of its own."""
+    """Lets communication in the background advance, by the progress hook that the current thread
+    has set. It is recorded as a call of its own, so that a replay does the same."""
     progress_hook.get()()
 
 
@@ -237,7 +240,8 @@ types."""
 
 
 def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
-    """True if two recordings make the same calls on the same memory, with the same constants."""
+    """True if two recordings make the same calls on the same memory, with the same constants, so
+    that one list of calls can stand for both."""
     if len(first) != len(second):
         return False
     numbers = dict[int, int](), dict[int, int]()
@@ -278,8 +282,8 @@ def without_data(
     parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns
 ) -> Iterator[Callable[[], bool]]:
     """A context in which the parameters and buffers of `parts`, and the parameters `others`, are
-    replaced by arrays that have a shape but no data. It yields a function that tells whether a
-    buffer was assigned meanwhile."""
+    replaced by arrays that have a shape but no data; `stand_ins` collects what stands for which
+    memory. It yields a function that tells whether a buffer was assigned meanwhile."""
     modules = dict.fromkeys(m for part in parts for m in part.modules())
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
@@ -307,8 +311,8 @@ def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:
 
 @contextmanager
 def _as_current(current: Pass) -> Iterator[None]:
-    """A context for recording: `current` is the current Pass, autograd is on, and calls of the
-    progress hook are recorded."""
+    """A context in which a pass is recorded: `current` is the current Pass, autograd is on, and
+    calls of `progress` are recorded as calls of their own."""
     tokens = (
         (current_pass, current_pass.set(current)),
         (recording, recording.set(True)),
@@ -383,7 +387,8 @@ def record(
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
     """Returns the calls with all checks of input values (such as the range of labels) moved to the
-    front, so that a failing check leaves everything unchanged."""
+    front, so that a failing check leaves everything unchanged. `given` are the arrays that stand
+    for the inputs, whose values are known before a replay."""
     known, first = {*map(id, given)}, list[Call]()
     checked = {id(owner(array)) for c in calls if c.is_check for array in arrays_in(c.args)}
     for call in calls:

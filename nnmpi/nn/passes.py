@@ -138,7 +138,8 @@ sum   it changes by the sum of the changes of the parts
 
 
 def checked_combine(combine: Combine) -> Combine:
-    """Returns `combine`; raises ValueError unless it is "mean" or "sum"."""
+    """Returns `combine`, which says how the changes of a buffer by parts of a batch are combined;
+    raises ValueError unless it is "mean" or "sum"."""
     if combine not in get_args(Combine):
         raise ValueError(f"combine {combine!r} must be one of {', '.join(get_args(Combine))}")
     return combine

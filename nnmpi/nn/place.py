@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 def whole(shape: tuple[int, ...]) -> Part:
-    """Returns the part that covers a whole tensor of this shape."""
+    """Returns the part that covers a whole tensor of this shape: (0, length) for each axis."""
     return tuple((0, n) for n in shape)
 
 
@@ -188,8 +188,8 @@ class StateArray(NamedTuple):
         return self.holding(np.array(self.elements()))
 
     def part_of(self, whole_array: np.ndarray) -> np.ndarray:
-        """Returns the elements lo..hi-1 of this range from the whole array, in the order of
-        memory."""
+        """Returns the elements lo..hi-1 of this range, in the order of memory, taken from
+        `whole_array`, which has the whole tensor."""
         part = whole_array[self.place.slices]
         return part.transpose(self.axes).reshape(-1)[self.lo : self.hi]
 

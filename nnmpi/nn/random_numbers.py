@@ -45,8 +45,8 @@ def generator_state(name: str, generator: np.random.Generator) -> StateArray:
 
 
 def _words(state: Any) -> Iterator[int]:
-    """Yields the numbers in the state of a generator as 64-bit words; an integer of up to 128 bits
-    gives two."""
+    """Yields the numbers in the state of a NumPy generator, a dict of integers and arrays, as
+    64-bit words; an integer of up to 128 bits gives two."""
     if isinstance(state, dict):
         for value in state.values():
             yield from _words(value)
@@ -57,7 +57,8 @@ def _words(state: Any) -> Iterator[int]:
 
 
 def _of_words(state: Any, words: Iterator[int]) -> Any:
-    """Returns the state with its numbers replaced by `words`: the inverse of `_words`."""
+    """Returns the state of a NumPy generator with its numbers replaced by `words`, 64-bit words in
+    the order in which `_words` yields them."""
     if isinstance(state, dict):
         return {name: _of_words(value, words) for name, value in state.items()}
     if isinstance(state, np.ndarray):
@@ -99,7 +100,7 @@ def random(
 
 
 def below_one(numbers: Array) -> Array:
-    """Returns the values with each 1, which is the result of rounding, replaced by the largest
+    """Returns uniform values in which each 1, the result of rounding, is replaced by the largest
     number below 1."""
     unit, zero = numbers.dtype.type(1), numbers.dtype.type(0)
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
@@ -121,8 +122,9 @@ def _key(name: str, generator: Generator | None) -> keyed.Key:
 def _draw(
     name: str, *sizes: Any, generator: Generator | None = None
 ) -> tuple[keyed.Key, Array, Array]:
-    """Returns the arguments (key, columns, rows) with which functions of `arrays.keyed` draw a flat
-    array with as many elements as these sizes have."""
+    """Counts one more random tensor, and returns its (key, columns, rows): the arguments with which
+    functions of `arrays.keyed` draw a flat array with as many elements as `sizes` give. `name` is
+    that of the caller, for messages."""
     return _key(name, generator), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
 
 

@@ -101,8 +101,9 @@ class _Repeat:
             current_pass.set(after._replace(batch_stats=before.batch_stats))
 
     def _set_types(self) -> Token[OpTypes | None]:
-        """Sets the types of ops for one run; copies that are kept from outside of it would be other
-        nodes in the other run."""
+        """Sets the types in which ops compute (as under autocast) for one of the two runs.
+        Converted copies of arguments that were kept before are not used, so that both runs make the
+        same autograd nodes."""
         return op_types.set(self._types and self._types.afresh())
 
     def node_of(
@@ -151,9 +152,10 @@ def digest(t: Tensor) -> int:
 def _made_after(
     began: int, last: TapeNode
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
-    """Returns the autograd nodes from `last` down that were made after the time `began`, in order;
-    then the earlier nodes, parameters and tensors that they use, each as often as it is used; and
-    for each use whether it gets a gradient."""
+    """Returns (nodes, used, needs) of a checkpointed function whose result is the node `last`: the
+    autograd nodes that it has made, that is after the time `began`, in order; the earlier nodes,
+    parameters and tensors that these use, each as often as it is used; and for each use whether it
+    gets a gradient."""
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
     for node in nodes:  # which grow
@@ -168,9 +170,9 @@ def _made_after(
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
-    """Gives new numbers to the autograd nodes of a function that runs again in the backward pass.
-    The backward pass visits nodes by descending number, and the new numbers lie where those of the
-    first run were: every second number from `number` + 1 on, with gaps where one node stands for
+    """Gives numbers to the autograd nodes of a function that has run again in the backward pass. A
+    backward pass visits nodes by descending number, so the new nodes get the numbers that those of
+    the first run had: every second one from `number` + 1 on, with gaps where one node stands for
     several others.
 
     Recorded in-place writes (made after `began`) are renumbered too, so that they stay between the

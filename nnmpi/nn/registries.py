@@ -51,8 +51,8 @@ def read_attributes(module: Registries) -> dict[str, Any]:
 
 
 class Registries:
-    """The base class of Module, which registers attributes that are parameters, buffers or modules
-    by name.
+    """The base class of Module: attributes that are parameters, buffers or modules are registered
+    by name when they are assigned, as in PyTorch.
 
     A parameter or module has one parent, and so one path.
     """
@@ -130,7 +130,8 @@ class Registries:
         return self._buffers if name in self._buffers and value is not None else None
 
     def _refuse(self, name: str, value: Any, reason: str) -> NoReturn:
-        """Raises ValueError for a value that cannot be assigned to an attribute."""
+        """Raises ValueError for a value that cannot be assigned to the attribute `name`; `reason`
+        is the end of the message."""
         what = f"{type(self).__name__}.{name}"
         raise ValueError(what + reason.format(kind=type(value).__name__))
 
@@ -188,7 +189,8 @@ class Registries:
     register_module = add_module
 
     def _assign(self, name: str, value: Any, kind: type) -> None:
-        """Sets an attribute; raises ValueError if the name or the type of the value is wrong."""
+        """Sets an attribute to a parameter or module; raises ValueError if the name cannot be used,
+        or the value is not of the type `kind`."""
         owner, noun = type(self).__name__, "Parameter" if kind is Parameter else "Module"
         if value is not None and not isinstance(value, kind):
             raise ValueError(
@@ -235,7 +237,8 @@ class Registries:
         return self
 
     def convert_buffers(self, dtype: Any, on: Backend) -> None:
-        """Converts the floating-point buffers to `dtype`, and moves all buffers to a backend."""
+        """Converts the floating-point buffers to `dtype`, and moves all buffers to a backend
+        (NumPy, or CuPy on a GPU)."""
         for _, m, name in self._entries("_buffers"):
             old = getattr(m, name)
             object.__setattr__(m, name, on.asarray(old, dtype if is_float(old.dtype) else None))
@@ -258,8 +261,8 @@ class Registries:
         return self.__dict__ | {"_parent": None, "_name": "", "_own": adopted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores the attributes of a copied or unpickled module. It becomes the parent of the
-        children whose parent the original was, and of children that have no parent."""
+        """Restores the attributes of a copied or unpickled module, and makes it the parent of its
+        children, except of those that belonged to another parent than the original."""
         adopted = state.pop("_own")
         self.__dict__.update(state)
         for name, part in self._parts():

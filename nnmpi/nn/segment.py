@@ -133,8 +133,9 @@ def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """Returns a function that computes a chain of calls: a Sequential of the modules; for a module
-    that takes or returns several tensors, the module; for an op, the op."""
+    """Returns a function that computes the chain of calls `run`: for an op, the op; for a module
+    that takes or returns several tensors, the module, one of `modules` by path; for other modules,
+    a Sequential of them."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]
@@ -149,7 +150,8 @@ def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[
 
 
 class Segment(Module):
-    """A module that runs some nodes of a graph one after the other."""
+    """A module that runs some nodes of a model's graph, such as those of a pipeline stage, one
+    after the other."""
 
     def __init__(
         self,
@@ -186,9 +188,9 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Replaces the constant arguments (such as numbers) with which this part of a model calls
-        ops and modules by those in another graph. That graph was recorded from the same model after
-        an attribute had changed."""
+        """Updates the constant arguments (such as numbers) with which this part of a model calls
+        ops and modules. They are taken from `graph`, a new recording of the same model, in which an
+        attribute has changed."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:
@@ -197,7 +199,8 @@ class Segment(Module):
         self.note_change()
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """Runs the steps, and returns one tensor or a tuple of tensors."""
+        """Runs the nodes of the segment, and returns the tensors that leave it: one tensor, or a
+        tuple."""
         values = _matched({}, self._arguments, (args, named))
         samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
 

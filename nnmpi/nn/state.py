@@ -40,14 +40,16 @@ def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
 
 
 class StorageOrder(NamedTuple):
-    """How a file orders the elements of a tensor, compared with the model, where axis 0 is always
-    that of outputs.
+    """The order in which a file stores the elements of a tensor of the model. In the model, axis 0
+    is that of the outputs.
 
-    is_transposed   whether the outputs are the last axis in the file
-    groups          if not 0, the file has several matrices, one behind the other or each under its
-                    own name; the model has this many groups of rows, each with rows of all matrices
-    shares          how many equal parts of a group belong to each matrix: (1, 1, 1) for the query,
-                    the key and the value of a head
+    is_transposed   whether the file has the outputs on the last axis
+    groups          if not 0, the rows of the tensor come from several matrices, such as those of
+                    queries, keys and values. The file has one matrix behind the other, or each
+                    under its own name; the model has this many groups of rows (such as heads), each
+                    with a share of the rows of every matrix
+    shares          the relative numbers of rows in a group that belong to each matrix: (1, 1, 1)
+                    for the query, the key and the value of a head
     """
 
     is_transposed: bool = False
@@ -86,12 +88,13 @@ class StorageOrder(NamedTuple):
         return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
 
     def _ends(self, rows: int) -> list[int]:
-        """Returns the row at which each of the file's matrices ends, except the last one, for a
-        tensor with `rows` rows in the model."""
+        """Returns the row at which each matrix ends (see `groups`), except the last one, if the
+        matrices are one behind the other; `rows` is the number of all rows."""
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
     def _rows(self, rows: int) -> np.ndarray:
-        """Returns for each row of the model the number of that row in the file."""
+        """Returns, for each row of a tensor in the model, the number of this row in the file, where
+        the matrices are one behind the other (see `groups`); `rows` is the number of all rows."""
         matrices = np.split(np.arange(rows), self._ends(rows))
         return np.concatenate([m.reshape(self.groups, -1) for m in matrices], axis=1).ravel()
 
@@ -141,8 +144,8 @@ PLAIN = FileFormat()
 def checked_arrays(
     state: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of a state, by name, on the host; raises ValueError unless names and
-    shapes are those of `places`."""
+    """Returns the arrays of a state dict, by name, on the host; raises ValueError unless names and
+    shapes are those of `places`. `owner` is the noun for messages, such as "model"."""
     paths = (place.path for place in places)
     values = {path: on_host(state[path]) for path in paths if path in state}
     check_state(state, values, places, owner)
@@ -188,7 +191,9 @@ def check_state(
     """Raises ValueError unless a state has exactly the names and shapes of `places`, the parameters
     and buffers of a model.
 
-    `values` has an array, or another object with a shape and a dtype, for each known name.
+    names    all names in the state
+    values   for each of them that the model has, an array or another object with shape and dtype
+    owner    the noun for messages, such as "model"
     """
     wanted = {place.path: place.shape for place in places}
     missing = [f"{path} {shape}" for path, shape in wanted.items() if path not in values]
@@ -212,7 +217,8 @@ def check_state(
 
 
 def _some(texts: Sequence[str], separator: str) -> str:
-    """Joins the first four of these texts, and says how many more there are."""
+    """Returns the first four of these texts, joined by `separator`, and how many more there are,
+    for a message."""
     more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
     return separator.join(texts[:4]) + more
 

@@ -220,11 +220,11 @@ class FlatStore(Store):
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
-        """Returns a context in which parameters can be read. All ranks that share the values enter
-        it together, and read the same parameters in the same order.
+        """Returns a context in which parameters can be read. If each rank keeps only a part of the
+        values, they are gathered when they are read: so all ranks that share the values enter the
+        context together, and read the same parameters in the same order.
 
-        A training step is such a context too. If each rank keeps only a part of the values, they
-        cannot be read outside such a context.
+        A training step is such a context too.
         """
         return nullcontext()
 
@@ -300,8 +300,8 @@ def values_of(p: Parameter) -> Array:
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
-    """Returns the given slices (start, stop) of the flat buffer as Shards, whose offsets count the
-    elements of all slices one after the other."""
+    """Returns the slices (start, stop) of a flat buffer as Shards, in order. The offset of each is
+    the number of elements in the slices before it."""
     shards, at = [], 0
     for start, stop in stretches:
         shards.append(Shard(start, stop, at))
@@ -329,8 +329,8 @@ def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
-    """Returns (start, end) in a flat buffer for each parameter, padding included, given the number
-    of elements that each needs; the first one starts after the reserved elements."""
+    """Returns (start, end) in a flat buffer for each parameter, with its padding. `rooms` are the
+    numbers of elements that the parameters need; `reserved` elements come before the first one."""
     spans, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)

@@ -242,8 +242,8 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
 
 
 def check_tied(path: Path, form: FileFormat) -> None:
-    """Raises ValueError if a file has one tensor of the model under two names with different
-    values."""
+    """Raises ValueError if a file stores one tensor of the model under two names, with different
+    values. `form` tells which names in the file mean the same tensor."""
     stored = stored_in(path)
     for first, other in form.tied(stored):
         _check_equal(stored[first], stored[other])

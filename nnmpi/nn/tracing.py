@@ -104,8 +104,9 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """Returns a function that is called with the bytes of all tensors so far in the first traced
-    pass; it raises MemoryError if the larger pass would not fit in memory."""
+    """Returns a function that is called during the first traced pass with the bytes of all its
+    tensors so far; it raises MemoryError if the second pass, which has more samples, would not fit
+    in the memory that is free on `on`."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -269,8 +270,10 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
-    """Yields the tensors of the graph from those of the two passes, with few and with more samples;
-    lengths that grow with the number of samples are marked."""
+    """Yields the tensors of the graph, combined from those of the passes with few and with more
+    samples; lengths that grow with the number of samples are marked. `notes` has the modules that
+    are recorded as one node, by path: elsewhere a tensor that differs otherwise raises
+    ConflictError."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -311,7 +314,8 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 def _common(few: Any, more: Any, within: str) -> Any:
     """Combines the arguments of a call in the passes with few and with more samples; an integer
-    that grows with the number of samples becomes a SampleCount."""
+    that grows with the number of samples becomes a SampleCount. Raises ConflictError for the module
+    at path `within` if they differ otherwise."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

@@ -77,8 +77,8 @@ def is_code(value: Any) -> bool:
 
 
 def foreign(parts: Iterable[Any]) -> str | None:
-    """Returns the name of the first module or function in `parts` that is not nnmpi's own, or that
-    has an attribute which is a function not of nnmpi; None if there is none."""
+    """Returns the name of the first module or function in `parts` that does not belong to nnmpi, or
+    of the first attribute of a module in them that holds such a function; None if there is none."""
     for part in parts:
         if not is_own(part):
             return name_of(part)
