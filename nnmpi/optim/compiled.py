@@ -68,7 +68,7 @@ def compile(function: Callable[..., Any]) -> "CompiledStep":
 
 
 class UnrecordedError(Exception):
-    """The step failed while it was recorded."""
+    """Raised if a training step failed while it was being recorded."""
 
 
 class CompiledStep:
@@ -99,7 +99,8 @@ class CompiledStep:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies the function without recordings: a copy records the step again."""
+        """Returns how to copy or pickle this object: as the user's function without recordings. The
+        copy records the step again."""
         return CompiledStep, (self._function,)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -224,8 +225,8 @@ def _is_same_step(first: RecordedStep, second: RecordedStep) -> bool:
 
 
 class _State:
-    """A copy of everything that a step may change: values, gradients, buffers, optimizers, and
-    counters of random numbers."""
+    """A copy of everything that a training step may change: values, gradients, buffers, optimizers,
+    and counters of random numbers. By it, the step is run twice from the same state."""
 
     def __init__(self, replay: StepReplay, code: StepCode) -> None:
         self._memory, self._code = replay.memory, code
@@ -237,7 +238,7 @@ class _State:
         self._seed_state = seed_state.get()
 
     def restore(self) -> None:
-        """Restores this state."""
+        """Puts the copied state back into parameters, buffers, optimizers and counters."""
         for array, copy in zip(self._memory, self._arrays, strict=True):
             array[...] = copy
         for optimizer, state, steps in zip(
@@ -298,7 +299,8 @@ def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
 
 
 def _bits_of(result: Any) -> Any:
-    """Returns the bits of a step's results, for comparison."""
+    """Returns the results of a step, of any nested structure, with the bits of each array in its
+    place, for comparison of two runs."""
     return mapped(
         lambda leaf: (
             np.asarray(array_of_argument(leaf)).tobytes()

@@ -196,9 +196,12 @@ class OneCycleLR(LRScheduler):
         return self._at(1, 2)
 
     def _at(self, start: int, end: int) -> list[float]:
-        """Returns the current value (a rate or a momentum) of each group, interpolated between the
-        beginning and the end of the current phase. A phase is a tuple (last step, values, ...);
-        `start` and `end` are the indices of the two lists of values in it."""
+        """Returns the current value of each group, a rate or a momentum: interpolated between its
+        values at the beginning and at the end of the current phase of the cycle.
+
+        A phase is a tuple (last step, lists of values ...), in which `start` and `end` are the
+        indices of the list at the beginning and of that at the end.
+        """
         begin = 0.0
         for phase in self._phases[:-1]:
             if self.last_epoch <= phase[0]:

@@ -15,7 +15,8 @@ Parameters: TypeAlias = Iterable[Parameter] | Iterable[Mapping[str, Any]]
 
 
 def matrices_decay(parameters: Iterable[Parameter]) -> list[Group]:
-    """Makes two groups: parameters with two axes or more, and the others, with weight decay 0.
+    """Makes two parameter groups, so that weight decay acts on matrices only: parameters with two
+    axes or more; and the others, such as biases and the weights of norms, with weight decay 0.
 
     Sharded layers keep the number of axes, so the groups are the same on any number of ranks.
     """
@@ -27,7 +28,7 @@ def matrices_decay(parameters: Iterable[Parameter]) -> list[Group]:
 
 
 def all_decay(parameters: Iterable[Parameter]) -> list[Group]:
-    """Makes one group of all parameters."""
+    """Makes one parameter group of all parameters, so that weight decay acts on all of them."""
     return [{"params": list(parameters)}]
 
 
@@ -106,8 +107,9 @@ class Common(TypedDict, total=False):
 
 
 def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None:
-    """Warns if options of PyTorch are given that have no effect. Raises an error for unknown
-    options, and for values that would need another result."""
+    """Warns if options of PyTorch are given, in `common`, that have no effect here. Raises an error
+    for options that the optimizer `owner` does not have (its own are `options`), and for values
+    that would need another result."""
     for name in common.keys() - Common.__annotations__.keys():
         raise TypeError(
             f"{owner} has no option {name!r}{nearest(name, options)}; its options are "

@@ -65,7 +65,8 @@ class Layerwise(Optimizer):
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:
         """Returns the trust ratio for the norms of a parameter's values and of its direction. It
-        depends on their quotient alone, since both may count copies on several ranks."""
+        may depend on their quotient alone: if several ranks have copies of a parameter, both norms
+        count every copy."""
         return values / direction
 
 

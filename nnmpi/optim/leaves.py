@@ -29,7 +29,7 @@ class LeafParameter(Parameter):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient of the tensor, or None."""
+        """The gradient of the plain tensor whose place this parameter takes, or None."""
         return self.tensor.grad
 
     @grad.setter
@@ -38,7 +38,8 @@ class LeafParameter(Parameter):
 
     @property
     def grad_array(self) -> Array | None:
-        """The gradient of the tensor as an array, or None."""
+        """The gradient of the plain tensor whose place this parameter takes, as an array, or
+        None."""
         return self.tensor.grad_array
 
     @grad_array.setter
@@ -74,7 +75,7 @@ class Leaf:
         self.tensor.storage.written = tick()
 
     def clear(self, set_to_none: bool) -> None:
-        """Clears the tensor's gradient: sets it to None, or to zeros."""
+        """Clears the tensor's gradient: sets it to None with `set_to_none`, else to zeros."""
         if set_to_none:
             self.tensor.grad_array = None
         elif self.tensor.grad_array is not None:

@@ -62,7 +62,8 @@ def _within(
     tolerance: float,
 ) -> Trial:
     """Makes a bracket (two trials with a minimum between them) smaller by at most `most` further
-    trials, or until it is shorter than `tolerance`; returns the best trial that is found in it."""
+    trials, or until it is shorter than `tolerance`; returns the best trial that is found in it.
+    `tried` evaluates a step of a length, and `start` is the trial of length 0."""
     was_near_end = False
     for _ in range(most):
         low = _index_of_lowest(bracket)

@@ -49,8 +49,8 @@ class ChainableLR(LambdaLR):
     """A LambdaLR that goes on from the current rates, as in PyTorch, so that changes by another
     scheduler or by the program stay in effect.
 
-    If such a change has made the distance of a rate from `floor` k times as large as that of this
-    scheduler's own rate, it stays k times as large in the next steps.
+    For instance, a rate that the program has halved stays half of the rate of this scheduler alone
+    in all further steps. With a `floor`, the lowest rate, this holds for the distances from it.
     """
 
     def __init__(

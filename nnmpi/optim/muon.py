@@ -140,7 +140,7 @@ class Muon(Optimizer):
         values[: update.size] -= update
 
     def _adamw(self, x: Operands, group: Group) -> Array:
-        """Returns the change of a parameter by AdamW, without weight decay."""
+        """Returns by how much AdamW changes a parameter in this step, without weight decay."""
         (beta1, beta2), g = group["betas"], x.grads
         m, v = x.state["momentum_buffer"], x.state["exp_avg_sq"]
         m += (1 - beta1) * (g - m)
@@ -149,7 +149,8 @@ class Muon(Optimizer):
         return group["lr"] / (1 - beta1**x.t) * m / root
 
     def _muon(self, x: Operands, group: Group) -> Array:
-        """Returns the change of a matrix, flat in the order of memory, without weight decay."""
+        """Returns by how much Muon changes a matrix in this step, without weight decay, as a flat
+        array in the order of memory."""
         momentum, p, g = group["momentum"], group["parameter"], x.grads
         if len(g) < p.size:
             raise ValueError(
@@ -183,7 +184,8 @@ def orthogonal(matrix: Array, coefficients: Sequence[float], eps: float, steps: 
 
 
 def _ratio(shape: Sequence[int], adjust_lr_fn: str | None) -> float:
-    """Returns the factor of the learning rate for a matrix of this shape."""
+    """Returns the factor of the learning rate for a matrix of this shape, by the rule
+    `adjust_lr_fn` of Muon: "match_rms_adamw", or the original one."""
     rows, columns = shape
     if adjust_lr_fn == MATCH_RMS_ADAMW:
         return 0.2 * math.sqrt(max(rows, columns))

@@ -1,13 +1,16 @@
-"""Optimizer: the base class of all optimizers, on flat buffers.
+"""Optimizer: the base class of all optimizers. It updates parameters in flat buffers, many by one
+call.
 
 Rules:
 
-- Nothing in this file communicates. A rank updates the ranges that the store's `owned` yields, and
-  has optimizer state for those only. The state is saved, moved and gathered by `state_arrays`.
-- Each step compares `_dependencies`, and finds ranges again if these have changed. If ranges come
-  to depend on another fact, add it there, or clear `_ranges_of` as `set_steps` does.
-- A step marks the values as written (`storage.written`), so that autograd refuses older graphs.
-- A state array lies in the order of memory, like the values; only `state_dict` has shapes.
+- Nothing in this file communicates. A rank updates only those slices of the flat buffers that the
+store's `owned` yields, and has optimizer state for these only. `state_arrays` describes the state,
+for code that saves it, sends it or gathers it. - The ranges of parameters that one call can update
+together are found once. Each step compares `_dependencies`, the facts on which they depend, and
+finds them again after a change. If the ranges come to depend on another fact, add it there, or
+clear `_ranges_of` as `set_steps` does. - A step marks the values as written (`storage.written`), so
+that autograd refuses older graphs. - A state array is flat, in the order of memory, like the
+values; only in `state_dict` it has the shape of its parameter.
 """
 
 import math
@@ -235,7 +238,8 @@ class Optimizer:
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
-        """Sets the number of updates of each parameter."""
+        """Sets the number of updates that each parameter has had, in the order of `parameters`, as
+        when a saved state is loaded."""
         self.steps, self._ranges_of = [*steps], []  # ranges depend on the counts
 
     def add_state(self, name: str) -> Array:
@@ -355,13 +359,16 @@ class Optimizer:
         self._convert_state()
 
     def _begin(self, squares: Sequence[float]) -> None:
-        """Called at the beginning of a step, before anything is changed; `squares` are the sums of
-        `squares()`, added up over ranks."""
+        """Prepares a step; called before anything is changed. `squares` are the sums that the
+        method `squares` returns, added up over ranks. The base class does nothing."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
-        """Returns a copy of the parameter group with this number, in which the learning rate is
-        that of this step for parameter i and those after it, multiplied by `lr_factor`. It is a
-        copy, so that the factor of a schedule does not stay in the group."""
+        """Returns a copy of the parameter group with this number, whose "lr" is the learning rate
+        of this step: the group's own times `lr_factor`. A subclass may choose the rate for the
+        parameters from i on, which are updated by one call.
+
+        It is a copy, so that the factor of a schedule does not stay in the group.
+        """
         group = self.param_groups[number]
         return {**group, "lr": float(group["lr"] * lr_factor)}
 

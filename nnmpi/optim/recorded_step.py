@@ -108,8 +108,8 @@ class RecordedStep(NamedTuple):
     given      pairs of an array without data and the memory that it stands for
     inputs     the arrays of the arguments
     outputs    the arrays in the step's `result`, also those of tensors
-    made       the number of modules that the step constructs, such as losses; a replay counts as
-               many, since the initial weights of later modules depend on that count
+    made       the number of modules that the step constructs, such as losses. A replay adds it to
+               the counter of constructed modules, on which initial weights of later modules depend
     written    parameters whose values the step writes itself, apart from optimizers
     """
 
@@ -236,8 +236,9 @@ def _described(tree: Any) -> Any:
 
 
 def _facts(code: StepCode) -> list[Any]:
-    """Returns the state of modules, parameters and optimizer options, for comparison before and
-    after: recording refuses a step that changes any of these."""
+    """Returns the state of the modules, parameters and optimizer options that a step uses (`code`).
+    It is compared before and after the step is recorded: a step that changes any of these is
+    refused."""
     of_modules = [(m, m._changes, m.training, m._hooks) for m in code.all_modules]
     of_parameters = [(p, p.requires_grad) for p in code.parameters]
     groups = [group for optimizer in code.optimizers for group in optimizer.param_groups]
@@ -256,7 +257,8 @@ def _restore(facts: Sequence[Any]) -> None:
 
 
 def set_gradients(parameters: Sequence[Parameter], present: Sequence[bool]) -> None:
-    """Sets, for each parameter, whether it has a gradient."""
+    """Sets `has_grad` of each parameter as `present` says. A recorded step calls it, since kernels
+    write only the memory of gradients, and do not mark which parameters have one."""
     for p, is_there in zip(parameters, present, strict=True):
         p.has_grad = is_there
 

@@ -46,8 +46,9 @@ class ReplicaState(NamedTuple):
 
 
 def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
-    """Returns a function from the name of a state array to the names of the saved arrays that are
-    added up to restore it; an empty list if it keeps its initial values.
+    """Returns a function from the name of a state array on this replica to the names of the saved
+    arrays that are added up to restore it, if the number of replicas changes; an empty list if it
+    keeps its initial values.
 
     old, new   the number of data-parallel replicas when the arrays were saved, and now
     """
@@ -93,13 +94,15 @@ def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new
 
 
 def split(name: str) -> tuple[str, str]:
-    """Returns the path of the parameter and the name of the state in the name of a state array."""
+    """Splits the name of a state array, such as "fc.weight.momentum_buffer", into the path of the
+    parameter and the name of the state."""
     path, _, state = name.rpartition(".")
     return path, state
 
 
 def unnumbered(name: str) -> tuple[str, int | None]:
-    """Returns the name of a state array without the number of a replica, and that number."""
+    """Splits the name of a state array, such as "fc.weight.momentum_buffer@2", into the name
+    without "@2" and the number of the replica, None if it has none."""
     shared, sign, number = name.rpartition(REPLICA)
     return (shared, int(number)) if sign and number.isdigit() else (name, None)
 

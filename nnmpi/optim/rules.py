@@ -121,7 +121,8 @@ class Adam(Optimizer):
         return numbers * self._ratio(name, k) if self._changed(k) else numbers
 
     def _changed(self, k: int) -> bool:
-        """True if the betas of group k have changed since its state was last converted."""
+        """True if the betas of parameter group k have changed since its state arrays were last
+        rescaled."""
         group = self.param_groups[k]
         if tuple(group["betas"]) == self._betas[k]:
             return False

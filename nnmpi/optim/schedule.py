@@ -14,8 +14,8 @@ def constant() -> LRSchedule:
 
 
 def step_decay(every: int, factor: float = 0.1) -> LRSchedule:
-    """Makes a schedule that multiplies the rate by `factor` every `every` steps; inf on
-    overflow."""
+    """Makes a schedule that multiplies the rate by `factor` after every `every` steps; its value is
+    inf if a factor above 1 overflows."""
     if every < 1 or not 0 < factor < math.inf:
         raise ValueError(
             f"step_decay: every={every} must be 1 or more, factor={factor} finite and above 0"

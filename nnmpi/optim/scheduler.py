@@ -53,7 +53,8 @@ class LRScheduler:
 def for_each(
     owner: str, name: str, value: float | Sequence[float], groups: Sequence[Any]
 ) -> list[float]:
-    """Returns a list with one number for each group, from a number or a list."""
+    """Returns a list with one number for each group, from one number for all groups or a list of
+    them; raises ValueError for a list of another length. `owner` and `name` are for the message."""
     values = [*value] if isinstance(value, Sequence) else [value] * len(groups)
     if len(values) != len(groups):
         raise ValueError(

@@ -23,7 +23,8 @@ def name_of(place: Place, name: str) -> str:
 
 
 def check_paths(places: Sequence[Place]) -> None:
-    """Raises ValueError if two parameters have the same path."""
+    """Raises ValueError if two of the optimizer's parameters, whose Places are given, have the same
+    path: their state could not be told apart."""
     seen: dict[str, int] = {}
     for i, place in enumerate(places):
         first = seen.setdefault(place.path, i)
@@ -101,8 +102,8 @@ def by_name(nested: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def saved_groups(groups: Iterable[Group]) -> list[Group]:
-    """Returns groups for a state dict: their options, and the indices of parameters in place of
-    these."""
+    """Returns parameter groups in the form of a state dict: the options, and in place of each
+    parameter its index among all parameters."""
     saved, start = [], 0
     for group in groups:
         end = start + len(group["params"])
@@ -112,7 +113,8 @@ def saved_groups(groups: Iterable[Group]) -> list[Group]:
 
 
 def options_of(saved: Group) -> Group:
-    """Returns the options of a saved group; a file has lists in place of tuples."""
+    """Returns the options of a parameter group in a state dict, without the list of parameters.
+    Lists become tuples, since a file has lists in place of these."""
     options = {name: value for name, value in saved.items() if name != "params"}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
 

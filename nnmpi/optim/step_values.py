@@ -50,7 +50,8 @@ def is_namespace(value: Any) -> bool:
 
 
 class _Simple:
-    """An empty class, whose object size shows whether another class has fields in C."""
+    """An empty class. A class whose objects are larger has fields in C, whose changes would not be
+    noticed."""
 
 
 def _is_simple(cls: type) -> bool:
