@@ -124,8 +124,9 @@ def blank(
 
 
 def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
-    """A data set of windows of tokens, of a vocabulary of so many tokens, in which all rows are the
-    same zeros: to plan a run without its data.
+    """Returns a data set of `samples` windows of `context` tokens, in which all rows are the same
+    zeros: to plan a run of a language model without its data. `vocabulary` is the number of
+    different tokens.
 
     x and y: int64, (samples, context)
     """

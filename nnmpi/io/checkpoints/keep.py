@@ -153,10 +153,11 @@ def remove(folder: Path) -> None:
 
 
 def replace(part: Path, folder: Path) -> None:
-    """Renames a complete checkpoint to its final name, and removes an older one of that name.
+    """Renames `part`, the temporary folder of a complete checkpoint, to its final name `folder`. An
+    older checkpoint of that name is renamed first, and removed afterwards.
 
-    `part` is the temporary folder with the complete checkpoint. If the writer is killed between the
-    two renames, that folder remains intact, and `clean` renames it later.
+    If the writer is killed between the two renames, `part` remains intact, and `clean` renames it
+    later.
     """
     old = folder.with_name(f".{folder.name}.old.part")
     shutil.rmtree(old, ignore_errors=True)  # left by a writer that was killed here

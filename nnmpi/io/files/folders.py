@@ -49,8 +49,8 @@ class ModelFolder(ModelFile):
         return format_of(sizes_in(self.path))
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build]:
-        """Takes the model from the folder: returns the config with the model's name, and the
-        function that builds the model.
+        """Returns the config with the name of the model in the folder, and the function that builds
+        this model.
 
         Raises ValueError if the user has named a model (`is_named`) and it has other sizes.
         """

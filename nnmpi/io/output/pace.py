@@ -161,7 +161,8 @@ class Pace:
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:
-        """Resets the sums as the run goes back to an earlier step.
+        """Resets the sums for the next "step" event, and the sum of gradient norms, as the run goes
+        back to an earlier step after a rank was lost.
 
         norms: the sum of gradient norms in the epoch until that step, and their number
         """
