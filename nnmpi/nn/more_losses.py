@@ -91,7 +91,7 @@ class KLDivLoss(ElementLoss):
     """The Kullback-Leibler divergence y (log(y) - x) of log-probabilities x and targets y.
 
     Targets are probabilities, or their logs if `log_target`. The reduction "batchmean" divides the
-    sum by the number of samples; without axes there is one.
+    sum by the number of samples, the length of the first axis (1 if there are no axes).
     """
 
     reductions = (*ElementLoss.reductions, "batchmean")

@@ -103,9 +103,9 @@ class RecordedPass(Protocol):
 
 
 def uses(p: Parameter) -> None:
-    """A marker in a recorded list of calls, with no effect when it is called. It says that values
-    of p are needed from here on: by the next call or, with ZeRO 3, where parameters share memory in
-    turn, by the backward functions that follow."""
+    """A marker in a recorded list of calls; it does nothing when it is called. It says that the
+    values of p have to be in memory from here on: for the next call or, with ZeRO 3, where
+    parameters share memory in turn, for the backward functions that follow."""
 
 
 def ready(p: Parameter) -> None:

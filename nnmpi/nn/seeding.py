@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 
 class SeedState(NamedTuple):
-    """The seed, and the counters of modules and random tensors made so far. The next module (or
-    random tensor) draws its values from the seed and the counter, so that no two get the same
-    values."""
+    """The seed, and the counters of modules and random tensors made so far. The next layer that
+    stands alone, or the next random tensor, draws its values from the seed and the counter, so that
+    successive ones differ."""
 
     seed: int = 0
     number: int = 0  # modules constructed, and tensors filled by `nn.init`, so far
