@@ -130,7 +130,8 @@ class OneCycleLR(LRScheduler):
     then falls to the first rate / final_div_factor (Smith and Topin, 2018).
 
     Meanwhile the momentum, or beta1, falls from max_momentum to base_momentum and rises again. With
-    `three_phase` the rate falls in as many steps as it has risen, and then to its end.
+    `three_phase` the rate falls back to the first rate in as many steps as it has risen, and in the
+    remaining steps to its end.
     """
 
     def __init__(

@@ -128,8 +128,9 @@ class LBFGS(Optimizer):
         return first
 
     def _next_direction(self, gradient: Any, most: int) -> Any:
-        """Updates the estimated inverse Hessian by the last step, of which at most `most` are kept;
-        returns minus its product with the gradient, the direction of the next step."""
+        """Returns the direction of the next step: minus the product of the estimated inverse
+        Hessian and the gradient. The estimate is first updated by the last step; the last `most`
+        steps are kept for it."""
         h = self._history
         if not h.n_iter:
             return -gradient

@@ -30,8 +30,9 @@ class Trial(NamedTuple):
 def strong_wolfe(
     tried: Callable[[float], Trial], start: Trial, length: float, most: int, tolerance: float
 ) -> Trial:
-    """Returns the trial of a step that fulfils both conditions, or the one with the lowest loss if
-    no such step is found.
+    """Tries steps of several lengths along a direction. Returns the trial of one that fulfils the
+    two strong Wolfe conditions (see the module), or the one with the lowest loss if no such step is
+    found.
 
     tried       evaluates a step of a length
     start       the trial of length 0, whose slope is negative

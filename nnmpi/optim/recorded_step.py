@@ -51,7 +51,7 @@ class RootCalls:
     """Records which modules a step calls directly (not from within another module) while it is
     recorded. Each such call is a Pass by itself, with its own random numbers.
 
-    calls  pairs (module, whether its call counts as a pass)
+    calls  a list of pairs (module, whether its call counts as a pass)
     keys   for each key of random numbers: the key, the module that used it, and how many earlier
            calls of this module count as passes
     draws  arrays for the keys of random tensors, which a replay fills

@@ -16,7 +16,8 @@ STEP = "step"
 
 def name_of(place: Place, name: str) -> str:
     """Returns the name in a state dict, such as "fc.weight.exp_avg", of the state array (or step
-    count) `name` of the parameter at `place`; raises ValueError for an ambiguous name."""
+    count) `name` of the parameter at `place`; raises ValueError for a `name` with a dot or @, which
+    could be mistaken for another."""
     if not {*".@"}.isdisjoint(name):
         raise ValueError(f"a state array is called {name!r}: leave out {'.'!r} and {'@'!r}")
     return f"{place.path}.{name}" if place.path else name

@@ -29,26 +29,27 @@ first."""
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """Returns a function that computes decay * averaged + (1 - decay) * current."""
+    """Returns a function f(averaged, current, count) of tensors, which returns decay * averaged +
+    (1 - decay) * current."""
     _check_decay(decay)
     return lambda averaged, current, count: decay * averaged + (1 - decay) * current
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """Returns a function that computes decay * averaged + (1 - decay) * current for lists of
-    tensors."""
+    """Returns a function f(averaged, current, count) of lists of tensors, which updates each tensor
+    in `averaged` to decay * averaged + (1 - decay) * current."""
     return _of_each(get_ema_avg_fn(decay))
 
 
 def get_swa_avg_fn() -> Average:
-    """Returns a function (averaged, current, count) that returns the mean of `count` + 1 models,
-    given the mean of the first `count` and one more."""
+    """Returns a function f(averaged, current, count) of tensors: given the mean over `count` models
+    and the value of one more model, it returns the mean over all of them."""
     return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """Returns a function (averaged, current, count) that replaces the tensors of a list, means of
-    `count` models, by the means of these and one more model."""
+    """Returns a function f(averaged, current, count) of lists of tensors: it updates the tensors in
+    `averaged`, means over `count` models, to means that include one more model, `current`."""
     return _of_each(get_swa_avg_fn())
 
 
