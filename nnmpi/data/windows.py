@@ -104,7 +104,7 @@ def windows(tokens: Any, T: int) -> Split:
 
 def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
     """Makes a data set for language models from the tokens of a text, a 1-D array: consecutive
-    windows of T tokens, of which the last tenth of the text is for testing.
+    windows of T tokens. The last tenth of the text is for testing.
 
     `about` describes the tokens (tokenizer and vocabulary), and `name` is that of the data set.
     """

@@ -41,8 +41,8 @@ class Independent(Distribution):
         return variances
 
     def joined(self, values: Tensor) -> Tensor:
-        """Returns the log-probabilities or entropies of joint events, given those of the base
-        distribution: `values` are summed over the batch axes that have become axes of an event."""
+        """Returns the log-probabilities or entropies of joint events: sums `values`, which are
+        those of the base distribution, over the batch axes that have become axes of an event."""
         n = self.reinterpreted_batch_ndims
         return values.sum(axis=tuple(range(-n, 0))) if n else values
 

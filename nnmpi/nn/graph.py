@@ -22,16 +22,16 @@ from nnmpi.nn.parameter import Parameter
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A placeholder that a graph stores in place of a tensor, in the arguments and results of
-    nodes: the number of the edge that stands for the tensor."""
+    """A placeholder that a graph stores in place of a tensor in the arguments and results of nodes.
+    It is the number of the edge that stands for the tensor."""
 
     edge: int
 
 
 @dataclass(frozen=True)
 class VariableRef:
-    """A placeholder that a graph stores in place of a parameter or buffer, in the arguments of
-    nodes: its number in `Graph.variables`."""
+    """A placeholder that a graph stores in place of a parameter or buffer in the arguments of
+    nodes. It is the number of the parameter or buffer in `Graph.variables`."""
 
     variable: int
 
@@ -39,7 +39,7 @@ class VariableRef:
 @dataclass(frozen=True)
 class SampleCount:
     """A placeholder that a graph stores in place of an integer argument that depends on the number
-    of samples, such as a length in a shape: it is `times` that number."""
+    of samples, such as a length in a shape. The integer is `times` that number."""
 
     times: int
 

@@ -152,10 +152,10 @@ def digest(t: Tensor) -> int:
 def _made_after(
     began: int, last: TapeNode
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
-    """Returns (nodes, used, needs) of a checkpointed function whose result is the node `last`: the
-    autograd nodes that it has made, that is after the time `began`, in order; the earlier nodes,
-    parameters and tensors that these use, each as often as it is used; and for each use whether it
-    gets a gradient."""
+    """Lists what a checkpointed function has recorded, whose result is the node `last`. Returns
+    (nodes, used, needs): the autograd nodes made after the time `began`, in order; the earlier
+    nodes, parameters and tensors that these use, each as often as it is used; and for each use
+    whether it gets a gradient."""
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
     for node in nodes:  # which grow

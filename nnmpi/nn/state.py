@@ -88,13 +88,15 @@ class StorageOrder(NamedTuple):
         return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
 
     def _ends(self, rows: int) -> list[int]:
-        """Returns the row at which each matrix ends (see `groups`), except the last one, if the
-        matrices are one behind the other; `rows` is the number of all rows."""
+        """Returns the row at which each of the file's matrices ends (see the field `groups`),
+        except the last one, if the matrices are one behind the other. `rows` is the number of rows
+        of the tensor."""
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
     def _rows(self, rows: int) -> np.ndarray:
-        """Returns, for each row of a tensor in the model, the number of this row in the file, where
-        the matrices are one behind the other (see `groups`); `rows` is the number of all rows."""
+        """Returns, for each row of the tensor in the model, the number of this row in the file,
+        where the matrices are one behind the other (see the field `groups`). `rows` is the number
+        of rows."""
         matrices = np.split(np.arange(rows), self._ends(rows))
         return np.concatenate([m.reshape(self.groups, -1) for m in matrices], axis=1).ravel()
 

@@ -4,13 +4,13 @@ call.
 Rules:
 
 - Nothing in this file communicates. A rank updates only those slices of the flat buffers that the
-store's `owned` yields, and has optimizer state for these only. `state_arrays` describes the state,
-for code that saves it, sends it or gathers it. - The ranges of parameters that one call can update
-together are found once. Each step compares `_dependencies`, the facts on which they depend, and
-finds them again after a change. If the ranges come to depend on another fact, add it there, or
-clear `_ranges_of` as `set_steps` does. - A step marks the values as written (`storage.written`), so
-that autograd refuses older graphs. - A state array is flat, in the order of memory, like the
-values; only in `state_dict` it has the shape of its parameter.
+  store's `owned` yields, and has optimizer state for these only. `state_arrays` describes the state
+  for the code that saves, moves and gathers it.
+- Each step compares `_dependencies`, and finds the ranges of parameters that one call can update
+  again if these facts have changed. If ranges come to depend on another fact, add it there, or
+  clear `_ranges_of` as `set_steps` does.
+- A step marks the values as written (`storage.written`), so that autograd refuses older graphs.
+- A state array is flat, in the order of memory, like the values; only `state_dict` has shapes.
 """
 
 import math

@@ -109,6 +109,6 @@ def unnumbered(name: str) -> tuple[str, int | None]:
 
 def of_one(names: Iterable[str]) -> list[str]:
     """Returns those `names` of state arrays that training with a single data-parallel replica
-    needs: all but that of the differences between replicas. The residual of compression comes last:
-    a single replica has the sum of all replicas' residuals."""
+    needs, which are all but that of the differences between replicas. The residual of compression
+    comes last: a single replica has the sum of all replicas' residuals."""
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

@@ -25,7 +25,7 @@ def name_of(place: Place, name: str) -> str:
 
 def check_paths(places: Sequence[Place]) -> None:
     """Raises ValueError if two of the optimizer's parameters, whose Places are given, have the same
-    path: their state could not be told apart."""
+    path, by which their state could not be told apart."""
     seen: dict[str, int] = {}
     for i, place in enumerate(places):
         first = seen.setdefault(place.path, i)

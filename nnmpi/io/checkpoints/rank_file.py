@@ -80,8 +80,8 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
 
 
 def _cut(byte: int, x: StateArray, least: int) -> int:
-    """Returns how many elements of array x go to the files of earlier ranks, if the state is
-    divided among the files of ranks at byte `byte` of x.
+    """Tells where array x is cut if the files of two ranks should meet at its byte `byte`: returns
+    the number of elements before the cut.
 
     It is 0 or all elements if the array is not to be cut: it is smaller than `least` bytes, or its
     copies on different ranks may differ.

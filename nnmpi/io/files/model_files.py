@@ -54,9 +54,9 @@ class ModelFile:
         """Returns the config with the name of the stored model, and the function that builds this
         model, if what is stored tells both, as a folder with config.json does.
 
-        A file has tensors only: so here the config is returned unchanged, and None. Raises
-        ValueError if the user has named a model (`is_named`), and it is another than the stored
-        one.
+        A file has tensors only: so here the config is returned unchanged, with None in place of the
+        function. Raises ValueError if the user has named a model (`is_named`), and it is another
+        than the stored one.
         """
         return config, None
 

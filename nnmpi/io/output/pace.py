@@ -136,8 +136,8 @@ class Pace:
 
     def lap(self, result: StepResult, every: int) -> None:
         """Records the end of a step, whose result (loss and counts) is `result`. If a "step" event
-        was due, as after every `every` steps, the sums for the next event start again from this
-        step."""
+        was due after the step before, as at multiples of `every`, the sums for the next event begin
+        with this step."""
         now = time.perf_counter()
         seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):
