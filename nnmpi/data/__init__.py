@@ -125,8 +125,8 @@ def blank(
 
 def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
     """Returns a data set of `samples` windows of `context` tokens, in which all rows are the same
-    zeros: to plan a run of a language model without its data. `vocabulary` is the number of
-    different tokens.
+    zeros. It serves to plan a run of a language model without its data. `vocabulary` is the number
+    of different tokens.
 
     x and y: int64, (samples, context)
     """
