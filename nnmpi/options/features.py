@@ -92,7 +92,7 @@ class Part(NamedTuple):
     options   a dataclass, from which Config inherits; None if the add-on only adds values to other
               options
     features  the features that these options and values ask for
-    choices   by option outside the add-on, the values that it adds
+    choices   a dict: option outside the add-on -> the values that the add-on adds to it
     costs     options on which the time and memory of a layer depend
     meetings  options that say when ranks exchange gradients or parameters; --plan, which searches
               for a layout, does not change them

@@ -5,8 +5,10 @@ slice that it has changed back to the device.
                    └──── comes ────┐    ┌── goes ────┘
     host                       [ a b c d ] ── work ──► [ A . . . ]
 
-Communication begins in the order in which it was started, because messages and MPI's own sums are
-matched by that order. Only this file waits for a device before a message.
+`comes` is the slice that the communication (`work`) needs, `goes` the slice that it changes. The
+copies of several pieces may be complete in any order, but the communication of each piece begins
+only after that of the piece before it: messages and MPI's own sums are matched across ranks by
+their order. No other file makes the host wait for a device before a message.
 """
 
 import numpy as np

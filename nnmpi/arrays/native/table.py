@@ -45,9 +45,9 @@ def _mark(annotation: Any) -> Any:
 class DeviceKernels(NamedTuple):
     """Kernels for arrays of a device.
 
-    loops        by name: device versions of entries of KERNELS, and other kernels that ops look up.
-                 Each returns NotImplemented, before it writes anything, for arrays that it does not
-                 support
+    loops        a dict: name -> device version of an entry of KERNELS, or another kernel that ops
+                 look up by name. Each returns NotImplemented, before it writes anything, for arrays
+                 that it does not support
     convolution  (x, w, shape): returns a ConvMethod; None if it has none for these
     """
 

@@ -159,7 +159,14 @@ def shared_window(
     memory exists. `make_barrier(counts, rank, sync)` makes that one from the count of each rank in
     the memory and a memory fence.
 
-    Raises MemoryError on the ranks that lack memory; the other ranks then wait for them.
+    memory        one buffer of shared memory for each rank; its end has room for a barrier count
+    rank          the index of this rank among the ranks of the node
+    barrier       a barrier of these ranks that needs no shared memory, such as MPI's; called once
+    make_barrier  makes the barrier in shared memory, from the barrier counts of all ranks, `rank`,
+                  and a function that is a memory fence
+
+    Raises MemoryError on a rank that cannot write its buffer; the other ranks then wait in
+    `barrier`.
     """
     if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
         raise MemoryError("shared memory of the barrier cannot be written")

@@ -160,11 +160,16 @@ MODES = ("nearest", "nearest-exact", "bilinear")
 
 
 class Upsample(Module):
-    """Resizes images (N, C, H, W) to `size`, or by `scale_factor`.
+    """Resizes images (N, C, H, W) to `size`, or multiplies their rows and columns by
+    `scale_factor`. One of the two is given, as a pair (rows, columns) or as one number for both.
 
-    `mode` is "nearest", "nearest-exact", or "bilinear", which interpolates; with `align_corners`
-    the corner pixels keep their values. With `scale_factor`, interpolation uses that factor as the
-    distance of pixels, or the ratio of the sizes if `recompute_scale_factor`.
+    mode                    "nearest" or "nearest-exact", which copy pixels, or "bilinear", which
+                            interpolates between them
+    align_corners           only for "bilinear": True if the centres of the corner pixels of the
+                            input and of the output are the same points, so that these pixels keep
+                            their values
+    recompute_scale_factor  True: the positions of pixels are computed from the ratio of the sizes
+                            of input and output, which are whole numbers; False: from `scale_factor`
     """
 
     def __init__(

@@ -70,8 +70,9 @@ def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
 
 
 class Compared:
-    """The backward pass of a micro-batch, which runs by autograd and as a replay; at the end
-    ended(True) is called if both gave the same bits in all passes, else ended(False)."""
+    """The backward pass of a micro-batch through a stage, which is run twice, to compare the bits
+    of both: by autograd, and as a replay (the kernels that were recorded in an earlier pass). At
+    the end `ended` is called, with True if both have given the same bits."""
 
     def __init__(
         self,
@@ -126,12 +127,14 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Runs a backward pass, or its second half, twice, given both as iterators over units
-        (usually layers): each unit by autograd (`by_tape`), then by the replay. Yields between
-        units.
+        """Computes the gradients of each unit (usually a layer) twice: by autograd (`by_tape`),
+        then by a replay of recorded kernels (`replay`). Each `next` of these two iterators runs one
+        unit: of a whole backward pass, or only of its second half, which computes the gradients of
+        parameters. Yields between units.
 
-        Both add to the same memory of gradients. So before each unit, this memory is set to the
-        gradients that autograd, or the replay, has computed so far; in the end they are compared.
+        Both add to the same gradient memory of the parameters. So before each unit, this memory is
+        set to the gradients that autograd, or the replay, has computed so far; in the end these are
+        compared.
         """
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]

@@ -58,17 +58,19 @@ class GradientSync:
     """The base class of objects that carry out a step's operations on buckets of gradients, such as
     their sums over ranks; this class carries out none.
 
-    ops   the function that carries out each kind of operation
+    ops   a dict: kind of operation -> the function that carries out an operation of this kind
     """
 
     ops: Mapping[Kind, Do] = {}
 
     def begin(self, step: int) -> None:
-        """Starts a step; called when no parameter has a gradient yet."""
+        """Called at the start of step number `step`, when no parameter has a gradient yet:
+        prepares for the operations of the step. A subclass discards, for example, the sums of the
+        last step."""
 
     def note(self, loss: Any, request: float) -> None:
-        """Takes this rank's loss of the step and its request (to stop or save), to be summed over
-        ranks."""
+        """Called with this rank's loss of the step and its request (to stop the run, or to save a
+        checkpoint), which are then summed over ranks together with the gradients."""
 
     def poll(self) -> None:
         """Makes progress with messages; called often during a step."""

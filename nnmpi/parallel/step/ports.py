@@ -126,7 +126,8 @@ class Port:
     has_memory = False
 
     def begin(self, load: StepBatch) -> None:
-        """Starts a step on the micro-batches of the batch `load`."""
+        """Stores the batch `load` of a step that begins; its micro-batches will go through this
+        side of the stage."""
         self._load = load
 
     def done(self, micro: int) -> None:
