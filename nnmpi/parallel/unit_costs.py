@@ -2,8 +2,8 @@
 layer): seconds and bytes of one micro-batch on one rank.
 
 The micro-batch passes through the graph unit by unit, so only one unit's parameters are in memory
-at a time. The model is left unchanged: values drawn for the measurement are discarded; gradients,
-running statistics and counters of passes are restored.
+at a time. Afterwards the model is as before: parameters without values get random ones for the
+measurement only; gradients, running statistics and counters of passes are restored.
 """
 
 import tracemalloc
@@ -135,8 +135,8 @@ def profile(
     """Measures the cost (seconds and bytes) of each unit of a model, a part that is usually a
     layer, for a micro-batch x; `dtype` is that of the parameters, by default that of x.
 
-    The sums agree with a pass through the whole model if the process keeps freed memory
-    (`blas.tune`), as it does in a run.
+    The costs of all units add up to that of a pass through the whole model if the process keeps
+    freed memory (`blas.tune`), as it does in a run.
     """
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
@@ -238,8 +238,8 @@ def _now(on: Backend, clock: Timer) -> float:
 def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Comm]) -> int:
     """Returns the bytes by which memory in use grows in a forward pass, while the output is alive.
 
-    Ranks that are threads share one tracemalloc trace, and crash if it ends while one of them
-    computes.
+    The ranks of the Comms in `together` call it at the same time. Ranks that are threads share one
+    tracemalloc trace, and would crash if one of them ended it while another one computes.
     """
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()

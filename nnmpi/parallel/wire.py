@@ -120,11 +120,11 @@ class StagedComm:
     """Carries out the collectives and messages of a Comm on arrays in device memory, which are
     copied through pinned host memory.
 
-    Non-blocking collectives keep a host buffer for each array, so an array that stays where it is
-    always uses the same buffer.
+    The host buffer of a non-blocking collective is kept for the next collective on an array at the
+    same address.
 
-    in_order   whether all_reduce and all_gather are in order on the device, so that the host never
-               waits
+    in_order   whether all_reduce and all_gather run in the device's stream, in order with its
+               kernels, so that the host never waits for them
     """
 
     in_order = False

@@ -39,7 +39,8 @@ class AttendedSlices(NamedTuple):
 class SequenceCut(NamedTuple):
     """How sequences of `length` positions are divided among `ranks` ranks along cp.
 
-    axes   by edge of the graph (an activation): its axis of positions, if it has one
+    axes   a dict: number of an activation (edge of the graph) that has an axis of positions -> that
+           axis
     rings  the attention nodes of the graph, which send keys and values between ranks
     """
 

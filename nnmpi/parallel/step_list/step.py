@@ -31,7 +31,7 @@ class StepList:
     turn.
 
     passes    the passes of units in the order of the schedule, which `ops` must keep
-    slots     by bucket, the slot of its parameters; empty without ZeRO
+    slots     a dict: bucket -> the slot of its parameters; empty without ZeRO
     begins    the buckets whose gathers are in progress when a step begins
     scatters  True if gradients are reduce-scattered in each backward pass of a stage (ZeRO 2 and 3)
     room      the number of slots for gradients, if they are scattered

@@ -20,7 +20,7 @@ gathered."""
 
 
 def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
-    """Returns, by bucket, the slot (memory) of its parameters; {} without ZeRO.
+    """Returns a dict: bucket -> the slot (memory) of its parameters; {} without ZeRO.
 
     With ZeRO 1 and 2 each bucket has memory of its own. With ZeRO 3 buckets share slots, unless
     `forward` may choose layers by values: then ranks may use different buckets, and each bucket has

@@ -16,8 +16,8 @@ class Walk:
 
     arrived    buckets whose parameters are in their slots, as updated by the last step
     moving     buckets whose parameters are being gathered
-    held       by slot of parameters, the bucket in it
-    opened     by (bucket, micro-batch), for gradients to which passes may add: their slot; NONE
+    held       a dict: slot for parameters -> the bucket whose parameters are in it
+    opened     a dict: (bucket, micro-batch) to whose gradients passes may add -> their slot; NONE
                where each bucket has its own memory
     added      how many passes have added to the gradients of each bucket
     flying     sums of gradients that are in progress
@@ -260,9 +260,9 @@ def _messages_of(step: StepList) -> set[Op]:
 
 
 def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
-    """Returns, by (bucket, micro-batch), how many passes add to its gradient before it is summed.
-    There is one sum for each bucket (micro-batch NONE) or, if gradients are scattered, one for each
-    micro-batch and stage, in the order of the list."""
+    """Returns a dict: (bucket, micro-batch) -> for each sum over ranks of the bucket's gradients,
+    how many passes add to them before it. There is one sum for each bucket (micro-batch NONE) or,
+    if gradients are scattered, one for each micro-batch and stage, in the order of the list."""
     passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
         passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.buckets))})

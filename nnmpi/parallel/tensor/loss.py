@@ -60,7 +60,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         return float(total), int(correct.sum()), int(kept.sum())
 
     def whole(self, scores: Tensor) -> np.ndarray:
-        """Gathers the logits of all classes, and returns them on every rank, in host memory."""
+        """Gathers this rank's logits (`scores`) and those of all other classes from their ranks;
+        returns the logits of all classes on every rank, in host memory. Every rank calls it."""
         start, stop = span_of(self.bounds, self.comm)
         bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
         return backend.to_host(all_gather(scores.array, self.comm, bounds, 1))
@@ -89,9 +90,12 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """Returns the cross-entropy of logits whose classes are divided among ranks. z has the logits
-    of this rank's classes; `softmax` has what ranks have exchanged. The backward pass sends no
-    message."""
+    """An autograd op: computes the cross-entropy of logits whose classes are divided among ranks,
+    and returns it with the function for the backward pass, which sends no message.
+
+    z         the logits of this rank's classes, (N, classes, ...)
+    softmax   the maxima and sums that ranks have exchanged before
+    """
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:

@@ -100,8 +100,8 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     same bits.
 
     Short arrays use `doubling`, others memory that the node shares, or `ring` where there is none.
-    `auto` would measure the algorithms, and sibling groups could choose differently: then copies of
-    a parameter in two groups would get different bits.
+    It does not use `auto`, which measures the algorithms: two groups of ranks along tp could choose
+    different ones, and copies of a parameter in both groups would get different bits.
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
     with waiting("tensor"):

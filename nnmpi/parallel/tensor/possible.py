@@ -1,5 +1,5 @@
-"""Finds the ways in which ranks may divide a layer (such as column or row), given its settings and
-arguments, whatever the cuts of its inputs."""
+"""Finds the ways in which ranks may divide a layer, such as column or row. They depend on the
+layer's class, settings and arguments, but not on how its inputs are cut."""
 
 from collections.abc import Collection
 from typing import Any
@@ -10,11 +10,11 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
-    """Returns the ways in which ranks may divide a layer with these settings; none if it is called
-    with anything but tensors of samples.
+    """Returns the ways in which ranks may divide the layer of a node, such as column or row; an
+    empty list if one of its inputs or outputs is no tensor with an axis of samples.
 
-    Ways that cut positions, samples, or an axis for which a layout asks are included if `cuts` has
-    their markers.
+    `cuts` has the markers of those axes, besides channels, along which layers may be divided here
+    (positions, samples, axes of add-ons). Ways that cut another axis are left out.
     """
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
@@ -52,8 +52,8 @@ def _is_number(graph: Graph, argument: Any) -> bool:
 
 
 def takes_samples(graph: Graph, node: Node) -> bool:
-    """Returns True if each rank can compute a layer for some of the samples: its inputs and its
-    output are tensors with an axis of samples."""
+    """Returns True if each rank can compute the layer of a node for some of the samples: the inputs
+    and the output are tensors with one row per sample."""
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     whole_rows = (edge.of_samples and edge.axes[0].size == 1 for edge in edges)
     return node.layer is not None and bool(node.inputs) and is_plain(node) and all(whole_rows)
@@ -72,7 +72,8 @@ def follows(node: Node) -> bool:
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """Returns the numbers of a layer's parameters and buffers in the graph, by attribute name."""
+    """Returns a dict: attribute name of each parameter and buffer of a layer, such as "weight" ->
+    its index in `graph.variables`."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:
@@ -83,8 +84,8 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Raises ValueError if a way to divide a layer that a user's class lists in its attribute
-    `sharding` cannot be correct."""
+    """Raises ValueError if `way` cannot be correct: a way to divide a layer that the attribute
+    `sharding` of a user's layer class lists."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(

@@ -36,7 +36,8 @@ class LayerRule(NamedTuple):
 
 
 def _normalizes_positions(settings: Options) -> bool:
-    """Returns True if a normalisation layer treats each position of (N, T, C) separately."""
+    """Returns True if a layer with these settings normalises over the last axis alone, and so
+    treats each position of (N, T, C) separately."""
     return len(settings["normalized_shape"]) == 1
 
 
@@ -61,9 +62,9 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns `bounds` unchanged if a sample has an axis of positions: the layer's output is cut at
-    the same channels as its input. Returns None if a sample is a vector of features, as in (N, C):
-    then the layer cannot be divided in this way."""
+    """Returns the bounds of the output's channels, given those of the input's (`bounds`): the same,
+    if a sample has an axis of positions, as in (N, T, C). Returns None if a sample is a vector of
+    features, as in (N, C): then the layer cannot be divided in this way."""
     return bounds if len(sample) > 1 else None
 
 
@@ -72,8 +73,8 @@ def _joins_all_axes(settings: Options) -> bool:
 
 
 def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds of the output's features after Flatten: each channel becomes several
-    consecutive features."""
+    """Returns the bounds at which the output of Flatten is cut, given those of the channels of its
+    input (`bounds`): each channel becomes prod(sample[1:]) consecutive features."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 

@@ -1,6 +1,6 @@
 """shard(graph, ranks) divides a model among ranks so that they send as little as possible.
 
-    state        how those activations are cut that this node or a later one reads
+    state        the cuts of the activations that are still to be read: by this node or a later one
     transition   a choice for the node (such as column), which leads from one state to the next
 
 A forward sweep finds all reachable states, and a backward sweep the least that must still be sent
@@ -63,9 +63,9 @@ START: State = frozenset()
 
 
 class Transition(NamedTuple):
-    """A step of the search: `choice`, a way to divide one node among ranks, with what is known
-    before and after it about the cuts of tensors. `total` is the cost of the best plan that makes
-    this choice."""
+    """A choice of how to divide one node among ranks, as a step of the search: it leads from the
+    state `before` (the known cuts of tensors) to the state `after`. `total` is the cost of the best
+    plan for the whole model that makes this choice."""
 
     before: State
     choice: NodeChoice
@@ -85,9 +85,9 @@ def shard(
 
     With `whole_output` every rank gets all scores, as most losses need them; otherwise they may
     stay cut along classes. With `sequence`, sequence parallelism, activations that would be whole
-    on every rank are cut along positions where possible. `constraints` are what a layout asks for
-    axes and layers. Raises ValueError if a layer has fewer channels than there are ranks, or if a
-    model has nothing that is to be cut.
+    on every rank are cut along positions where possible. `constraints` says what --layout asks for:
+    ways to divide single layers, and axes to cut. Raises ValueError if a layer has fewer channels
+    than there are ranks, or if a model has nothing that is to be cut.
     """
     search = _Search(graph, ranks, whole_output, sequence, constraints)
     transitions = search.transitions()
@@ -237,9 +237,9 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns what a choice for a node fixes for later nodes: the cuts of parameters that other
-        nodes use too and, if the module is called again, how it is divided. All uses must agree in
-        these."""
+        """Returns the facts that a choice for a node fixes for later nodes: how parameters are cut
+        that other nodes use too and, if the module is called again, how it is divided. A choice for
+        a later node must agree with these facts."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}
@@ -256,9 +256,9 @@ class _Search:
         return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
-        """Returns the cost of a choice: its price in seconds if `constraints` has prices, otherwise
-        elements. With sequence parallelism or axes of add-ons, an output that is whole on every
-        rank costs too."""
+        """Returns the cost of a choice for node k: its price in seconds if `constraints` has
+        prices, otherwise the number of elements that are sent. With sequence parallelism or axes of
+        add-ons, an output that is whole on every rank costs too."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
@@ -305,8 +305,8 @@ class _Search:
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
-    """Returns all states if there are at most `MOST_STATES`; otherwise the cheapest ones, and the
-    one with the fewest cut edges."""
+    """Returns all states that were reached, with their costs, if there are at most `MOST_STATES`;
+    otherwise the cheapest ones, and the one that cuts the fewest activations."""
     if len(reached) <= MOST_STATES:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))

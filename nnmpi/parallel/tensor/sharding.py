@@ -110,8 +110,9 @@ class OwnedParts(NamedTuple):
 
     calls      the calls of modules that are divided so, by the index of the node that joins their
                parts
-    nodes      by graph node, the rank along tp that computes it
-    variables  by parameter or buffer of these nodes, the rank along tp that has it
+    nodes      a dict: number of a graph node in such a part -> the rank along tp that computes it
+    variables  a dict: number of a parameter or buffer of these nodes -> the rank along tp that has
+               it
     """
 
     calls: Mapping[int, DividedCall] = {}
@@ -186,11 +187,9 @@ def _key(layer: type[Module] | None) -> str:
 
 
 def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
-    """Assigns parts of modules, such as parallel branches, to single ranks along tp; the result is
-    the same on all ranks.
-
-    Raises ValueError if a module cannot be divided.
-    """
+    """Decides which rank along tp gets which parts of modules, such as parallel branches, that are
+    not cut but given to single ranks. The result is the same on all ranks. Raises ValueError if
+    there is no such division."""
     owned = NOTHING_OWNED
     for key in dict.fromkeys(_key(call.layer) for call in outermost(graph)):
         calls, nodes, variables = addons.row("module_rules", key)(graph, ranks)

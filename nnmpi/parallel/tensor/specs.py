@@ -7,10 +7,10 @@ positions or samples); and layers of which each rank computes some samples.
                     some samples
 
 The two methods are transposes of each other as maps between what all ranks hold. Both methods of
-AxisSharded send half of what an all-reduce sends, and activations between two products are divided
-by the number of ranks: along positions in sequence parallelism (Megatron-LM: Korthikanti and
-others, 2022), along samples between data-parallel convolutions and products that are not
-(Krizhevsky, 2014).
+AxisSharded send half of what an all-reduce sends, and between two matrix products each rank stores
+only its part of the activations: some positions in sequence parallelism (Megatron-LM: Korthikanti
+and others, 2022), or some samples between convolutions that ranks divide by samples and linear
+layers that they divide by channels (Krizhevsky, 2014).
 
 In a layer by samples each rank has the whole weights, and computes some samples of a micro-batch:
 

@@ -181,8 +181,9 @@ class LayoutCut(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """Stands for something other than channels along which a way cuts its input or output:
-    positions, samples, or an axis of an add-on.
+    """An axis, other than that of channels, along which ranks may cut the input or output of a
+    layer: positions, samples, or an axis of an add-on. It stands in the fields `input` and `output`
+    of a Way.
 
     cut        (edge, ranks): the cut of a tensor of the graph; None if it cannot be cut so
     words      added to the name of a way whose input or output alone is cut so
@@ -232,20 +233,19 @@ NONE: Mapping[str, int] = {}
 
 
 def always(settings: Options) -> bool:
-    """Returns True. It is the default of `Way.fits`, which says whether a layer with these settings
-    may be divided in that way."""
+    """Returns True: a layer with any settings may be divided. This is the default of `Way.fits`."""
     return True
 
 
 def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds unchanged. It is the default of `Way.behind`, which gives the bounds of
-    the output's channels for those of the input: both are cut at the same channels."""
+    """Returns `bounds`: the output is cut at the same channels as the input. This is the default of
+    `Way.behind`, which returns the bounds of the output, given those of the input."""
     return bounds
 
 
 def one(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns 1. It is the default of `Way.block`, which says how many consecutive channels must be
-    on one rank: here each channel may be on another rank."""
+    """Returns 1: each channel of the input may be on another rank. This is the default of
+    `Way.block`, which returns how many consecutive channels must be on one rank."""
     return 1
 
 
