@@ -86,8 +86,9 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op, int, int]]:
-    """Yields, for each pass of a rank's step, (operation, bytes of activations and samples in
-    memory when it begins, the same at its peak); `sizes` are the samples of each micro-batch."""
+    """Yields, for each pass of a rank's step, (operation, bytes when it begins, bytes at its peak).
+    The bytes are those of activations, and of samples that are loaded but not used yet; `sizes` are
+    the numbers of samples of the micro-batches."""
     copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
@@ -107,8 +108,8 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
 
 
 def _replays(a: Arrangement) -> bool:
-    """True if, with this config on these devices, passes may be recorded once and later run from
-    the recording, which needs more memory."""
+    """True if, with this config on these devices, passes may be recorded as lists of kernels, and
+    the lists run in later passes, which needs more memory."""
     return a.config.compile is not False and not a.cluster.has_devices
 
 

@@ -81,8 +81,8 @@ def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[in
 
 
 class PaperComm:
-    """The communicator of a simulated rank with the ranks `members`: sends nothing, and logs its
-    calls as exchanges along `axis`."""
+    """The communicator of a simulated rank (one whose step is computed on arrays without data),
+    with the ranks `members`: sends nothing, and logs its calls as exchanges along `axis`."""
 
     any_thread, is_abandoned, lost = True, False, ()
     system = OperatingSystem()
@@ -104,7 +104,7 @@ class PaperComm:
             array *= self.size
 
     def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> CompletedWork:
-        """Logs a non-blocking all-reduce."""
+        """Logs a non-blocking all-reduce, and returns a Work that is complete; changes nothing."""
         return self._sum(array, algorithm, started=True)
 
     def reduce_scatter(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> Any:
@@ -117,7 +117,8 @@ class PaperComm:
     def start_reduce_scatter(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
     ) -> CompletedWork:
-        """Logs a non-blocking reduce-scatter."""
+        """Logs a non-blocking reduce-scatter, and returns a Work that is complete; changes nothing.
+        `parts` has the lengths of the ranks' slices; None: nearly equal."""
         how = Collective.REDUCE_SCATTER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
 
@@ -132,7 +133,8 @@ class PaperComm:
     def start_all_gather(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
     ) -> CompletedWork:
-        """Logs a non-blocking all-gather."""
+        """Logs a non-blocking all-gather, and returns a Work that is complete; changes nothing.
+        `parts` has the lengths of the ranks' slices; None: nearly equal."""
         how = Collective.ALL_GATHER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
 
@@ -141,7 +143,7 @@ class PaperComm:
         self._note(Collective.BROADCAST, algorithm, array)
 
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> CompletedWork:
-        """Logs a message to a rank."""
+        """Logs a message to the rank with index `to`, and returns a Work that is complete."""
         # in a ring every rank sends to its neighbour at once: the first pair is priced for all
         is_of_pair = self.axis in ("pp", "tp")
         ends = (self.state.rank, self.members[to]) if is_of_pair else self.members[:2]

@@ -40,8 +40,8 @@ class StepLog(Recorder):
     --trace, it has no times, since a simulated step takes none.
 
     entries   how often each exchange was started
-    by_op     by (kind, bucket), the exchanges of an operation on a bucket, or of one without a
-              bucket, when it was last carried out; each time has the same exchanges
+    by_op     a dict: (kind of operation, bucket) -> the exchanges that such an operation has
+              started when it was last carried out; it starts the same ones each time
     """
 
     def __init__(self) -> None:

@@ -96,8 +96,9 @@ def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
 def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the stages of a simulated rank with their boundaries, and the parameters that it
-    shares with other stages."""
+    """Returns the ModelPart of a simulated rank: a PaperStage for each of its stages, the
+    boundaries over which they would exchange activations, and the parameters that the rank shares
+    with other ranks. `parameters` are by number in the graph, `comms` by axis."""
     graph, elsewhere = a.graph, Parameter.lazy((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
@@ -117,8 +118,8 @@ class PaperStep(NamedTuple):
 
     bytes_copied  bytes that it reads and writes to pack and unpack messages, in a step on average;
                   passes and the update are not counted
-    by_op         by (kind, bucket), the exchanges each time that an operation on the bucket is
-                  carried out
+    by_op         a dict: (kind of operation, bucket) -> the exchanges that such an operation
+                  starts, the same ones each time
     """
 
     exchanges: Mapping[str, list[Exchange]]
@@ -128,8 +129,8 @@ class PaperStep(NamedTuple):
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
-    """Returns, by axis, the exchanges (collectives and messages) of a rank in a step over `batch`
-    samples."""
+    """Returns a dict: axis of the mesh -> the exchanges (collectives and messages) along it that a
+    rank makes in a step over `batch` samples."""
     return step(a, rank, batch).exchanges
 
 
@@ -218,16 +219,18 @@ def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Count
 
 
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
-    """Returns the bytes that array functions read and write in `batches` simulated steps, to pack
-    and unpack messages. Kernels of the passes and of the update do not count."""
+    """Simulates `batches` steps by `run(state, batches)`; returns the bytes that array functions
+    read and write in them to pack and unpack messages. Kernels of the passes and of the update do
+    not count."""
     with logged_calls() as calls:
         run(state, batches)
     return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
 
 
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
-    """Returns the bytes that array functions of a replica read and write per step on average, if
-    replicas are averaged after rounds of steps; computed from rounds of one step and of two."""
+    """For replicas that train alone for a round of some steps and are then averaged: returns the
+    bytes that array functions of a replica read and write per step on average. They are computed
+    from simulated rounds of one step and of two; `run(state, n)` simulates n steps."""
     every = a.strategy.result_steps(a.config)
     of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[:every]]
     of_step = of_rounds[-1] - of_rounds[0]

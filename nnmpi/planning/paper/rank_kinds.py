@@ -149,8 +149,9 @@ def _backups(a: Arrangement) -> Any:
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """Yields, for each size of micro-batch that occurs, an array that says for each rank how many
-    of the micro-batch's samples it gets."""
+    """Yields, for each size of micro-batch that occurs in a batch of `batch` samples, an array that
+    says for each rank how many of the micro-batch's samples it gets. `at` has the coordinates of
+    all ranks by axis."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -160,9 +161,10 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields arrays with a number for each rank, for each collective over replicas: how many
-    messages, and then how many chunks, the rank sends in the first and last rounds. Ranks whose
-    numbers are equal send equal amounts, because in the rounds between all ranks send the same."""
+    """Yields, for each collective over replicas, two arrays with a number for each rank: how many
+    messages, and how many chunks, it sends in the first and last rounds. Ranks with equal numbers
+    send equal amounts, because in the rounds between all ranks send the same. `at` has the
+    coordinates of all ranks by axis."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
@@ -177,7 +179,8 @@ def _sent_by_place(
 
 def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
     """Returns a number for each rank that says how the ranks of its group along tp are spread over
-    nodes; it is equal for two ranks whose groups are spread in the same way."""
+    nodes; it is equal for two ranks whose groups are spread in the same way. `at` has the
+    coordinates of all ranks by axis, `nodes` the node of each."""
     groups = _column_ids([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]

@@ -66,8 +66,10 @@ NO_OPS_RECORDED = NullOpRecorder()
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
-    """Returns the recorded passes of a rank through a stage over `samples` samples: their
-    exchanges, and the bytes that they need."""
+    """Returns what a rank does and needs in the passes of pipeline stage `stage`, over a
+    micro-batch of `samples` samples: the collectives and messages of each pass, and bytes of
+    memory. They were recorded while the layers ran once on arrays without data, and sent
+    nothing."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
@@ -75,9 +77,10 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """Records the passes of a stage over `samples` samples, or puts them together from recorded
-    parts. The rank is the one with the coordinates `where` along the axes that cut activations
-    (LOCAL_SHAPES); `sums_by` is the algorithm of sums within passes."""
+    """Returns the recorded passes of a stage over `samples` samples: as recorded in one run of the
+    stage without data, or put together from the records of its sections (such as transformer
+    blocks). The rank is the one with the coordinates `where` along the axes that cut activations
+    (LOCAL_SHAPES); `sums_by` is the algorithm of all-reduces within passes."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
@@ -196,8 +199,9 @@ class _Recording:
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
-        """Runs the forward and backward passes of the stage, with `halves` also I and W (the halves
-        of a backward pass), and returns their exchanges and the bytes that they need."""
+        """Runs the forward and backward passes of the stage without data, with `halves` also I and
+        W (the halves of a backward pass); returns the collectives and messages of each pass, and
+        the bytes of memory that they need."""
         events, needs_gradient = self._run(in_halves=False)
         taken = events.nbytes
         if Kind.B not in taken.more:

@@ -38,8 +38,9 @@ class ShardedModel(NamedTuple):
     """A model with one rank's parts of the layers, and a recorder of the exchanges that these
     layers make.
 
-    variables  by parameter object, its number in the graph
-    segments   a cache of the modules of stages, by (nodes, parameters) of the stage
+    variables  a dict: parameter object -> its number in the graph
+    segments   a cache, a dict: (nodes, parameters) of a stage -> a module with the layers of the
+               stage
     """
 
     model: Module

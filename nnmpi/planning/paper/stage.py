@@ -63,7 +63,8 @@ class PassBytes(NamedTuple):
     out_read the part of its output that its own backward pass reads
     through  the part of its input that is also output
     left     kept between the two halves of the backward pass
-    more     by pass, how far its peak is above the bytes that are kept when it begins
+    more     a dict: kind of pass -> how far its peak is above the bytes that are kept when it
+             begins
     calls    the number of function calls of forward and backward pass; 0 if they cannot be replayed
     """
 
@@ -162,8 +163,9 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class SharedMemoryStore(SingleStore):
-    """Holds one parameter while passes are recorded. Ops take it for a parameter whose memory
-    others share (as under ZeRO 2 and 3), and so run the same code as in a run."""
+    """The memory of one parameter while passes are recorded. It says that other parameters share
+    it, as under ZeRO 2 and 3, so that autograd ops call the same functions as in a run with
+    ZeRO."""
 
     rotates = is_shared = True
 
@@ -203,15 +205,16 @@ class PaperRoot(JoinedOutputs):
         self.requires_grad = True
 
     def begun(self, seed: Any) -> "_RestOfPass":  # type: ignore[override]
-        """Returns an object that stands for the whole backward pass, and that repeats the recorded
-        one when it is run. `seed` is not used."""
+        """Returns an object that repeats the whole recorded backward pass when its `in_parts` is
+        iterated. `seed`, the gradient of the outputs, is not used."""
         return _RestOfPass(self._stage, self._events.backward, self._stats, self._give_back)
 
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, until: Any = None, **options: Any
     ) -> "_RestOfPass":
-        """Repeats I, the first half of the recorded backward pass; returns an object that repeats
-        W, the second half."""
+        """Repeats I, the first half of the recorded backward pass (gradients of inputs); returns an
+        object whose `in_parts` repeats W, the second half (gradients of parameters). The arguments
+        are not used."""
         self._stage.replay(self._events.inputs, self._stats)
         self._give_back()
         return _RestOfPass(self._stage, self._events.weights, self._stats, lambda: None)
@@ -235,8 +238,8 @@ class _RestOfPass(NamedTuple):
         return ()
 
     def in_parts(self, parts: Sequence[object], *others: object) -> Iterator[None]:
-        """Repeats all of the pass in the first of its parts, and nothing in the others; yields
-        between the parts."""
+        """Repeats the backward pass, whose units (usually layers) are `parts`: logs the exchanges
+        of all units, and then yields as often as a real pass, which yields between units."""
         self.stage.replay(self.events, self.stats)
         self.stage.note_gradients()
         yield from (None for _ in parts[1:])
@@ -289,7 +292,7 @@ class PaperStage(Module):
             do(self, *arguments)
 
     def note_gradients(self) -> None:
-        """Marks all parameters of the stage as having gradients."""
+        """Marks all parameters of the stage as having gradients, as a backward pass does."""
         for p in self._parameters.values():
             p.has_grad = True
 
