@@ -77,8 +77,8 @@ class Arranger:
         return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
-        """Returns, from a cache, how the model is divided among ranks if the run's config has these
-        `options` changed: either those of tp or those of cp."""
+        """Returns, from a cache, how the model is divided among ranks if these `options` replace
+        those of the run's config: either the options of tp, or those of cp."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)

@@ -1,8 +1,8 @@
 """Lower bounds on the seconds and bytes of a layout, computed without making its arrangement.
 
-    rank r along pp         its first forward pass starts after those of the stages before it; after
-                            its last backward pass those stages have one left (in ZB-H1 only I, the
-                            gradients of inputs), and each rank ends with the W it has postponed
+    rank r along pp         its first forward pass follows one in each stage before it; its last
+                            backward pass is followed by one in each stage before it (in ZB-H1 by I,
+                            the gradients of inputs, and then by W, those of weights)
     sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
     update                  each element is updated by one rank, or by several
 
@@ -183,7 +183,8 @@ class LowerBounds:
     def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
         """For ZeRO 3: a lower bound on the share of its parameters, from 0 to 1, that a rank
         gathers in the forward passes of a micro-batch, and again in the backward passes. Buckets
-        that are still in memory from their last use are not gathered again."""
+        that are still in memory from their last use are not gathered again. `held` has the numbers
+        of parameter elements."""
         config = self._arranger.plain
         if self._has_many_slots or candidate.recompute == "block":
             return 0.0
@@ -327,9 +328,9 @@ class LowerBounds:
         return self._messages[key]
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
-        """Returns lower bounds on two times, in seconds, for the replicas of rank `place`: to
-        reduce-scatter (or, which takes as long, all-gather) between nodes all parameters that the
-        rank trains, and to do so with its last bucket alone."""
+        """Returns lower bounds on two times, in seconds: to reduce-scatter between nodes the
+        gradients of all parameters that rank `place` trains, and those of its last bucket alone. An
+        all-gather takes as long. `held` has the numbers of parameter elements."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)

@@ -45,7 +45,8 @@ class BucketBounds:
 
     def _alone(self, of_micro_batch: Sequence[Exchange]) -> float:
         """A lower bound on the seconds of the exchanges that no pass can hide: the last
-        reduce-scatter and, with ZeRO 3, the first gather."""
+        reduce-scatter and, with ZeRO 3, the first gather. `of_micro_batch` are all exchanges of a
+        rank in a micro-batch."""
         least = dict[Collective, float]()
         for e in of_micro_batch:
             seconds = self._times.seconds(e._replace(times=1))

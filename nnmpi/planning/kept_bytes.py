@@ -105,9 +105,10 @@ def _recorded(
 
 
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
-    """Lower bounds on the bytes that the stage with the nodes `nodes` keeps of a micro-batch: of
-    its input; of all activations; and of all that is kept between the halves I and W of a backward
-    pass. Only sections (parts such as one block) that are wholly in the stage count."""
+    """Lower bounds on the bytes that the stage with the graph nodes `nodes` keeps of a micro-batch:
+    of its input; of all activations; and of all that is kept between the halves I and W of a
+    backward pass. Only sections (parts such as one block) that are wholly in the stage count:
+    `starts` has the first node of each section, `parts` its PassBytes."""
     ends = [*starts[1:], nodes.stop]
     inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
     if not inside:

@@ -34,8 +34,8 @@ MOST_OPERATIONS = 20_000
 
 
 def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
-    """Returns the predicted timeline of a step for each rank of the last replica's pipeline, in
-    milliseconds; raises ValueError for more than MOST_OPERATIONS operations."""
+    """Returns the predicted timeline of a step, in milliseconds, for each rank of one pipeline:
+    that of the last replica. Raises ValueError for more than MOST_OPERATIONS operations."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
     lists = [whole_list(step_list(a, rank, len(model.micro))) for rank in ranks]
     if (count := sum(map(len, lists))) > MOST_OPERATIONS:
@@ -114,8 +114,8 @@ def _passes_of_stages(
 
 
 def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
-    """Returns, by unit (part of a stage, usually a layer), the share from 0 to 1 that it has in the
-    activations that its stage keeps."""
+    """Returns a dict: number of each unit of the rank's stages (a part of a stage, usually a layer)
+    -> the share, from 0 to 1, that it has in the bytes of activations that its stage keeps."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
     for stage in chain.of_stage:

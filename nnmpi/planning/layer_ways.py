@@ -5,8 +5,8 @@ The price of a way is the sum of these seconds:
 
 passes       of this rank's part of the layer, with the whole batch as one micro-batch
 messages     within these passes
-parameters   that a rank has a part of: gradient sums over dp, and the update
-             that all ranks have: gradient sums along tp
+parameters   gradient sums over dp, and the update, of the rank's part of each parameter
+             gradient sums along tp, where each rank has a term of a whole parameter's gradient
 """
 
 import re

@@ -52,7 +52,7 @@ or unit), then by micro-batch."""
 class PassTimes(NamedTuple):
     """The seconds of a rank's passes over one micro-batch.
 
-    passes     seconds by (stage, kind of pass)
+    passes     a dict: (stage, kind of pass) -> seconds
     on_link    the part of these seconds in which the pass uses the link between nodes
     of_units   seconds of all units (parts of the model, usually layers), shape (units, 3): forward,
                gradients of inputs and of parameters
@@ -68,8 +68,8 @@ class PassTimes(NamedTuple):
 class Messages(NamedTuple):
     """The messages between the ranks of a pipeline, in a simulation of their steps.
 
-    arrivals  tables in which the simulation enters when each message arrives
-    seconds   the seconds that a message takes, by its kind and the stage that sends it
+    arrivals  tables of times: a message enters when it arrives, and the receiver reads the entry
+    seconds   a dict: (kind of message, stage that sends it) -> the seconds that it takes
     """
 
     arrivals: Arrivals
@@ -77,9 +77,12 @@ class Messages(NamedTuple):
 
 
 class ListTimes:
-    """Computes the seconds of the operations that one rank carries out in a step.
+    """Predicts how many seconds each operation takes that one rank carries out in a step; `timing`
+    gives these to a simulation.
 
-    by_op   by (kind of operation, bucket), the collectives that one such operation starts
+    by_op      a dict: (kind of operation, bucket) -> the collectives that such an operation starts
+    times      the seconds of the rank's passes
+    exchanges  predicts the seconds of a collective
     """
 
     def __init__(
@@ -106,9 +109,9 @@ class ListTimes:
         messages: Messages | None = None,
         update: float = 0.0,
     ) -> Callable[[Op], Timing]:
-        """Returns a function that gives, for an operation, its seconds and what it waits for (a
-        Timing). While the simulation runs, `arrivals` records when this rank's sums and gathers are
-        complete.
+        """Returns a function of an operation that returns its Timing for the simulation: its
+        seconds, and what it waits for. The simulation enters in `arrivals` when this rank's sums
+        and gathers are complete.
 
         Without `messages`, messages from other stages arrive at once. `update` is the optimizer's
         seconds.
@@ -163,8 +166,9 @@ class ListTimes:
 def unit_shares(
     a: Arrangement, chain: Chain, stage: int, times: PassTimes
 ) -> dict[tuple[int, Kind], float]:
-    """Returns, by (unit, kind of pass), the share from 0 to 1 that each unit (part, usually a
-    layer) of a stage has in the seconds of the stage's passes."""
+    """Returns a dict: (unit, kind of pass) -> the share, from 0 to 1, that a unit (part of a stage,
+    usually a layer) has in the seconds of such a pass through the stage. `times` has the seconds;
+    `chain` says which units each stage has."""
     starts, shares = [unit.nodes.start for unit in times.units], dict[tuple[int, Kind], float]()
     for kind, columns in COLUMNS.items():
         seconds = times.of_units[:, columns].sum(axis=1).tolist()
@@ -179,8 +183,9 @@ def shares_of(
     """Returns the share, from 0 to 1, that each unit (part, usually a layer) of a stage has in
     `amounts`, such as seconds or bytes.
 
-    `amounts` belong to parts of the model that begin at the nodes `starts`. If all are 0, the units
-    get equal shares.
+    `amounts` belong to parts of the model that begin at the graph nodes `starts`; these may be
+    smaller than units. If all are 0, the units get equal shares. `chain` says which units the stage
+    has.
     """
     begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
     rows, units = pairwise(bisect_left(starts, begin) for begin in begins), chain.of_stage[stage]

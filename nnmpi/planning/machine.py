@@ -57,7 +57,7 @@ class MeasuredModel(NamedTuple):
     divided among `tp` ranks.
 
     graph  the hash of the model's graph (`unit_times.signature`)
-    units  by the number of samples in a micro-batch: the times of each unit
+    units  a dict: number of samples in a micro-batch -> the times of each unit
     """
 
     graph: str
@@ -78,8 +78,8 @@ class Sheet(NamedTuple):
     device          cpu or cuda
     flash           True if attention keeps no scores in memory
     hides           kinds of exchanges that run behind computing: tp, dp, zero1, zero3
-    divides         axes along which each rank along tp sends a part of a message that all of them
-                    have: pp
+    divides         axes (only pp) along which all ranks along tp would send the same message, and
+                    of which each of them sends a part instead
     tile            rows and columns of a tile, in which outputs of products are computed
     at_once         the number of tiles that are computed at a time
     of_micro_batch  seconds of the host, for each micro-batch, in which the device waits
@@ -122,8 +122,8 @@ class Machine(NamedTuple):
     coding       seconds per element that codecs of gradients take in addition, by value of the
                  option
     sheet        the figures of a described machine; None for a measured one
-    missing      by field, a description of figures that there was no time to measure; they are
-                 those of a typical machine
+    missing      a dict: field whose figures there was no time to measure -> what they are; in their
+                 place the field has those of a typical machine
     """
 
     cpu: str

@@ -92,7 +92,7 @@ class SearchResult(NamedTuple):
     pure     for each single strategy, such as "dp" or "zero 3", its fastest layout that fits; if
              none fits, its fastest layout
     looked   all layouts whose time and memory were computed
-    refused  the number of impossible layouts, by the reason
+    refused  a dict: reason -> the number of layouts that are impossible for this reason
     least    if no layout fits, the one that takes the least memory
     """
 

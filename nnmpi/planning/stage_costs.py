@@ -23,8 +23,7 @@ MOST_BATCHES = 256
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
     """Divides a model into pipeline stages by the predicted seconds of its units (parts, usually
-    layers) and of the messages between stages; `link` is the link over which ranks along pp send
-    these."""
+    layers), and of the messages between stages on `link`, the link between two ranks along pp."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:
@@ -47,9 +46,9 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns the fields about a pipeline for the start event: from the measured costs of the
-    model's parts, the bubble in an epoch of `batches` batches, and the bytes of activations that
-    stages keep."""
+    """Returns what the start event of a run (the first entry of its log) says about a pipeline,
+    from the measured costs of the model's units: the predicted bubble in an epoch of `batches`
+    batches, and the peak bytes of activations on each rank."""
     if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}
     simulated = _simulated(a, batches)

@@ -65,8 +65,9 @@ PHASES = {
 
 
 class StepTime(NamedTuple):
-    """The predicted seconds of a step, as a sum of terms (compute, tensor, bubble, ...) that the
-    module's docstring explains."""
+    """The predicted seconds of a step, as a sum of terms: passes (compute), exchanges within passes
+    (tensor), idle time in a pipeline (bubble), gradient sums that no pass hides (sums), packing of
+    messages, the update, and other work of the host. The module's docstring has the formulas."""
 
     compute: float
     tensor: float
@@ -96,8 +97,8 @@ class RankCosts(NamedTuple):
     """The work of one rank in a step: its program (passes and messages in order), the seconds of
     its passes, and its exchanges.
 
-    compute       by stage, the seconds of each pass of a micro-batch
-    exchanges     by the part of the step that can hide them:
+    compute       a dict: stage -> the seconds of each kind of pass over a micro-batch
+    exchanges     a dict: the part of the step that can hide them -> exchanges:
                       messages   to other stages
                       tensor     within a pass
                       gathers    of parameters for ZeRO 3, and gradients that each pass scatters
@@ -119,8 +120,8 @@ class RankCosts(NamedTuple):
     def within_passes(
         self, seconds: Callable[[Exchange], float]
     ) -> Mapping[tuple[int, Kind], float]:
-        """Returns, by (stage, kind of pass), the seconds of the exchanges within one pass over a
-        micro-batch; `seconds` is a function that gives the seconds of an exchange."""
+        """Returns a dict: (stage, kind of pass) -> the seconds of the exchanges within one such
+        pass over a micro-batch. `seconds` is a function that gives the seconds of an exchange."""
         counts = Counter(map(itemgetter(0, 2), self.program))  # by kind and stage
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
@@ -159,7 +160,8 @@ class StepModel(NamedTuple):
     last      of these ranks, the one whose gradients are summed last
     updated   of these ranks, the one whose update takes longest
     averaged  of these ranks, the one that takes longest to average its parameters with replicas
-    lists     for each rank the seconds of the operations in its list; None where a step is no list
+    lists     for each rank, an object that gives the seconds of the operations in its step; None
+              for a strategy whose step is not a list of operations
     messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
 
@@ -283,8 +285,9 @@ def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
 def passes_of_stages(
     model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
 ) -> list[Mapping[Kind, float]]:
-    """Returns the seconds of each kind of pass, for each stage; `begins` are the first nodes of
-    stages."""
+    """Returns, for each pipeline stage, the seconds of each kind of pass. `of_units` has the
+    seconds of the model's units (parts, usually layers), shape (units, 3) for F, I and W; `begins`
+    has the first graph node of each stage."""
     starts = [unit.nodes.start for unit in model.units]
     firsts = [bisect_left(starts, begin) for begin in begins]
     parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
@@ -292,8 +295,8 @@ def passes_of_stages(
 
 
 def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
-    """Returns the seconds of exchanges within passes that computing does not hide, by (stage, kind
-    of pass)."""
+    """Returns a dict: (stage, kind of pass) -> the seconds of those exchanges within one such pass
+    of a rank that computing does not hide."""
     within = item.within_passes(costs.exchanges.seconds)
     if not hides(costs.machine, "tp"):
         return within
@@ -326,9 +329,9 @@ def _rank_step(
     compute_of: Sequence[Mapping[Kind, float]],
     costs: CostModel,
 ) -> RankCosts:
-    """Returns the RankCosts of a rank: the operations of its step, the seconds of its passes, and
-    the exchanges that a simulation of the step has logged, by the part of the step that can hide
-    them."""
+    """Returns the RankCosts of a rank: the operations of its step with `micro` micro-batches, the
+    seconds of its passes (`compute_of`, by stage), and the exchanges that a simulation of the step
+    has logged."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
@@ -350,11 +353,12 @@ def _rank_step(
 
 
 def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:
-    """Returns the seconds per step of exchanges between replicas that are averaged, as far as no
-    step hides them; `alone` is the seconds of a step without these exchanges.
+    """For replicas that average their parameters every few steps: returns the seconds by which
+    these exchanges make a step longer, on average, because no computing hides them. `alone` is the
+    seconds of a step without them.
 
-    Between nodes, a fragment (layers that are averaged together) may travel until the step in which
-    it is applied; the next one is sent after that.
+    Between nodes, a fragment (layers that are averaged together) is sent while the next steps run,
+    until the step in which its averages are applied; the next fragment is sent after that.
     """
     exposed, times, averages = 0.0, costs.exchanges, a.strategy.averages
     delay = averages.delay(a.config) if averages else 0

@@ -109,10 +109,11 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """Returns the seconds of a rank's part of each unit (of the model, usually a layer), shape
-        (units, 3). They are the times measured with as many ranks along tp; or, for units divided
-        by samples, those of the whole unit on fewer samples; or a share (`parts`) of the time of
-        the whole unit."""
+        """Returns the seconds of a rank's part of each unit (part of the model, usually a layer),
+        shape (units, 3), for a micro-batch of `samples` samples. For a unit divided by samples they
+        are the times of the whole unit on the rank's samples. For others they are times measured
+        with as many ranks along tp, if there are any that apply; else the rank's share (`parts`) of
+        the times of the whole unit. `way` has the options that divide layers."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -203,7 +204,8 @@ def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
     """Returns the share of a node's work that the busiest rank does: its share of the weight, or of
-    the output if there is no weight, times its share of the positions of a sequence."""
+    the output if there is no weight, times its share of the positions of a sequence
+    (`of_positions`). `ways` has, by path of a layer, the way in which it is divided."""
     cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
     if node.outputs and node.outputs[0] in sequences_of(sharding).axes:
@@ -212,8 +214,9 @@ def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions:
 
 
 def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
-    """Returns the bounds at which ranks along tp divide a node's weight or output; None if it is
-    not divided."""
+    """Returns the bounds at which ranks along tp divide a node's weight, or its output if the
+    weight is whole; None if neither is divided. `ways` has, by path of a layer, the way in which it
+    is divided."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
     if ways.get(node.name) in addons.table("layout_ways"):

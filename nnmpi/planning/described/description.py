@@ -57,8 +57,9 @@ class Description(NamedTuple):
     device      cpu or cuda: what ranks compute on
     flash       True if attention keeps no scores in memory
     hides       kinds of exchanges that run behind computing (see HIDDEN)
-    divides     axes along which each rank along tp sends a part of the message (see DIVIDED)
-    peak        by type, the most floating-point operations a second; n multiply-adds are 2 n
+    divides     axes (only pp) along which all ranks along tp would send the same message, and of
+                which each of them sends a part instead
+    peak        a dict: type -> the most floating-point operations a second; n multiply-adds are 2 n
     products    matrix products: `share` of the peak that large ones reach; `start`, extra seconds
                 of each; `tile`, rows and columns of a tile of the output; `at_once`, tiles at a
                 time

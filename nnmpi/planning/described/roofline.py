@@ -217,9 +217,13 @@ def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
 def in_tiles(
     outputs: np.ndarray, parts: np.ndarray, weights: np.ndarray, samples: int, sheet: Sheet
 ) -> np.ndarray:
-    """Returns a factor for each kernel, at least 1, by which its operations grow because outputs of
-    products are computed in whole tiles, and several tiles at once. `parts` and `weights` are the
-    shares of a rank in the work of each kernel and in the two axes of its weight."""
+    """Returns a factor for each kernel, at least 1, by which its operations grow because the
+    outputs of matrix products are computed in whole tiles, and several tiles at once.
+
+    outputs   the Product of each kernel, for one sample
+    parts     the share that a rank has in the work of each kernel
+    weights   the shares that a rank has of the two axes of the kernel's weight
+    """
     each = samples * parts
     follows = np.array([each / weights.prod(axis=1), *weights.T, np.ones(len(parts)), each])
     scale = np.take_along_axis(follows.T, outputs[:, :, 1].astype(int), axis=1)
