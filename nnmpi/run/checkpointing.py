@@ -146,7 +146,7 @@ class Checkpoints:
 
     @property
     def are_written(self) -> bool:
-        """True if the config has a directory for them."""
+        """True if this run writes checkpoints: its config has a directory for them."""
         return bool(self._config.checkpoint_dir)
 
     def begin(self, comm: Comm) -> None:
@@ -190,8 +190,8 @@ class Checkpoints:
         self._report(self._writer.poll())
 
     def is_due(self) -> bool:
-        """True if this rank asks for a checkpoint at the end of an epoch, because of a signal, a
-        call, or the time since the last one."""
+        """True if this rank asks for a checkpoint at the end of an epoch. Only the first rank does:
+        if it has asked for one before and none was written since, or if one is due by the clock."""
         is_wanted = self._run.save_requested or self._times.is_due()
         return self._writer is not None and self._is_first and is_wanted
 
@@ -322,13 +322,15 @@ class Checkpoints:
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
-        """Stops writing checkpoints, after a run that has ended on all ranks in the same way."""
+        """Stops writing checkpoints after a run that has ended on all ranks in the same way: waits
+        for the one that is being written, and reports it. Every rank calls it."""
         if self._writer is not None:
             self._report(self._writer.close())
             self._writer = None
 
     def abandon(self) -> None:
-        """Stops writing checkpoints, after a run that has ended on this rank alone."""
+        """Stops writing checkpoints after a run that has ended on this rank alone: removes the
+        files of the one that is being written, without waiting for other ranks."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None

@@ -21,8 +21,8 @@ class Sessions:
     """The training sessions that were opened on one Comm. Each has a number, equal on all ranks.
 
     opened   how many sessions there have been
-    dropped  by session number, functions that close the sessions whose Trainers were garbage
-             collected on this rank
+    dropped  a dict: number of a session whose Trainer was garbage collected on this rank -> the
+             function that closes it
     """
 
     def __init__(self) -> None:

@@ -88,9 +88,9 @@ def save(session: Session) -> None:
 
 
 def rescue(session: Session, error: Exception) -> None:
-    """Called after an error on this rank: saves the model if its values are complete and no other
-    rank changes them. With several ranks, others may have made the step in which this rank
-    failed."""
+    """Called after an error on this rank: rank 0 saves the model to the file of --save if its
+    values are complete and no other rank can be changing them. With several ranks that is only
+    between steps: in a step, the others may have made the update in which this rank failed."""
     if session.is_closed:
         return
     run, comm = session.run, session.comm

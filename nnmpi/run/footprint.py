@@ -20,8 +20,9 @@ class Footprint:
         self._resident = memory("VmRSS")
 
     def event(self, sent: AxisTraffic | None) -> Event:
-        """Returns fields for the last event of a run: the memory of this rank's process, and the
-        messages that it has sent in a step."""
+        """Returns fields for the last event of a run: by how much the memory of this rank's process
+        has grown at most and, unless `sent` is None, the messages that this rank has sent in a
+        step."""
         # Linux updates its counters in batches, so the peak may lag behind
         grown = max(memory("VmHWM") - self._resident, 0)
         known = {"memory_bytes": grown} if self._resident else {}

@@ -136,8 +136,8 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 def _suspends(trainer: Training) -> bool:
     """True if a run that has stopped early is to be suspended with a checkpoint: if a rank has
-    asked for that. If no remaining rank has asked for a stop at all, the request came from a rank
-    that was lost meanwhile, and may have been one to suspend."""
+    asked for that, or if no remaining rank has asked for any stop: then a rank that was lost since
+    has asked, and perhaps to suspend."""
     stops, suspends, _ = requests(trainer)
     suspends = suspends or (not stops and trainer.checkpoints.are_written)
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost

@@ -74,9 +74,9 @@ def digest_of(dataset: Dataset) -> str:
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
-    """Called when ranks continue training from snapshots: raises an error on all ranks if their
-    options differ, if their snapshots are of different steps, or if some of them lack figures that
-    would have to be measured again.
+    """Called when ranks continue training from snapshots: raises an error on all ranks unless they
+    have the same options, the same step and counters in their snapshots (`state`), and the same
+    measured figures there (`known`), such as costs of layers.
 
     Every rank calls it before anything else that communicates depends on them.
     """

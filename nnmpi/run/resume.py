@@ -113,8 +113,8 @@ def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]
 
 
 def step_reached(log: str, mark: LogMark) -> int:
-    """Returns the last step in a run's log after `mark`; 0 if there is none, or the mark does not
-    fit.
+    """Returns the last step that the log of a run has after `mark`, which says how long the log was
+    when a checkpoint was written; 0 if there is none, or if the log is that of another run.
 
     A run that resumes at the mark truncates the log there.
     """

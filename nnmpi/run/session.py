@@ -192,7 +192,8 @@ class Session:
 
     def _twin(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
         """Returns the TrainSpec of a second copy of the model (--verify), which each rank trains
-        alone for comparison; the two share nothing."""
+        alone for comparison; the two share nothing. `alone` returns the arrangement of a model on
+        one rank."""
 
         def another() -> ModelPart:
             other = self._build_model()
@@ -284,8 +285,8 @@ class Session:
         }
 
     def write(self, path: str | None) -> None:
-        """Writes the model to a file on rank 0; all ranks call it, unless rank 0 has the whole
-        model."""
+        """Writes the model to a file, on rank 0; `path` has no effect on other ranks. All ranks
+        call it, unless rank 0 has the whole model."""
         where = path if self.comm.rank == 0 else None
         sizes, model = models.facts_of(self.model).sizes(), type(self.model).__name__
         saving.write_whole(where, self.strategy.full_state, self.metadata, sizes, model)

@@ -232,8 +232,8 @@ class Trainer:
         return tokens_of_all
 
     def save(self, path: str | None) -> None:
-        """Writes the model to a file. Every rank calls it, after the same step or epoch, and rank 0
-        writes.
+        """Writes the model to the file `path`. Every rank calls it, after the same step or epoch,
+        and rank 0 writes; on other ranks `path` has no effect, and may be None.
 
         If rank 0 has all of the model, rank 0 may call it alone.
         """

@@ -88,7 +88,7 @@ class Checkpoints(Protocol):
 
     @property
     def are_written(self) -> bool:
-        """True if there is a directory for them."""
+        """True if this run writes checkpoints: its config has a directory for them."""
 
     def begin(self, comm: Comm) -> None:
         """Prepares to write checkpoints of a run."""
@@ -119,28 +119,31 @@ class Checkpoints(Protocol):
         """Forgets checkpoints of later steps, when the run goes back to `step`."""
 
     def close(self) -> None:
-        """Stops writing checkpoints, after a run that has ended on all ranks in the same way."""
+        """Stops writing checkpoints after a run that has ended on all ranks in the same way: waits
+        for the one that is being written."""
 
     def abandon(self) -> None:
-        """Stops writing checkpoints, after a run that has ended on this rank alone."""
+        """Stops writing checkpoints after a run that has ended on this rank alone: removes the
+        files of the one that is being written, without waiting for other ranks."""
 
 
 class NoCheckpoints:
-    """The Checkpoints of a run without a directory for them."""
+    """The Checkpoints of a run that writes none, since it has no directory for them."""
 
     are_written, newest = False, -1
 
     def is_due(self) -> bool:
-        """Returns False."""
+        """Returns False: no checkpoint is ever due."""
         return False
 
     def nothing(self, *_: object) -> None:
-        """Does nothing."""
+        """Stands for each method that would write or report checkpoints, and does nothing."""
 
     begin = after_step = after_epoch = end = go_back = close = abandon = nothing
 
     def no_fields(self, *_: object) -> Event:
-        """Returns no fields."""
+        """Stands for each method that would return fields about checkpoints, and returns an empty
+        dict."""
         return {}
 
     suspend = finish = no_fields

@@ -120,7 +120,8 @@ def _choices(
 ) -> Iterator[Placements]:
     """Yields up to two Placements, which say for each unit (part of the model) whether activations
     are kept, recomputed or swapped: the fastest with the optimizer state in memory, and the fastest
-    with that state on disk between updates."""
+    with that state on disk between updates. `loads` has the seconds and bytes of each unit,
+    `memory` the bytes for activations, `state` the bytes of optimizer state."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -152,8 +153,10 @@ def _measured(
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitDemand, ...], Disk]:
-    """Measures the seconds of the model's units (its parts, usually layers) and the speed of the
-    disk, on all ranks at the same time; the slowest rank counts."""
+    """Measures, on all ranks at the same time, the seconds of the model's units (its parts, usually
+    layers) and the speed of the disk; the slowest rank counts. Returns the seconds and bytes of
+    each unit, and the figures of the disk. `gather(n)` returns n samples; `nbytes` has, for each
+    unit, the bytes of activations that it keeps, and the bytes of its input among them."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
 

@@ -23,8 +23,9 @@ MOST_SECONDS = 0.05  # seconds: where one call takes longer, larger sizes are no
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """The algorithm in which ranks 0 and 1, 2 and 3, ... each send a message to their partner and
-    receive one at the same time; a last odd rank does nothing."""
+    """Returns what the ranks `r` of p ranks send and receive in round t of an algorithm for
+    measurements: ranks 0 and 1, 2 and 3, ... each send a message to their partner and receive one
+    at the same time. A last odd rank does nothing."""
     partner = only((r ^ 1) < p, r ^ 1)
     return Step(partner, (0, 1), partner, (1, 2), False)
 

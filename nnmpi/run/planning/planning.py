@@ -201,9 +201,10 @@ def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
 def _prefer_dp(
     result: SearchResult, memory: float, spread: float
 ) -> tuple[SearchResult, list[str]]:
-    """Puts plain data parallelism first among the layouts found if it fits into `memory` bytes, and
-    the fastest layout is faster by less than two measurements of a time differ (`spread`).
-    Returns the result, and a list with a note on the change, or an empty one."""
+    """Puts plain data parallelism first among the layouts found if it fits into `memory` bytes and
+    if the fastest layout is hardly faster: by a smaller share of the time than `spread`, the
+    relative difference between two measurements of the same time. Returns the result, and a list
+    with a note on the change, or an empty one."""
     best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > memory:
         return result, []

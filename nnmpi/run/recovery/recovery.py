@@ -190,7 +190,8 @@ class Recovery:
                 raise NothingLeftError(error, trainer.requested.checkpoint_dir) from error
 
     def _go_on(self, trainer: Training, began: float) -> None:
-        """Agrees with all remaining ranks on a plan to continue, and carries it out."""
+        """Agrees with all remaining ranks on a plan to continue after a loss, and carries it out;
+        `began` is when this rank noticed the loss."""
         if self._is_set_up:
             trainer.checkpoints.abandon()
         statuses = gather_objects(self.survivors.all, self._status(trainer))
@@ -244,7 +245,8 @@ class Recovery:
         statuses: Sequence[RankStatus] = (),
     ) -> None:
         """Opens a session on as many of the remaining ranks as the layout has places for; makes the
-        other ranks spare, so that they wait."""
+        other ranks spare, so that they wait. `statuses` has the status of each remaining rank after
+        a loss; it is empty when a run is set up."""
         survivors = self.survivors
         survivors.divide(layout.ranks)
         if plan.stage == RunStage.SETTING_UP:
@@ -279,8 +281,8 @@ class Recovery:
         work: Comm,
         snapshot: Snapshot | None,
     ) -> None:
-        """Opens a session on the ranks that are not spare: from a snapshot, or from a checkpoint if
-        no remaining rank has some part of the model."""
+        """Opens a session on the ranks that are not spare, whose Comm is `work`: from a snapshot,
+        or from a checkpoint if no remaining rank has some part of the model."""
         trainer.tracer = tracer_of(config, work)
         if plan.missing:
             go_back(trainer, config, work, plan.missing, were_spare=plan.counters is None)
@@ -314,9 +316,15 @@ class Recovery:
     def _snapshot(
         self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
     ) -> Snapshot | None:
-        """Returns the snapshot from which this rank's next session is made: its part of the state
-        from which the plan continues, and parts that only spare ranks have, which are sent now.
-        None if the plan continues from initial values or a checkpoint."""
+        """Returns the snapshot from which this rank's next session is made: the parts that it has
+        of the training state from which the plan continues. Some parts may be only on spare ranks,
+        which will not train: the spare ranks send these now to ranks that will, and each adds what
+        it receives. Every remaining rank calls it; None if the plan continues from initial values
+        or a checkpoint.
+
+        statuses   what each remaining rank has
+        working    the number of ranks that will train: the first ones
+        """
         if (source := plan.source) is None:
             return None
         owned = self._kept.arrays_of(source)

@@ -57,8 +57,9 @@ class Survivors:
     def exchange(
         self, transfers: Iterable[RangeTransfer], owned: Sequence[StateArray]
     ) -> list[StateArray]:
-        """Carries out transfers between spare and working ranks: sends the ranges of arrays that
-        this rank has to send, and returns those that it receives. Every rank calls it."""
+        """Carries out transfers from spare ranks to ranks that train; every rank calls it with the
+        same `transfers`. A spare rank sends those of its arrays (`owned`) that a transfer asks of
+        it. Returns the arrays that this rank receives."""
         received = list[StateArray]()
         for transfer in transfers:
             if transfer.source == self.all.rank:

@@ -78,9 +78,12 @@ class RangeTransfer(NamedTuple):
 def spare_transfers(
     versions: Sequence[Sequence[Version]], source: Version, working: int
 ) -> list[RangeTransfer]:
-    """Returns the transfers by which working ranks get those parts of `source`, a version of the
-    training state, that only spare ranks have; spare ranks are the last ones. `versions` has the
-    versions of each rank."""
+    """Returns the transfers by which ranks that train get those parts of `source`, a version of the
+    training state, that only spare ranks have.
+
+    versions   for each rank, the versions of which it has parts
+    working    the number of ranks that train: the first ones; the others are spare
+    """
     owned = [
         frozenset(
             x.range for version in of_rank if version.key == source.key for x in version.arrays

@@ -122,9 +122,10 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[ModuleOutput]]]:
-    """Runs a stage on n samples, in evaluation mode and then in training mode. Returns a list for
-    each mode with three entries: the outputs of users' modules and of the stage for all samples,
-    for those of the first part (`first_part`), and for the others."""
+    """Runs a stage on n samples, in evaluation mode and then in training mode; `inputs(lo, hi)`
+    returns its inputs for samples lo to hi - 1. Returns a list for each mode with three entries:
+    the outputs of users' modules and of the stage for all samples, for those of the first part
+    (`first_part`), and for the other samples."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):

@@ -75,7 +75,7 @@ class Setup(NamedTuple):
     """Everything about a run that does not depend on how ranks are arranged: config, data, loaders,
     loss, schedule. It is equal on every rank.
 
-    user_functions  by option, the name of the function that the user gave in place of the option
+    user_functions  a dict: option -> the name of the function that the user gave in its place
     guess           a warning if samples may be standardised otherwise than those of the loaded
                     model; or ""
     """

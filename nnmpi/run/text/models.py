@@ -53,7 +53,8 @@ def _window(dataset: Dataset, model: str) -> int:
 
 
 class LanguageFacts(ModelFacts):
-    """Facts about a GPT or a Llama that its tensors do not contain."""
+    """Facts about a GPT or a Llama that its tensors do not contain, such as its sizes; they are
+    stored in the model's file."""
 
     def metadata(self) -> dict[str, str]:
         """Returns metadata for the model's file: its name for --model, and the JSON files of its
