@@ -23,11 +23,12 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kinds of operations in a training step: F to APPLY are those of programs (see the
-    module's docstring).
+    """The kinds of operations in a training step. F to APPLY are in the programs of schedules:
+    forward pass F and backward pass B, or its halves I (gradient of the input) and W (gradients of
+    weights); messages between stages; NOTE (losses are known) and APPLY (the update).
 
-    GATHER to AGREE work on buckets of parameters or on files. Only step lists have them: see
-    `parallel/step_list/op.py`.
+    GATHER to AGREE are only in the lists that ranks carry out (`parallel/step_list/op.py`): they
+    work on buckets of gradients or parameters, or on files.
     """
 
     F = "F"

@@ -32,8 +32,8 @@ def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
     """Returns the GPipe schedule (2019): each rank makes all forward passes, then all backward
     passes.
 
-    The last micro-batch goes back first. With recomputation, its activations are still in memory
-    then.
+    Backward passes begin with the last micro-batch: its activations are still in memory then, so
+    that with recomputation its forward pass is not made again.
     """
     forward = [(Kind.F, i) for i in range(m)]
     back = [(Kind.B, i) for i in reversed(range(m))]

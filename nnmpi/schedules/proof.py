@@ -71,9 +71,9 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind)
     """Raises ScheduleError unless, in the program of one rank, each operation follows what it needs
     on this rank, and all passes are complete.
 
-    The rank's operations are added to `have`, sets of kinds by (stage, micro-batch). A program is
-    complete if each pass, or the step, has the kind `last`: an APPLY needs backward passes, and
-    those need forward passes.
+    Adds each operation's kind to `have`, a dict: (stage, micro-batch) -> kinds. A program is
+    complete if the operation `last` is in it: F of each micro-batch in an evaluation, APPLY in
+    training, which needs all backward passes, which need all forward passes.
     """
     step: set[Kind] = set()  # NOTE and APPLY of all micro-batches together
     for op in ops:
@@ -191,7 +191,8 @@ def in_order(programs: Sequence[Sequence[Op]], place: Place) -> Iterator[tuple[i
 def find(name: str) -> Schedule:
     """Returns the schedule with this name in SCHEDULES, or the user's at `package.module:NAME`.
 
-    A user's schedule is proved for the numbers of each pipeline that asks for its passes.
+    A user's schedule is proved whenever its passes are computed, for the given numbers of ranks,
+    micro-batches and stages.
     """
     if name in SCHEDULES:
         return SCHEDULES[name]

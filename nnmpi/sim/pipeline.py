@@ -30,8 +30,8 @@ class Costs(NamedTuple):
 
     send    the time of a message between ranks, however many are in flight
     update  the time of an update
-    links   by (SEND_F or SEND_B, stage), the time of a stage's messages, which queue up on their
-            link; messages without an entry take `send`
+    links   a dict: (SEND_F or SEND_B, stage) -> the time of a message of the stage. These messages
+            queue up on their link; others take `send`
     """
 
     stages: Sequence[Mapping[Kind, float]]

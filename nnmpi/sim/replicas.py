@@ -129,8 +129,8 @@ def steps(
 
 
 def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
-    """Returns the mean seconds of a step in a long run: the mean over two periods, after three
-    others. `piece` is the seconds that an exchange of one layer takes.
+    """Returns the mean seconds of a step in a long run: the mean over the last two of five
+    simulated periods of the schedule. `piece` is the seconds that an exchange of one layer takes.
 
     If the link needs more time for a period than the computation, exchanges queue up without limit,
     so the time of the link is a lower bound.

@@ -87,11 +87,13 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
 
 def _dual_root_messages(p: int) -> tuple[int, int]:
     """Returns two numbers of messages in a dual-root all-reduce, in which two trees sum blocks up
-    to their roots, which exchange them: the longest chain of messages that wait for each other
-    until the roots have exchanged the last block, and the longest one after that.
+    to their roots, the roots exchange them, and the sums go down the trees. The first is the
+    longest chain of messages that wait for each other until the roots have exchanged the last
+    block, the second the longest chain after that.
 
-    The first block comes from the first leaf on the lowest level, past its siblings, if it has one;
-    the last block goes to the leaf with the most second children on its way.
+    The first chain begins at the first leaf on the lowest level; its block waits for those of
+    siblings on the way up. The second one ends at the leaf whose path from the root has the most
+    second children.
     """
     if p == 1:
         return 0, 0

@@ -106,7 +106,8 @@ def dragonfly(a: int, g: int, h: int) -> Topology:
 
 
 def rails(q: int, most: int) -> Topology:
-    """Nodes of q ranks, at most `most` ranks in all: rank i of each node has a link to rail i.
+    """Nodes of q ranks, at most `most` ranks in all, and q rails: rail i is a switch that connects
+    rank i of each node with rank i of all other nodes.
 
     A message goes first to the rank of the sender's node that is on the receiver's rail, as in
     NCCL's PXN.

@@ -158,8 +158,8 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
-    """Yields, piece by piece, the part of the text that this rank tokenizes. Cuts are where the
-    pattern `cuts` allows them."""
+    """Yields, piece by piece, the part of the text that this rank tokenizes. The text is cut only
+    where the pattern `cuts` matches, since cuts elsewhere would change its tokens."""
     try:
         check_regular(text)
         with text.open("rb") as file:

@@ -79,8 +79,8 @@ def run(options: argparse.Namespace) -> Any:
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
     """Returns the number of stages per rank with which a schedule is simulated: that of the option
-    --virtual-stages or, if it is not given or not possible in a comparison, the schedule's own for
-    2."""
+    --virtual-stages. Without the option, and in a comparison for schedules that allow only one
+    number, it is that number, or 2 if the schedule allows any."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
         return schedule.stages_a_rank(2)
     return int(o.virtual_stages)
