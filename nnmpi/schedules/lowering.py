@@ -67,8 +67,9 @@ def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
 
 
 def lower(compute: Sequence[Sequence[Op]], place: Place) -> list[list[Op]]:
-    """Converts the passes of each rank to its program: adds messages between stages, NOTE (losses
-    are known) and APPLY (the update)."""
+    """Returns the program of each rank, given its passes in order (`compute`): adds messages
+    between stages, NOTE (losses are known) and APPLY (the update). `place` is the rank of each
+    stage."""
     return [list(_with_update([*_with_messages(ops, place)])) for ops in compute]
 
 

@@ -48,7 +48,8 @@ class ScheduleError(ValueError):
 def prove(
     programs: Sequence[Sequence[Op]], place: Place, micro_batches: int, backward: bool = True
 ) -> None:
-    """Raises ScheduleError unless the programs of all ranks are complete and can run to their end.
+    """Raises ScheduleError unless the programs of all ranks, for a step with this number of
+    micro-batches, are complete and can run to their end.
 
     place      the rank of each stage
     backward   False: the programs are those of an evaluation

@@ -148,7 +148,8 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """Returns the plan of two layers, K -> O -> K, on a q x r grid of ranks."""
+    """Returns the plan of two layers, K -> O -> K, on a q x r grid of ranks, by SUMMA in panels of
+    `panel` columns."""
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(
@@ -183,8 +184,9 @@ FAMILIES = {
 def plans(
     family: PlanFamily, g: Gemm, grids: list[tuple[int, int]], panel: int
 ) -> dict[str, ProductPlan]:
-    """Returns, by name, all ways to divide a product among ranks: the family's plans on a line, and
-    its plan on each of several grids with the same number of ranks."""
+    """Returns a dict: name -> one way to divide a product among ranks: the family's plans on a line
+    of ranks, and its plan on each of several grids with the same number of ranks. On a grid,
+    matrices are moved in panels of `panel` columns."""
     p = grids[0][0] * grids[0][1]
     lines = {name: make(g, p) for name, make in family.lines.items()}
     return lines | {f"2-D {q}x{r}": family.grid(g, q, r, panel) for q, r in grids}

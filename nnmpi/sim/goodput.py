@@ -128,13 +128,15 @@ def best_interval(write: float, mttf: float) -> float:
 
 
 def young_interval(write: float, mttf: float) -> float:
-    """Returns Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf."""
+    """Returns Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf, the
+    mean time to failure, and `write` is the time to write a checkpoint."""
     return math.sqrt(2 * write * mttf)
 
 
 def daly_interval(write: float, mttf: float) -> float:
-    """Returns Daly's interval between checkpoints, of 2006: a series that approximates the best
-    one."""
+    """Returns Daly's interval between checkpoints, of 2006: a series that approximates the interval
+    with the largest goodput. `write` is the time to write a checkpoint, `mttf` the mean time to
+    failure."""
     if write >= 2 * mttf:
         return mttf
     x = math.sqrt(write / (2 * mttf))

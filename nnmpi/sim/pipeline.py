@@ -43,8 +43,8 @@ class Costs(NamedTuple):
     def uniform(
         cls, p: int, v: int = 1, forward: float = 1, backward: float = 2, send: float = 0
     ) -> "Costs":
-        """Returns the costs of equal stages; `forward` and `backward` are the times of a whole
-        rank, which has v stages."""
+        """Returns the costs of equal stages. `forward` and `backward` are the times of the passes
+        of a rank through all of its v stages, `send` that of a message."""
         half = backward / 2 / v
         return cls([stage_times(forward / v, half, half)] * (p * v), send)
 
@@ -127,8 +127,9 @@ def _ranks_of_stages(programs: Sequence[Sequence[Op]]) -> list[int]:
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
-    """Returns the peak size of the activations that a rank keeps. A stage keeps those of a
-    micro-batch from F to B or W; if a RECOMPUTE is to come, only its input until then."""
+    """Returns the peak size of the activations that a rank keeps when it carries out `ops`. A stage
+    keeps the activations of a micro-batch from F to B or W or, if a RECOMPUTE is to come, only its
+    input until then. `activation` and `inputs` have the sizes of these by stage."""
     again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
     held = most = 0.0
     for op in ops:

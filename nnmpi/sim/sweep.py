@@ -42,8 +42,8 @@ def _text(by: str, r: Record) -> str:
 
 
 def _heading(by: str, r: Record) -> str:
-    """Returns the heading of a sweep: the operation, the number that is not varied, and the
-    network."""
+    """Returns the heading of a sweep by "bytes" or "ranks" (`by`): the operation, the number that
+    does not vary, and the network."""
     fixed = _text("ranks" if by == "bytes" else "bytes", r)
     return f"{r['operation']}: {fixed}\n{as_text(r)}"
 
@@ -70,8 +70,8 @@ def _least(row: list[Record]) -> float:
 
 
 def table(by: str, rows: list[list[Record]]) -> str:
-    """Returns a text table of the sweep with one column per algorithm; * marks the fastest in each
-    row."""
+    """Returns a text table of the sweep with one row for each number of bytes or ranks (`by` says
+    which), and one column per algorithm; * marks the fastest in each row."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
         best = _least(row)
@@ -81,7 +81,8 @@ def table(by: str, rows: list[list[Record]]) -> str:
 
 
 def _fastest(by: str, rows: list[list[Record]]) -> str:
-    """Returns a text that names the fastest algorithm for each range of sizes.
+    """Returns a text that names the fastest algorithm for each range of sizes, from the records in
+    `rows`.
 
     It is empty for one algorithm, and if the number of ranks varies: then the fastest alternates.
     """
@@ -93,8 +94,8 @@ def _fastest(by: str, rows: list[list[Record]]) -> str:
 
 
 def records(rows: list[list[Record]]) -> list[Record]:
-    """Returns the sweep as a list of records, one for each algorithm and each number of bytes or
-    ranks."""
+    """Returns the sweep as a flat list of records, one for each algorithm and each number of bytes
+    or ranks; `rows` has a list of records for each number."""
     keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
     return [{key: c[key] for key in keys} for row in rows for c in row]
 

@@ -102,8 +102,8 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text to a file, atomically, and returns an event that describes the
-    file.
+    """Writes the tokens of a text to the file `out`, atomically, and returns an event that
+    describes the file. `tokenizer` is the path of a tokenizer; None: tokens are characters.
 
     Every rank calls it. A rank holds one piece of the text in memory, and its tokens in an unnamed
     temporary file (a spool) in the folder of `out`.

@@ -78,7 +78,8 @@ def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
 
 
 def bsp_time(delays: Sequence[Delay]) -> float:
-    """Returns the mean time of a BSP step, in which all workers wait for the slowest one.
+    """Returns the mean time of a BSP step, in which all workers wait for the slowest one. `delays`
+    has the delay of each worker.
 
     A worker's step takes `always` with probability 1 - share, else always * jitter. The probability
     that all workers take at most x is a product, which jumps only at these values of x.
@@ -94,14 +95,16 @@ def _at_most(d: Delay, x: float) -> float:
 
 
 def ssp_time(delays: Sequence[Delay]) -> float:
-    """Returns the least mean time of a step under SSP: that of the worker which is slowest on
-    average."""
+    """Returns the least mean time that a step can take under SSP: that of the worker which is
+    slowest on average, since others may be only a few steps ahead of it. `delays` has the delay of
+    each worker."""
     return max(d.mean for d in delays)
 
 
 def asp_time(delays: Sequence[Delay]) -> float:
-    """Returns the mean time in which as many gradients arrive as there are workers under ASP, where
-    no worker waits for another."""
+    """Under ASP, where no worker waits for another: returns the mean time in which as many
+    gradients arrive as there are workers, to compare with a BSP step. `delays` has the delay of
+    each worker."""
     return len(delays) / sum(1 / d.mean for d in delays)
 
 
@@ -212,7 +215,9 @@ def _waiting(options: argparse.Namespace) -> Any:
 def _simulated(
     staleness: int, delays: Sequence[Delay], steps: int
 ) -> Iterator[tuple[Record, Timeline]]:
-    """Simulates each mode of synchronization (BSP, SSP, ASP); yields its record and timeline.
+    """Simulates each mode of synchronization (BSP, SSP, ASP) for workers with the given delays, of
+    which each makes `steps` steps on average; yields the record and the timeline of each mode.
+    `staleness` is the number of steps that a worker may be ahead under SSP.
 
     BSP comes first: the others are compared with it.
     """

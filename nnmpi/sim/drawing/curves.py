@@ -49,7 +49,8 @@ def _curve(
     points: Sequence[Point], at: Mapping[float, float], low: float, colour: str
 ) -> Iterator[str]:
     """Yields the SVG of a curve in one colour: a line through the points, and for each point a dot
-    with an error bar of two standard errors on either side."""
+    with an error bar of two standard errors on either side. `at` maps the x of a point to that of
+    the picture; `low` is the height at which y = 0 is drawn."""
     path = "L".join(f"{at[point.x]:.1f} {low - HEIGHT * point.y:.1f}" for point in points)
     yield f'<path d="M{path}" stroke="{colour}" stroke-width="2" fill="none"/>'
     for point in points:

@@ -148,8 +148,8 @@ def _centre(rank: int, p: int) -> float:
 
 
 def _legend(p: int, y: float, claim: Claim, width: float) -> tuple[list[str], float]:
-    """Returns the SVG of a legend of the colours, in lines at most as wide as the picture, and the
-    y of its last line."""
+    """Returns (the SVG of a legend of the colours, the y of its last line). The legend begins at
+    height y, and its lines are at most `width` wide."""
     x, parts, is_moved = 16.0, list[str](), claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),

@@ -102,8 +102,9 @@ def kinds(timelines: Iterable[Timeline]) -> list[str]:
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:
-    """Returns the median duration of that kind of computation which is shortest; drawings are
-    scaled so that it is visible."""
+    """Returns the shortest duration that must be visible in drawings, by which these are scaled:
+    the median duration of each kind of computation (F, B, ...) is taken, and of these the
+    smallest."""
     durations = defaultdict(list)
     for t in timelines:
         for span in t.spans:
