@@ -153,7 +153,8 @@ class RunState:
         self.save_requested = False  # to write a checkpoint; set by the clock of rank 0
 
     def report_event(self, kind: str, event: Event) -> None:
-        """Reports an event, unless it was reported before a rank was lost."""
+        """Reports an event of the current step (`kind` such as "step" or "epoch"), unless it was
+        reported before a rank was lost and the step is a repetition."""
         if self.reported.claim(self.state.step, kind):
             self.report.event(event)
 

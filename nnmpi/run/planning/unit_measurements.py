@@ -35,8 +35,9 @@ class ComputeClock(Recorder):
 
 
 def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model (a part, usually a layer) that each rank
-    computes alone, and the multiply-adds per second; adds them to `fields`."""
+    """Measures the seconds of each unit of a model (a part, usually a layer), which each rank
+    computes alone, for micro-batches with the numbers of samples in `sizes`; also the multiply-adds
+    per second. Adds them to `fields`."""
     try:
         _units(node, session, sizes, fields)
     finally:
@@ -45,8 +46,9 @@ def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fiel
 
 
 def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model (a part, usually a layer) that `tp` ranks
-    divide, and adds them to `fields`; does nothing if the model cannot be divided so."""
+    """Measures the seconds of each unit of a model (a part, usually a layer) that `tp` ranks divide
+    among them, for micro-batches with the numbers of samples in `sizes`, and adds them to `fields`;
+    does nothing if the model cannot be divided so."""
     try:
         session = session_of(setup, node.comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks

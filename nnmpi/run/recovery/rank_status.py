@@ -115,9 +115,9 @@ class RecoveryPlan(NamedTuple):
 
 
 def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
-    """Returns the plan by which all ranks continue: from the newest version (training state after
-    some step) of which together they have a complete copy, or can make one by completing the
-    interrupted step."""
+    """Returns the plan by which all ranks continue, given the status of each of them: from the
+    newest version (training state after some step) of which together they have a complete copy, or
+    can make one by completing the interrupted step."""
     stages = [status.stage for status in statuses]
     workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:

@@ -107,8 +107,8 @@ def _threads(host: Mapping[int, RankCores]) -> str:
 
 
 def _crossing(host: Mapping[int, RankCores]) -> str:
-    """Returns a line of advice if ranks are bound to cores of several NUMA nodes, although each
-    could have cores of one node; otherwise ""."""
+    """Returns a line of advice if ranks of a host are bound to cores of several NUMA nodes,
+    although each rank could have cores of one node; otherwise ""."""
     nodes = next(iter(host.values())).nodes
     largest = max(map(len, nodes), default=0)
     crossing = {

@@ -209,7 +209,8 @@ def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
 
 def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
     """Raises BufferChangeError if `forward` has changed a buffer of a user's module that has no
-    rule for combining the changes that parts of a batch make."""
+    rule for combining the changes that parts of a batch make. `old_values` are the values
+    before."""
     for (name, value), old in zip(_uncombined_buffers(model), old_values, strict=True):
         if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(
@@ -255,7 +256,8 @@ def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
 
 
 def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
-    """Raises ValueError if the loss of a batch is not the mean, over samples, of the losses of its
+    """Raises ValueError if the user's loss is not a mean over samples: if that of a batch with
+    these scores and labels y is not the mean, weighted by samples, of the losses of its two
     parts."""
     if not isinstance(loss, SumOfMean):
         return
