@@ -163,8 +163,8 @@ _PASS = Pass(0, None, UNTRACKED)
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
     """Returns the tensor from which the backward pass through a part of the model starts, and a
-    gradient of ones for it. The tensor is the output of the part; several outputs are joined,
-    except those that are also inputs of the part (`enters`)."""
+    gradient of ones for it. The tensor is the output of the part; several outputs (`leaves`) are
+    joined, except those that are also inputs of the part (`enters`)."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.array).ones_like(t.array)

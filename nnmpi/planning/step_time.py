@@ -254,8 +254,9 @@ def _message_seconds(
 def _ends_and_idle(
     programs: Sequence[Sequence[Op]], costs: Costs
 ) -> tuple[list[float], list[float]]:
-    """Returns, for each rank, when its last pass ends, and the seconds that it has waited for other
-    ranks until then."""
+    """Simulates ranks that carry out `programs`, a list of operations for each; returns two lists
+    with a number for each rank: when its last pass ends, and the seconds that it has waited for
+    other ranks until then."""
     ends, idle = [0.0] * len(programs), [0.0] * len(programs)
     for span in run(programs, costs):
         idle[span.rank] += span.start - ends[span.rank]
@@ -312,8 +313,9 @@ def _list_times(
     of_units: np.ndarray,
     costs: CostModel,
 ) -> ListTimes | None:
-    """Returns an object that computes the seconds of the operations in a rank's list; None for a
-    strategy whose steps are not lists of operations."""
+    """Returns an object that computes the seconds of the operations in a rank's step; None for a
+    strategy whose steps are not lists of operations. `item` has the rank's exchanges, `passes` the
+    seconds of its passes, and `of_units` those of the model's units (parts, usually layers)."""
     if a.strategy.name not in LISTED:
         return None
     by_op = step(a, rank, a.config.batch_size).by_op

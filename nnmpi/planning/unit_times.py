@@ -228,7 +228,7 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
 
 def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
     """True if ranks along tp divide a node of the graph by samples: each computes it for some
-    samples of a micro-batch."""
+    samples of a micro-batch. `ways` has, by path of a layer, the way in which it is divided."""
     if node.name in ways:
         return ways[node.name] == "samples"
     return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]
@@ -236,7 +236,7 @@ def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool
 
 def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
     """True if ranks along tp divide a node along an axis that only --layout cuts, such as image
-    rows."""
+    rows. `ways` has, by path of a layer, the way in which it is divided."""
     if node.name in ways:
         return ways[node.name] in addons.table("layout_ways")
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])

@@ -124,8 +124,8 @@ class OwnedParts(NamedTuple):
         return self.nodes.get(node, rank) == rank
 
     def has(self, variable: int, rank: int) -> bool:
-        """Returns True if a rank along tp has a parameter or buffer, or a part of it; False if only
-        another rank has it."""
+        """Returns True if a rank along tp has the parameter or buffer with number `variable` in the
+        graph, or a part of it; False if only another rank has it."""
         return self.variables.get(variable, rank) == rank
 
 

@@ -7,14 +7,15 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Options, Way
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns the number of input channels of attention that belong to one key/value head: those of
-    its queries, its key and its value."""
+    """Returns how many consecutive input channels of attention belong to one key/value head, given
+    the shape of a sample of the input: those of the head's queries, key and value."""
     return int(sample[-1] // settings["num_kv_heads"])
 
 
 def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns the bounds of attention's output channels, given those of its input: the output has
-    only the channels of the queries."""
+    """Returns the bounds at which ranks cut the output channels of attention, given those of its
+    input channels (`bounds`): the output has only as many channels as the queries, without keys and
+    values."""
     G = settings["groups"]
     return tuple(b // (G + 2) * G for b in bounds)
 

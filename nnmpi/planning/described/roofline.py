@@ -309,7 +309,7 @@ def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields the kernel that adds the gradient of a node's parameters to that of earlier
-    micro-batches."""
+    micro-batches. w is the number of bytes of an element."""
     trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
                   if v.is_trained)  # fmt: skip
     if trained and node.kind != "Embedding":
