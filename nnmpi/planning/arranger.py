@@ -38,9 +38,14 @@ cut hardly depends on that number, so layouts can share the cut."""
 
 
 class Arranger:
-    """Makes the arrangement (which rank has which part of the model) of any layout of one model
-    on one cluster. Results are cached; for a layout that is impossible, every call raises
-    ValueError."""
+    """Makes the arrangement (which rank has which part of the model) of any layout of one model on
+    one cluster. Results are cached; for a layout that is impossible, every call raises ValueError.
+
+    model        the seconds of the model's parts
+    check        a function of (config, ranks): raises ValueError if the config is impossible
+    sharding_of  a function of (config, prices of ways or None): how layers and sequences are
+                 divided
+    """
 
     def __init__(
         self,

@@ -82,7 +82,8 @@ class LayerWays:
 
 class _Prices:
     """Computes, for a layout along dp and tp, how many seconds a layer takes in a step if it is
-    divided along tp in a given way, such as column."""
+    divided along tp in a given way, such as column. `plain` is the layout, and `a` its arrangement
+    with the ways that --tp chooses."""
 
     def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
         self._a, self._exchanges, model = a, costs.exchanges, costs.model

@@ -122,8 +122,8 @@ class Machine(NamedTuple):
     coding       seconds per element that codecs of gradients take in addition, by value of the
                  option
     sheet        the figures of a described machine; None for a measured one
-    missing      a dict: field whose figures there was no time to measure -> what they are; in their
-                 place the field has those of a typical machine
+    missing      a dict: field whose figures there was no time to measure -> a description of them;
+                 the field has the figures of a typical machine instead
     """
 
     cpu: str

@@ -128,8 +128,9 @@ class Searcher:
     """Searches the layouts of one model on one cluster for the fastest ones that need at most
     `most_bytes` per rank, and caches the time and memory of each.
 
-    After `within` seconds of processor time the search returns the layouts found so far, at least
-    one.
+    After `within` seconds of processor time (`clock`) the search returns the layouts found so far,
+    at least one. With `prunes=False` it also computes the time of layouts that cannot be among the
+    fastest.
     """
 
     def __init__(

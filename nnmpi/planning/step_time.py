@@ -296,8 +296,8 @@ def passes_of_stages(
 
 
 def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
-    """Returns a dict: (stage, kind of pass) -> the seconds of those exchanges within one such pass
-    of a rank that computing does not hide."""
+    """Returns a dict: (stage, kind of pass) -> the seconds by which exchanges within one such pass
+    of a rank make the pass longer, because computing does not hide them."""
     within = item.within_passes(costs.exchanges.seconds)
     if not hides(costs.machine, "tp"):
         return within

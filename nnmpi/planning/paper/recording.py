@@ -181,7 +181,12 @@ def recorded(
 
 
 class _Recording:
-    """Runs and records the passes of one stage on one rank."""
+    """Runs the passes of one stage on one rank, over `samples` samples, and records their exchanges
+    and memory; nothing is sent.
+
+    cut           the model with only this rank's parts of the layers
+    has_integers  True if arrays of integers, such as tokens, have values
+    """
 
     def __init__(
         self,

@@ -140,7 +140,8 @@ class PassRecorder:
 
 class ExchangeRecorder(StepLog):
     """A StepLog for recording passes: it does not store exchanges but passes each one to a
-    PassRecorder, with the ranks of the exchange given as indices along the axis of the mesh."""
+    PassRecorder, with the ranks of the exchange given as indices into `groups`, the ranks along
+    each axis of the mesh."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()

@@ -52,8 +52,9 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """Sets up a Trainer and runs its `fit` on one rank, as the Supervisor of a run that continues
-    after the loss of ranks. It does not store the Trainer, which its methods get as an argument."""
+    """The Supervisor of a run that continues after the loss of ranks: sets up a Trainer and runs
+    its `fit` on one rank and, after a loss, arranges the remaining ranks and runs `fit` on. It does
+    not store the Trainer, which its methods get as an argument."""
 
     def __init__(self, comm: Comm) -> None:
         self.survivors, self.fitted = Survivors(comm), ""
