@@ -109,9 +109,9 @@ class Machine(NamedTuple):
     ranks        the number of ranks on the node, which were measured together
     near, far    the cost of a message within a node, and between nodes
     adding       seconds to add a byte to another one
-    sums         seconds of collectives on a node by bytes; the key "all_reduce shared 2" is of two
-                 ranks
-    updates      seconds of the update per element, by optimizer
+    sums         a dict: collective, algorithm and number of ranks of a node, such as
+                 "all_reduce shared 2" -> its seconds as a function of bytes
+    updates      a dict: optimizer -> seconds of the update per element
     step         overhead of a step: its seconds without units, exchanges and the update
     micro_batch  overhead of each micro-batch, in seconds
     speed        multiply-adds per second in large layers
@@ -119,8 +119,8 @@ class Machine(NamedTuple):
     spread       by how much two measurements differ: the mean ratio of sums or of units, minus 1
     load         the load average before measuring: the number of processes that wanted a core
     moving       seconds in which array functions read or write a byte
-    coding       seconds per element that codecs of gradients take in addition, by value of the
-                 option
+    coding       a dict: value of an option that compresses gradients -> seconds per element that
+                 this takes, besides reading and writing memory
     sheet        the figures of a described machine; None for a measured one
     missing      a dict: field whose figures there was no time to measure -> a description of them;
                  the field has the figures of a typical machine instead

@@ -123,8 +123,9 @@ class _Softmax(NamedTuple):
     def of(
         cls, z: Array, labels: Labels, smoothing: Smoothing | None, classes: range, comm: Comm
     ) -> "_Softmax":
-        """Computes the softmax of z, this rank's logits, and exchanges maxima and sums with other
-        ranks; every rank calls it. Like `cross_entropy`, it computes on the transpose of z."""
+        """Computes the softmax of z, the logits of this rank's classes (the numbers in `classes`),
+        and exchanges maxima and sums with other ranks; every rank calls it. Like `cross_entropy`,
+        it computes on the transpose of z, with an axis of classes first."""
         xp, n = xp_of(z), len(labels.classes)
         held = (labels.classes >= classes.start) & (labels.classes < classes.stop)
         rows = (labels.classes - classes.start) * held

@@ -1,12 +1,12 @@
 """Sections: parts of a stage, such as one transformer block. The passes of equal sections are
 recorded once, to save time, and the passes of the stage are put together from them.
 
-    stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
-    recorded  [ embedding | block |               | head ]      two of them
+    stage     [ embedding | block | block | block | head ]
+    recorded  [ embedding | block |               | head ]
 
-The exchanges and the kept bytes are the same as in a recording of the whole stage: a tensor between
-two sections is kept if one of them reads it. A stage that begins or ends within a block receives or
-sends several tensors.
+A stage is cut into sections at the places that only one tensor crosses. The exchanges and the kept
+bytes are the same as in a recording of the whole stage: a tensor between two sections is kept if
+one of them reads it. A stage that begins or ends within a block receives or sends several tensors.
 """
 
 from collections import Counter

@@ -378,8 +378,9 @@ def _done(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
-    """Returns the result of the step, or the round of local steps, that follows `state`, computed
-    from `decision`, the sums over all ranks."""
+    """Returns the result of the step that follows `state` or, for replicas that train alone for a
+    round of steps, of the next round. It is computed from `decision`, the sums (such as the loss)
+    over all ranks."""
     end, sums = decision
     samples, divisor = 0, 0.0
     for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):

@@ -220,8 +220,9 @@ def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
 
 
 def _difference(modes: Sequence[Sequence[Sequence[ModuleOutput]]], stage: str) -> str:
-    """Returns a warning that names the first module whose output for a whole batch differs from
-    that for the batch in two parts; "" if the stage's output does not differ."""
+    """Returns a warning that names the first user's module whose output for a whole batch differs
+    from that for the batch in two parts; "" if the stage's output does not differ. `modes` has the
+    outputs, as `_passes` returns them; `stage` is a name for the stage."""
     for passes in modes:
         rows = [row for row in zip(*passes, strict=False) if len({x.name for x in row}) == 1]
         differing = [row[0].name or stage for row in rows if not _equal(*row)]
