@@ -26,8 +26,9 @@ STEP_EVENTS = 200
 
 
 class StepPhase(Enum):
-    """The phase of a training step in which this rank is. An error while UPDATING may leave the
-    parameters partly updated."""
+    """The phase of a training step in which this rank is: whether it is between steps, in the
+    passes of a step, or in the update. An error while UPDATING may leave the parameters partly
+    updated."""
 
     BETWEEN_STEPS = auto()
     COMPUTING = auto()
@@ -59,7 +60,8 @@ class RunState:
     fit_calls   the number of calls of `fit`
     restored    the steps to which `restore` has taken the run, in order
     stop_at     the step after which all ranks have agreed to stop; None: they have not
-    metrics     those of the last epoch that was evaluated, or how the run was suspended
+    metrics     fields for the last event: the losses and metrics of the last epoch that was
+                evaluated, or how the run was suspended
     measured    losses and metrics of the evaluation after the last step, if there was one
     changed     settings that callbacks have changed, by step and occasion
     unfollowed  the result of the last step, until its hooks are done; only if ranks may be lost

@@ -254,11 +254,11 @@ class Way(NamedTuple):
     parameters are cut. A user's layer lists its ways in the attribute `sharding`, the preferred one
     first.
 
-    Such a layer is called with one tensor and contains no modules; a subclass that overrides
-    `forward` needs its own list. `forward` gets a part of the input, with parts of the parameters
-    under the same names, and nnmpi adds the sums. It must not read the shape of another layer's
-    weight, which is that of a part. A way that cuts channels and leaves a parameter whole is
-    refused: the output of a row layer is a sum over ranks, which would contain a whole bias once
+    A layer with this attribute is called with one tensor and contains no modules; a subclass that
+    overrides `forward` needs its own list. `forward` gets a part of the input, with parts of the
+    parameters under the same names, and nnmpi adds the sums. It must not read the shape of another
+    layer's weight, which is that of a part. A way that cuts channels and leaves a parameter whole
+    is refused: the output of a row layer is a sum over ranks, which would contain a whole bias once
     per rank. With `Way(POSITIONS, POSITIONS)` a layer treats each position of (T, C) alone, and
     `--sequence-parallel` gives it some positions; its parameters may stay whole.
 

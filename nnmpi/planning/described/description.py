@@ -284,8 +284,8 @@ def machines() -> dict[str, Description]:
 
 
 def read_description(path: str | Path) -> Description:
-    """Reads a TOML file that describes a machine; raises ValueError, with the field's name, if it
-    does not."""
+    """Reads a TOML file that describes a machine; raises ValueError, with the name of the field, if
+    a field is missing, unknown or wrong."""
     file = f"machine {shown(path)}"
     remedy = "see docs/machines.md for its fields"
     try:

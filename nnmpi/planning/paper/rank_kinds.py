@@ -53,9 +53,9 @@ class RankKind(NamedTuple):
     unreplicated     bytes of state that no other rank has
     backup           the cost of backups of those bytes
 
-    Amounts of the other ranks of the kind may differ in the fourth digit; with more than FEW ranks
-    also by one element per chunk of a collective, and with more than MANY ranks by the messages
-    that a rank has in a collective.
+    Other ranks of the kind may have slightly different amounts, which differ in the fourth digit;
+    with more than FEW ranks also by one element per chunk of a collective, and with more than MANY
+    ranks by some messages of a collective.
     """
 
     ranks: tuple[int, ...]

@@ -182,8 +182,8 @@ def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     """Returns the bytes of a whole stage's passes, computed from those of its consecutive sections
     (parts such as one block). `has_gradient` says whether the stage's input requires a gradient.
 
-    held[i]   what the sections before i keep when i begins, without the input of i
-    outs[i]   what is kept of the output of section i
+    In the code, `held[i]` is what the sections before i keep when i begins, without the input of i,
+    and `outs[i]` is what is kept of the output of section i.
     """
     held, outs, enters = [0], list[int](), parts[0].enters
     out = out_read = 0  # of the section before; the input of the first one is counted apart

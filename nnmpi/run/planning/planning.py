@@ -179,9 +179,9 @@ class NetworkNeed(NamedTuple):
 
 
 def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[NetworkNeed]:
-    """Yields the network speed that some layouts need: the fastest layout, the fastest one along
-    dp alone and, if options make ranks send less than gradients in each step, plain data
-    parallelism."""
+    """Yields the network speed that some layouts need: the fastest layout, the fastest one along dp
+    alone and, if options make ranks send less than whole gradients in each step, data parallelism
+    without these options."""
     arranger, plain = models.arranger, layouts.config
     along_dp = layouts.search.pure.get("dp")
     for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):

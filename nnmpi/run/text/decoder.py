@@ -66,8 +66,8 @@ class Decoder:
         self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """Returns the next token, on every rank: `choose` takes it, given the scores of all tokens
-        (vocabulary,) after the text `tokens`.
+        """Returns the token that follows the text `tokens`, on every rank. The function `choose`
+        returns this token, given the scores of all tokens, of shape (vocabulary,).
 
         For a gpt only the tokens that are new since the last call go through the model. Raises
         ValueError, on all ranks, if the scores are NaN or infinite.
