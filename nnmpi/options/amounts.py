@@ -32,5 +32,6 @@ def _three(x: float) -> str:
 
 
 def three_or_none(x: float | None) -> str:
-    """Formats a number with three digits, and `-` if there is none."""
+    """Formats a number with three significant digits (a whole number from 1000 on); returns `-` for
+    None."""
     return "-" if x is None else _three(x)

@@ -65,8 +65,8 @@ def called(program: str) -> str:
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Makes a type for argparse from a function that parses text: its ValueError becomes the
-    message that argparse shows."""
+    """Makes a `type=` function for argparse from `parse`, which parses the text of an option: if
+    `parse` raises ValueError, argparse shows its message."""
 
     def parsed_argument(text: str) -> T:
         try:
@@ -171,8 +171,8 @@ def layout_file(config: Config, ways: Mapping[str, str]) -> str:
 
 
 def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """Parses the TOML file that an option names, and returns `made` of its table; errors name the
-    file."""
+    """Parses the TOML file at `path`, which the user has named with `option` (such as --layout),
+    and returns `made(table)`. A ValueError names the option and the file."""
     check_text(option, path)
     file = f"{option} {shown(path)}"
     readable = "name a TOML file that can be read"
@@ -230,8 +230,11 @@ def main(
     arguments: Sequence[str] | None,
     memory: str = SMALLER,
 ) -> int:
-    """Parses the arguments (by default those of the process), runs a command, and returns its exit
-    status."""
+    """Parses the command line (`arguments`; None: that of the process), runs `command` with the
+    parsed options, and returns its exit status.
+
+    memory: the advice to print if the command runs out of memory
+    """
     return run(p.program, lambda: command(p.parse_args(arguments)), memory)
 
 

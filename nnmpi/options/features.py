@@ -36,16 +36,20 @@ HOST_MEMORY = Property("arrays in the memory of the host")
 
 
 class Feature(NamedTuple):
-    """An option that differs from its default, or a combination of options that `asks` finds in a
-    Config, with the properties of a run that it relies on or breaks.
+    """An option that a run uses (it differs from its default), or a combination of options, with
+    the properties of a run that it relies on or breaks.
 
+    name       the name of an option of Config or, with `asks`, any other name
+    asks       (config, ranks): returns the options as text if a run uses the feature, otherwise "";
+               None: the run uses it if the option `name` differs from its default
     relies_on  properties that no other feature of the run may break
     breaks     properties that a run with this feature lacks, each with the reason
     conflicts  names of other features that it cannot be combined with, each with the reason
     requires   options without which it has no effect, as "option" or "option value or value", each
                with the reason
     remedy     how to do without it, for a message
-    covers     the options that ask for it, if its name is not an option's
+    covers     for users, where `name` is not the name of an option: the options that the name
+               stands for
     """
 
     name: str
@@ -58,8 +62,8 @@ class Feature(NamedTuple):
     covers: str = ""
 
     def asked(self, config: Any, ranks: int) -> str:
-        """Returns the option with its value as text, such as "pp 4", if a run with this config on
-        `ranks` ranks asks for this feature; otherwise ""."""
+        """Returns, if a run with this config on `ranks` ranks uses this feature, the option that
+        asks for it with its value, such as "pp 4"; otherwise ""."""
         return self.asks(config, ranks) if self.asks else given(config, self.name)
 
 
@@ -108,7 +112,8 @@ class Part(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Two features that cannot be combined, with the reason and a remedy."""
+    """Two features of a run (options, or combinations of options) that cannot be combined, with the
+    reason and a remedy, for an error message."""
 
     feature: Feature
     beside: Feature
@@ -117,7 +122,8 @@ class Refusal(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """A feature (an option) that has no effect without another option."""
+    """A feature (an option) of a run that has no effect without another option, which the run does
+    not have."""
 
     feature: Feature
     other: str
@@ -173,5 +179,6 @@ def _remedy(*features: Feature) -> str:
 
 
 def requirements(features: Sequence[Feature]) -> list[Requires]:
-    """Returns the options that these features require."""
+    """Returns, for these features (options of a run), the other options without which they have no
+    effect."""
     return [Requires(f, other, reason) for f in features for other, reason in f.requires.items()]

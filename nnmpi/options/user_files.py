@@ -22,6 +22,7 @@ def content(
     """Returns the bytes of a file; raises ValueError if it cannot be read, has more than `most`
     bytes, or is a pipe that no process writes to.
 
+    label: the name of the file in the error
     remedy, shorter: the advice in the error if it cannot be read, and if it is too long
     """
 
