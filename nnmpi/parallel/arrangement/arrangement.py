@@ -112,8 +112,8 @@ class Averages(NamedTuple):
     every   (config): after how many steps replicas send their parameters
     delay   (config): how many steps later they use the received parameters
     copies  (arrangement): how many additional copies of its parameters a replica has
-    priced  (arrangement, exchange, replicas): for an exchange along dp that a simulated step has
-            recorded, returns the exchange by which predictions of time and traffic replace it
+    priced  (arrangement, exchange, replicas): converts an Exchange along dp that a simulated step
+            has recorded to the Exchange from which its time and traffic are predicted
     """
 
     every: Callable[[Config], int]
@@ -129,7 +129,8 @@ class StrategyKind(NamedTuple):
     parts           "module:name" of a function (layout, spec) that makes the StrategyParts, where
                     all ranks make each step together
     make            "module:name" of a function that makes the Strategy itself, if not from parts
-    rank_step       "module:name" of a function that makes the StepRunner of a simulated rank
+    rank_step       "module:name" of a function (layout, spec) that makes the StepRunner of a
+                    simulated rank
     store           the kind of store, if the strategy has a kind of its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
@@ -141,12 +142,15 @@ class StrategyKind(NamedTuple):
     recomputes      whether it runs forward passes again in the backward pass
     of_stages       whether a pass of a whole stage is always one operation; else passes are divided
                     where a gradient bucket begins, usually between layers
-    extended        (ops, chain): adds operations of the strategy to the list of a step
-    walk            (step list): returns a function that checks one operation after the other, and
-                    returns an error text or ""; for operations that `extended` adds
+    extended        (operations of a step, Chain: the layers of the rank): yields the operations
+                    with those of the strategy added, such as reads from disk
+    walk            (StepList, the operations of a step): returns a function that checks one
+                    operation after the other, and returns an error text or ""; it checks the
+                    operations that `extended` adds
     chosen          what the strategy has decided for this model, as an object that only the
                     strategy reads, such as which activations are swapped to disk
-    kept            the most bytes of activations in memory, if others are on disk
+    kept            the most bytes of activations that may be in memory at a time, if the strategy
+                    moves others to disk; else None
     one_thread      whether BLAS must use one thread, to add up in a fixed order
     result_steps    (config): how many steps one StepResult covers
     averages        the exchanges along dp, if replicas are averaged now and then

@@ -87,8 +87,8 @@ class Cluster(NamedTuple):
 
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
-    """Returns the backend that all ranks use: GPUs if every rank found one, else CPUs. Every rank
-    calls it.
+    """Returns the backend on which all ranks compute: GPUs if every rank has found one, else the
+    CPU. `on` is the backend that this rank has found. Every rank calls it.
 
     Rank i of a node takes its GPU number i, or starts over if there are fewer GPUs.
     """
@@ -99,8 +99,9 @@ def common_backend(comm: Comm, on: Backend) -> Backend:
 
 
 def discover(comm: Comm, on: Backend) -> Cluster:
-    """Returns the Cluster that the ranks of a Comm run on, from facts that they find and exchange;
-    every rank calls it."""
+    """Returns the Cluster (nodes, memory, cores, GPUs) that the ranks of `comm` run on: each rank
+    finds facts about itself, and all exchange them. `on` is the backend (CPU or GPU) on which this
+    rank computes. Every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
     mine = [*_libraries(on)] if comm.size > 1 and not on.is_host else []

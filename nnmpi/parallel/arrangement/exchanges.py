@@ -70,9 +70,9 @@ class Exchange(NamedTuple):
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the buffer as it is sent, averaged over the passes of the algorithm, such as
-        reduce-scatter and all-gather: in some of them partial sums are sent, which may have a wider
-        dtype."""
+        """The bytes of the buffer as it is sent. A pass that adds up (such as reduce-scatter) may
+        send partial sums in a wider dtype, `sums`; a pass that copies (all-gather) does not. If the
+        collective has both, this is the mean of the two."""
         partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
@@ -222,11 +222,12 @@ def largest_receive(
 def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns the algorithm that carries out the all-reduce `name`, and the ranks that send
-    messages in it (only the first of each node if nodes use shared memory).
+    """Returns (the algorithm that carries out the all-reduce `name` over the ranks `group`, the
+    ranks that send messages in it), to compute what `rank` sends. If nodes use shared memory, only
+    the first rank of each node sends.
 
-    Returns None if `rank` is not among them, and for sums in shared memory or by MPI or another
-    library, whose messages are not counted.
+    Returns None if `rank` sends nothing, and for sums by MPI or another library, whose messages are
+    unknown.
     """
     if len(group) == 1 or name == "mpi" or name in addons.table("library_sums"):
         return None
@@ -273,8 +274,9 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns the algorithm of a collective and the ranks that send messages in it; None if the
-    messages are not counted, as in `algorithm_of_sum`."""
+    """Returns (algorithm, the ranks that send messages in it) for a collective of `rank`; None if
+    the rank sends no messages in it, or if they are unknown, as in the MPI library's own
+    all-reduce."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)

@@ -185,10 +185,12 @@ def split_points(
     except the first begins.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
-    stage is within NOISE of the best count as equally fast. Of these, the one wins whose longest
-    message is shortest; then the one whose largest stage needs least memory, if live[s]
-    micro-batches are kept in stage s; then the fastest. `notes` are added to an error: why modules
-    are single units.
+    stage takes at most 2% longer than that of the best (NOISE) count as equally fast. Of these, the
+    one wins whose longest message is shortest; then the one whose largest stage needs least memory;
+    then the fastest.
+
+    live: for each stage, the number of micro-batches whose activations it keeps at a time
+    notes: sentences to add to an error: why some modules stay in one stage
     """
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
@@ -269,8 +271,9 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 
 
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
-    """Raises ValueError if there are fewer units (layers or fused groups) with trained parameters
-    than stages; `notes` say why modules are single units."""
+    """Raises ValueError if there are fewer units (layers, or fused groups of layers) with trained
+    parameters, `trained`, than stages. `notes` are sentences to add to the error: why some modules
+    cannot be divided."""
     if trained < stages:
         reasons = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(

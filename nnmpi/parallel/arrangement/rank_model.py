@@ -56,9 +56,9 @@ class RankModel(NamedTuple):
     stages    the numbers of these ranks' pipeline stages
     trained   the parameters in the flat buffer, in its order
     others    frozen parameters, and buffers
-    scalars   the number of scalars in front of the gradients: loss, request, and one for each
-              parameter that any rank along tp has, so that gradients begin at the same index on all
-              of them
+    scalars   the number of scalars in front of the gradients in the flat buffer: the loss, a
+              request to stop or save, and one for each parameter that any rank along tp has, so
+              that gradients begin at the same index on all of them
     buckets   slices of the gradients, in the order in which they are summed
     """
 
@@ -115,5 +115,5 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of all bytes."""
+        """The bytes of memory that the rank needs in all: the sum of the fields."""
         return sum(self)

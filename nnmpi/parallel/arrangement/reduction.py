@@ -30,10 +30,11 @@ class LibrarySums(NamedTuple):
 
     is_found  (backend): whether this rank finds the library
     check     (backend): raises ValueError if the library is not found
-    suits     (cluster): whether `auto` takes the library, given that all ranks found it
+    suits     (cluster): whether --allreduce auto chooses the library, given that all ranks found it
     refuse    (cluster): raises ValueError if the library cannot be used
     connect   (layout, backend): makes the library carry out collectives of replicas and along tp
-    wire      (comm, array): the object for collectives that run beside others, on another stream
+    wire      (comm, array): returns an object that carries out collectives of `comm` on arrays like
+              `array`, on a CUDA stream of its own, at the same time as other collectives
     """
 
     is_found: Callable[[Backend], bool]
@@ -55,11 +56,11 @@ def algorithm(
     tied: Mapping[str, tuple[int, ...]],
     lengths: Mapping[tuple[int, int], int],
 ) -> str:
-    """Returns the name of the all-reduce of gradients; raises ValueError if the one asked for is
-    impossible.
+    """Returns the name of the all-reduce that sums gradients, as --allreduce asks for; raises
+    ValueError if it is impossible here.
 
-    `lengths` has the number of elements of the flat buffer by (pp, tp). `tied` has the ranks along
-    pp of each parameter that several stages use, by path.
+    lengths: by (pp, tp), the number of elements of the flat gradient buffer
+    tied: by path of each parameter that several stages use, the ranks along pp of these stages
 
     `auto` follows a rule, so that the same layout gives the same bits:
 
@@ -72,7 +73,7 @@ def algorithm(
         ZeRO 1, or tp over nodes that differ                  ring
         some nodes have several ranks, with enough memory     hierarchical
         tp                                                    ring
-        else                                                  MEASURED
+        else                                                  MEASURED, the fastest in a trial
 
     All groups of ranks along dp use the same all-reduce: if several groups sum copies of one
     parameter, the copies must get the same bits.

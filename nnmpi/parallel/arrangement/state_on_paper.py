@@ -57,7 +57,10 @@ IN_ORDER: Axes = {}
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
     """Yields descriptions (without data) of the arrays that a rank keeps from one step to the next,
-    with the same names, ranges and dtypes as in training."""
+    with the same names, ranges and dtypes as in training.
+
+    axes: by path of a parameter or buffer, the order of its axes in memory, where it is not C order
+    """
     held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
     slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
     for variable, x in _clipped(a, rank, slices, axes):
@@ -77,13 +80,15 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
 
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields descriptions (without data) of a rank's part of each buffer and frozen parameter."""
+    """Yields descriptions (without data) of a rank's part of each buffer and frozen parameter.
+    `axes` has the order of axes in memory, by path, where it is not C order."""
     return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
 
 
 def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
     """Yields descriptions (without data) of a rank's part of each parameter and buffer: the arrays
-    that it needs before training starts."""
+    that it needs before training starts. `axes` has the order of axes in memory, by path, where it
+    is not C order."""
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)
