@@ -40,8 +40,8 @@ def check_fragments(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 
 def layer_of(path: str) -> str:
-    """Returns the path of the layer to which a parameter belongs: its path up to the first number,
-    or else its module."""
+    """Returns the path of the layer to which a parameter belongs: its path up to the first number
+    (`h.0` for `h.0.attn.weight`), or else its module (`ln_f` for `ln_f.weight`)."""
     modules = path.split(".")[:-1]
     numbers = (k for k, name in enumerate(modules, 1) if name.isdigit())
     return ".".join(modules[: next(numbers, len(modules))])

@@ -51,8 +51,8 @@ class ReplicaValues:
 
     def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
         """Yields (slice of the flat array, slice of a state array, operands) for each piece of
-        memory that the optimizer updates on this rank.
-        """
+        memory that the optimizer updates on this rank. The operands are the arrays of values and
+        gradients there."""
         at = 0
         for span, x in self._optimizer.operands(self._of):
             yield slice(at, at + len(x.values)), span, x
@@ -111,11 +111,13 @@ class ReplicaValues:
 
 
 class OwnValues:
-    """The values of a replica that makes steps alone. Between two rounds of steps they are put
-    aside, and the parameters have values that all replicas share.
+    """The values of a data-parallel replica that makes steps alone. During a round of steps the
+    parameters have these values; between two rounds the parameters have values that are equal on
+    all replicas, and the difference of the replica's own values from them is kept as optimizer
+    state.
 
-    The difference between both is optimizer state. So code that changes or loads the parameters
-    between rounds changes the replica's own values too.
+    So code that changes or loads the parameters between rounds changes the replica's own values
+    too.
     """
 
     def __init__(self, replica: ReplicaValues, optimizer: Optimizer) -> None:

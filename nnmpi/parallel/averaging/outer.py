@@ -37,10 +37,12 @@ MOMENTUM = "outer_momentum"
 
 
 class PendingMean(NamedTuple):
-    """A mean over replicas that is being computed.
+    """A mean over data-parallel replicas that is being computed.
 
-    g is the flat array to be averaged, and `mean` its transfer. `values` are the parameters when
-    they were sent, if further steps follow before the mean is applied; else None.
+    g       a flat array: this replica's change of its parameters, which the mean replaces
+    values  the parameters when the message was sent, if steps follow before the mean is applied;
+            else None
+    mean    the transfer; after it has ended, g is the mean
     """
 
     g: Array

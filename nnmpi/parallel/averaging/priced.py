@@ -1,6 +1,6 @@
-"""Predicts the cost of exchanges between data-parallel replicas that make steps alone and are
-averaged now and then: converts the exchanges that a simulated round of steps has recorded to a form
-from which time and traffic are computed."""
+"""Converts the exchanges between data-parallel replicas that a simulated round of steps has
+recorded to the form from which their time and traffic are predicted. The replicas make steps alone,
+and are averaged now and then (local SGD, gossip)."""
 
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.gossip import GRAPHS

@@ -164,17 +164,16 @@ class Rounds:
 
 
 def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy in which each rank along dp has a replica, or a part of one;
-    collective.
-    """
+    """Returns the strategy of data-parallel replicas that make steps alone and are averaged (local
+    SGD, gossip). Each rank along dp has a replica, or a part of one. Every rank calls it."""
     parts, optimizer, rounds, executor = _made(layout, spec)
     run = rounds.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner for simulations, whose function makes one round of steps of a rank, all
-    over the same batch.
+    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
+    without other ranks. Its function makes one round of steps, all over the same batch.
 
     If an epoch has fewer batches than a round, the round ends with it.
     """
@@ -267,11 +266,11 @@ class PolledSync(GradientSync):
 def _in_background(
     layout: Layout, parts: StrategyParts, spec: TrainSpec
 ) -> tuple[Layout, StrategyParts]:
-    """Returns a layout and strategy parts with a separate Comm along dp, on which replicas exchange
-    parameters while they make steps.
+    """Returns `layout` and `parts` with a new Comm along dp, on which replicas exchange parameters
+    while they make steps.
 
-    Nothing else may be sent on it. The parts free it, and let a thread move its messages if the
-    arrangement says so.
+    Nothing else may be sent on this Comm. It is freed together with the strategy that is made from
+    `parts`. If the arrangement says so, a thread makes progress with its messages.
     """
     comm = duplicate(layout.axis["dp"])
     has_thread = spec.arrangement.progress[layout.all.rank] == "thread"
