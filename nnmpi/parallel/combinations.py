@@ -16,7 +16,7 @@ names stand for other options:
 
 
 def page() -> str:
-    """Returns all tables as one Markdown text."""
+    """Returns the tables of options that cannot be combined, as one Markdown text."""
     covers = [f"- `{f.name}`: {f.covers}" for f in FEATURES if f.covers]
     return "\n".join([HEAD, *covers, *_tables()])
 

@@ -91,9 +91,9 @@ class ReferenceUpdate:
             assign(self._own[k], values[self.layout[k].place.slices])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Repeats the update of step number `step` on the copy (`updated` is False if it was
-        skipped); yields (values of a parameter in the run, expected values).
-        """
+        """Repeats the update of step number `step` on the copy of the parameters (`updated` is
+        False if the step was skipped); yields, for each parameter, (its values in the run, the
+        values that the copy has)."""
         for copied, p in zip(self._own, self.layout, strict=True):
             copied.grad_array = summed_gradient(p) if p.has_grad else None
         if updated:
@@ -107,11 +107,9 @@ class ReferenceUpdate:
 
 
 def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the float32 masters of a 16-bit parameter, and their expected values.
-
-    Masters that other ranks update are replaced by the expected values, so that they count as
-    equal.
-    """
+    """Returns (the float32 masters of a 16-bit parameter in the run, their expected values), as
+    flat arrays in memory order. Of masters that other ranks update, this rank knows no value: the
+    expected ones take their place, so that they count as equal."""
     rows = memory_order(p, expected)
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
@@ -121,9 +119,9 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Returns the expected float32 values where the 16-bit `values` are a rounding of them within
-    BOUND, and `values` elsewhere.
-    """
+    """Returns float32 values of a parameter to compare with `expected`, given its 16-bit `values`:
+    the expected one where it rounds to the 16-bit value (or nearly: within 1e-6 of the largest
+    expected one), else the 16-bit value. So rounding alone is no difference."""
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
     return np.where((low <= values) & (values <= high), expected, _as_masters(values))

@@ -14,10 +14,9 @@ from nnmpi.schedules.op import Kind, Op
 
 def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
     """Returns the operations of a rank's step for --reproducible, in which a batch is cut into
-    slices: the gradient of each of the rank's slices is summed right after its backward pass.
-
-    For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY.
-    """
+    slices. For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY, where F and B are the forward and backward
+    pass of a slice, NOTE adds its gradient to the sum over slices, and APPLY updates the
+    parameters."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.APPLY)]
 

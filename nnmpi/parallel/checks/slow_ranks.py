@@ -45,9 +45,8 @@ class Clock(ContextDecorator):
 
 
 def delay_of(config: Config, rank: int, ranks: int) -> Delay:
-    """Returns by how much a rank is slowed down in each step, according to --slow-rank and
-    --jitter; `ranks` is the number of workers.
-    """
+    """Returns the Delay of a rank, according to --slow-rank and --jitter: the factor by which it is
+    slowed down in each step. `ranks` is the number of ranks that compute."""
     return Delay.of(config.slow_rank, config.jitter, config.seed, rank, ranks)
 
 

@@ -320,5 +320,6 @@ def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
 
 
 def read_every(config: Config) -> int:
-    """Returns 1: with --verify, the parameters are read after every step."""
+    """Returns after how many steps --verify reads the parameters: 1, since it compares each
+    step."""
     return 1

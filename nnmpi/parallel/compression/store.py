@@ -118,9 +118,9 @@ class CompressedStore(LocalStore):
 
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError if ranks along tp have different terms of some gradient, which have to be
-    added up before compression; this is the case with --sequence-parallel and some --layout.
-    """
+    """Raises ValueError if each rank along tp computes only one term of the gradient of some
+    parameter, for example from its own samples or positions, as with --sequence-parallel and some
+    --layout. The terms would have to be added up before gradients are compressed."""
     if sharding.partial_gradients:
         path = graph.variables[min(sharding.partial_gradients)].path
         raise ValueError(
