@@ -21,8 +21,8 @@ from nnmpi.parallel.strategy import (
 
 
 def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner for one rank, which makes training steps; it is built without
-    communication with other ranks, for example to predict the cost of a step."""
+    """Returns the StepRunner of one rank: its store, its optimizer, and a function that makes its
+    training steps without other ranks, for example to predict the cost of a step."""
     kind = spec.arrangement.strategy
     if kind.rank_step:
         made: StepRunner = addons.loaded(kind.rank_step)(layout, spec)

@@ -339,8 +339,8 @@ class StepRunner(NamedTuple):
 
 
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the StepRunner of one rank, for a strategy in which all ranks make each step
-    together."""
+    """Returns the StepRunner of one rank (store, optimizer and step function, for simulations), for
+    a strategy in which all ranks make each step together."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     ends = update_of(parts.store, optimizer, layout, spec).ends

@@ -40,9 +40,9 @@ def plan_moves(
     """Plans a source for each element that a rank needs: its own memory, else a rank of its node,
     else any rank, else a file. Of several candidates, the one that has sent least so far is taken.
 
-    have    (rank or file, range) for each range that is there
+    have    (rank or file, range) for each range of elements that a rank or a file contains
     need    (rank, range) for each range that a rank needs
-    nodes   the node of each rank
+    nodes   the number of the node of each rank
 
     No rank forwards received elements. Ranks that have the same elements send about equal shares of
     them. Raises ValueError for an element that no rank or file has.
@@ -121,8 +121,9 @@ class _HolderPicker:
         elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Divides `elements`, which a rank needs, into ranges that are sent by one holder each;
-        `inside` are the candidates."""
+        """Divides `elements`, a range of one cell of a tensor that `rank` needs, into ranges that
+        one holder (a rank or file) sends each. `inside` are the holders of the cell; `need` is the
+        whole range that the rank needs, for an error."""
         local = [piece for piece in inside if piece.holder == rank]
         *_, lo, hi = elements
         while lo < hi:

@@ -128,8 +128,12 @@ class WholeArrays:
 
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
-    """Returns the description x of an array with the dtype of the arrays of which it is made;
-    16-bit parameters become float32, the type of their masters."""
+    """Returns the description x of an array to be gathered, with the dtype of the arrays whose sum
+    it is; 16-bit parameters become float32, the type of their masters.
+
+    dtypes   by name, the dtypes of the arrays that ranks have
+    terms    (name): the names of the arrays whose sum is the array with this name
+    """
     dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name

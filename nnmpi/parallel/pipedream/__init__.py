@@ -76,7 +76,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy of PipeDream, in which each rank is one stage; collective."""
+    """Returns the strategy of PipeDream, in which each rank is one stage; every rank calls it."""
     for p, ranks in spec.part.tied:  # known on all ranks, so all raise
         raise ValueError(
             f"schedule pipedream updates each stage by itself, but {p.place.path} is in stages on "
@@ -97,9 +97,9 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner for simulations, with a function that makes one step of a pipeline
-    stage; every step gets the same batch. The first call also makes the steps that fill the
-    pipeline."""
+    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
+    without other ranks. Its function makes one step of a pipeline stage, always on the batch of the
+    first call, which also makes the steps that fill the pipeline."""
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
 

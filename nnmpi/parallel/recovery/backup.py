@@ -77,8 +77,8 @@ class PackedArrays:
     """One piece of memory for the elements of several arrays, one after the other, with a flag that
     says whether it is filled.
 
-    It is also passed as the `copies` argument of the receive into it, which sets the flag when the
-    receive completes.
+    A receive into this memory gets the object as its argument `copies`: it asks `ready()` before
+    the message may arrive, and calls `complete()`, which sets the flag, when it has arrived.
     """
 
     def __init__(self, arrays: Sequence[StateArray]) -> None:

@@ -52,11 +52,12 @@ class FittedLayout(NamedTuple):
 def fit_layout(
     config: Config, ranks: int, check: Check, divide: Check = lambda config, ranks: None
 ) -> FittedLayout:
-    """Returns the layout for `ranks` ranks that is nearest to the one that `config` requests.
+    """Returns the layout for `ranks` ranks that is nearest to the one that `config` requests;
+    raises ValueError if none fits.
 
-    `check` refuses options that cannot be combined. `divide` refuses to divide the model among
-    fewer ranks along an axis; it is called only if an axis changes. Raises ValueError if no layout
-    fits, or if these options can never be combined.
+    check    (config, ranks): raises ValueError for options that cannot be combined
+    divide   (config, ranks): raises ValueError if the model cannot be divided among fewer ranks
+             along an axis; called only if the number of ranks along an axis other than dp changes
     """
     serving, passed_over = config, list[str]()
     for fewer in addons.given("fewer_ranks", config):

@@ -13,18 +13,19 @@ from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 
 
 class RoundUndo:
-    """Copies of a replica's state at the start of a round of steps, with which the round can be
-    undone. It sends no message.
+    """Copies of a replica's state at the start of a round of local steps, with which the round can
+    be undone. It sends no message.
 
     A rank that has ended a round can still go back, until it knows that all ranks have ended it:
     parts of a replica are on several ranks, and a round that only some of them have ended would not
     give a whole model.
 
-    version          the number of steps after which `restore` leaves values and optimizer state
-    pending_version  the version after a round that this rank has ended and others may not have
-                     ended; else None
-    decision         the number of steps, and the sums over all replicas, of the last round that all
-                     ranks have ended; None before the first one
+    version          the number of steps that the rank's values and optimizer state would contain
+                     after `restore`
+    pending_version  the number of steps that they contain now, if this rank has ended a round and
+                     others may not have ended it; else None
+    decision         for the last round that all ranks have ended: (number of steps of the run at
+                     its end, sums over all replicas, such as the loss); None before the first one
     """
 
     version = 0

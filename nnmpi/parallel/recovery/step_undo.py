@@ -1,15 +1,18 @@
 """Undoes or finishes the last step of a rank, if another rank is lost.
 
-    lost in      forward, backward, sums     agreement            update
-    version      before the step             before the step      after it
-    may finish   -                           as others decided    -
+    rank lost during           passes, sums         agreement              update
+    state of this rank         before the step      before the step        after the step
+    could finish the step      no                   with the decision      -
 
-Version means the number of updates made. Once a rank knows the agreement of all ranks, it updates
-its parameters without messages, so each rank has all of its state in one version. Some ranks may
-have the next version and others the one before. Ranks that know all sums can still make the update,
-if some rank knows the agreed decision. If the result would not be a whole model, because the lost
-rank's part has no copy, no rank makes the update: ranks that have not updated are in the version
-before.
+A rank's version is the number of updates that its state contains. At the end of a step all ranks
+agree on a decision (sums such as the loss and the gradient norm, by which they may skip the
+update). Once a rank knows it, the rank updates its parameters without messages, so each rank has
+all of its state in one version.
+
+After a loss, some ranks may be one version ahead of others. A rank that knows all gradient sums can
+still make the update, if some rank knows the decision. If the result would not be a whole model,
+because the lost rank's part has no copy, no rank makes the update: ranks that have not updated are
+in the version before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +24,8 @@ from nnmpi.parallel.step.update import Update
 
 
 class StepUndo:
-    """Tells in which version (number of updates) a rank's state is, and finishes or undoes its last
-    step after another rank was lost; sends no message.
-    """
+    """Finishes or undoes the last step of this rank after another rank was lost, and tells which
+    version (number of updates) the rank's state is. It sends no message."""
 
     def __init__(self, update: Update, model: Module) -> None:
         self._update, self._buffers = update, BufferCopies(model)  # of those before the step
@@ -48,9 +50,9 @@ class StepUndo:
 
     @property
     def pending_version(self) -> int | None:
-        """The number of updates after the one that this rank can still make: it knows all sums of
-        the last step, and has not updated. None if there is no such update.
-        """
+        """The version (number of updates) that this rank's state would have after `finish`, if
+        the rank knows all gradient sums of the last step and has not made its update; otherwise
+        None."""
         return self._update.summed if self._update.summed > self._update.version else None
 
     @property

@@ -50,12 +50,14 @@ KIND = StrategyKind(
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy of this rank, for a worker or a server; collective."""
+    """Returns the training strategy of this rank with parameter servers: that of a server, or that
+    of a worker, which computes gradients. Every rank calls it."""
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a simulated step of one rank: a worker computes gradients, a server does nothing."""
+    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
+    without other ranks: a worker computes gradients, a parameter server does nothing."""
     store, _ = served(layout, spec)
     optimizer = spec.optimizer(store.parameters)
     if layout.serves:

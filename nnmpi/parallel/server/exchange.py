@@ -80,7 +80,8 @@ def poll_until(system: System, is_done: Callable[[], bool]) -> None:
 
 
 def wait_all(system: System, works: Iterable[Transfer]) -> None:
-    """Waits for all transfers by `poll_until`."""
+    """Waits for all these transfers one after the other, by polling with pauses (see
+    `poll_until`)."""
     for work in works:
         poll_until(system, work.poll)
 
