@@ -40,9 +40,12 @@ def captured(
     recorded: RecordedPass,
     micro: MicroBatch,
 ) -> "Graphs":
-    """Returns the CUDA graphs of a pass of a stage; `criteria` has its loss, if that is a module.
+    """Returns the CUDA graphs of the forward and backward pass of a stage on a GPU. Raises
+    NumbersReadError with the reason if the pass cannot be captured.
 
-    Raises NumbersReadError with the reason if the pass cannot be captured.
+    criteria   the loss, if it is a module; else empty
+    recorded   an object that calls the stage and its loss, given arrays
+    micro      the micro-batch for which the pass is captured: its arrays give the shapes
     """
     kind, is_again = micro.state.kind, isinstance(micro.state.stats, ReplayStats)
     assert kind is not None
@@ -174,9 +177,9 @@ class Graphs:
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on these inputs, with the random numbers of this step. It stops
-        between units (usually layers) without doing anything, and launches the whole graph at the
-        last one, when all parameters are in memory."""
+        """Runs the forward pass on the input `arrays`, with the random numbers of this step. A
+        generator that yields between units (usually layers), while parameters may still be
+        gathered, and launches the whole graph after the last yield."""
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
@@ -188,7 +191,8 @@ class Graphs:
         self._forward.launch()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Launches the graph of the whole backward pass, given the gradients of the outputs."""
+        """Launches the graph of the whole backward pass, given `seeds`, the gradient of each output
+        of the stage (None: it has none). A generator that yields nothing."""
         if any(p.has_grad is not self._adds for p in self.trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         for memory, seed in zip(self._seeds, seeds, strict=True):
@@ -201,8 +205,8 @@ class Graphs:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Stops between units (usually layers) without doing anything: `first_half` has launched
-        the whole graph."""
+        """A generator that only yields between units (usually layers), as a backward pass must:
+        `first_half` has launched the graph of the whole pass already."""
         return pauses(self._units)
 
     def free(self) -> None:
@@ -232,9 +236,10 @@ def _as_current(current: Pass) -> Iterator[None]:
 
 @contextmanager
 def _restored(parts: Sequence[Module], adds: bool) -> Iterator[None]:
-    """A context for capturing a pass: sets `has_grad` of the parameters to `adds`, and afterwards
-    restores the attributes of modules and parameters. Raises NumbersReadError if the pass has set
-    an attribute."""
+    """A context for capturing a pass of the modules `parts`. With `adds`, the backward pass adds
+    to gradients that exist; otherwise it writes new ones. Afterwards all attributes of modules
+    and parameters are restored. Raises NumbersReadError if the pass has set an attribute of a
+    module."""
     modules = [m for part in parts for m in part.modules()]
     attributes = [dict(vars(m)) for m in modules]
     parameters = {p: p.has_grad for part in parts for p in part.parameters()}

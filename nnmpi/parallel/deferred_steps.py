@@ -4,13 +4,15 @@ a step during the next step.
     step i      F  B  APPLY ── loss, squares ──┐ copied to the host
     step i + 1  F ────────────────────── read ◄┘  B  APPLY
 
-The device itself decides how a step is clipped, and whether it is skipped. The host needs to know
-that for the loss scale and the number of the next update: it waits after it has launched F of the
-next step, which the device computes meanwhile. If something else reads the model or the outcome
-after a step, that step is made as on the host.
+F and B are the forward and backward pass, APPLY is the update. The device itself decides how a step
+is clipped, and whether it is skipped. The host needs to know that for the loss scale and the number
+of the next update: it waits after it has launched F of the next step, which the device computes
+meanwhile. If anything else, such as a checkpoint, reads the model or the result of a step before
+the next step, the host waits at the end of the step, as on a CPU.
 
-Ranks that have whole copies, and sum gradients and losses on their devices, do the same. Their
-hosts agree on requests and on which parameters have a gradient, without waiting for devices.
+If there are several ranks, each must have the whole model, and sum gradients and losses on its
+device. Their hosts agree on requests to stop or save, and on which parameters have a gradient,
+without waiting for devices.
 """
 
 import math
@@ -40,10 +42,10 @@ UNREAD = Outcome(0.0, 0.0, True)
 
 
 class DeferredSteps:
-    """Runs the steps of an executor so that the host reads the loss and the norm of a step one step
-    later.
+    """Runs the steps of an executor so that the host reads the result of a step (loss, norm,
+    whether it was skipped) from the device during the next step, and not at once.
 
-    update   the ordinary update, for steps whose outcome is needed at once
+    update   the ordinary update, for steps whose result is needed at once
     """
 
     def __init__(
@@ -134,8 +136,8 @@ class DeferredSteps:
         self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
-        """Carries out an operation that needs the current loss scale, after reading the outcome of
-        the last step, on which that depends."""
+        """Carries out `op`, an operation that needs the current loss scale, by do(op). The loss
+        scale depends on the outcome of the last step, so this is read from the device before."""
         self._read()
         do(op)
 

@@ -45,8 +45,8 @@ class Staging:
     `comes` is the slice that is copied to the host before it, `goes` the slice that is copied to
     the device after it.
 
-    The communication may begin when two things have happened: the copy to the host is complete, and
-    the communication of `before`, an earlier Staging, has begun.
+    The message may begin when two things have happened: the copy to the host is complete, and the
+    message of `before`, the Staging that was made before this one, has begun.
     """
 
     def __init__(

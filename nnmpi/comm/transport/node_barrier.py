@@ -152,12 +152,8 @@ def shared_window(
     barrier: Callable[[], None],
     make_barrier: Callable[[Sequence[Counts], int, Callable[[], Any]], Barrier],
 ) -> SharedWindow:
-    """Makes the SharedWindow of a node, the memory that its ranks share with a barrier in it, from
-    `memory`, the segments that were allocated for all its ranks; collective.
-
-    `barrier` is another barrier of these ranks, such as MPI's, for the time until the one in the
-    memory exists. `make_barrier(counts, rank, sync)` makes that one from the count of each rank in
-    the memory and a memory fence.
+    """Returns the SharedWindow of a node: memory that all its ranks can read and write, with a
+    barrier of these ranks in it. Every rank of the node calls it.
 
     memory        one buffer of shared memory for each rank; its end has room for a barrier count
     rank          the index of this rank among the ranks of the node

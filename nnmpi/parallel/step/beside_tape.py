@@ -1,5 +1,6 @@
-"""Runs a pass of a stage twice, by autograd and as a replay of recorded kernels, and compares the
-bits of both. Replays are used alone only after they have passed this check.
+"""Runs a pass of a stage twice, by autograd and as a replay (the recorded kernels of the pass, run
+without modules and autograd), and compares the bits of both. Replays are used alone only after they
+have passed this check.
 
 The replay exchanges nothing with other ranks. It gets copies of the arrays that autograd's pass
 received, and the arrays that it would send are compared with those that were sent.
@@ -23,8 +24,10 @@ from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
 class ForwardBeside:
-    """Runs the forward pass of a stage as a replay beside the same pass by autograd, unit by unit
-    (a unit: a part of the stage, usually one layer), with its own copies of the module's buffers.
+    """Replays the forward pass of a stage while autograd runs it too, to compare the results. A
+    replay runs the recorded kernels of a pass without modules and autograd. After each unit (a part
+    of the stage, usually one layer) that autograd has run, the same unit is replayed, with separate
+    copies of the module's buffers.
 
     forward   the generator that runs the replay, and stops between units
     notes     copies of the arrays that autograd's pass has exchanged with other ranks

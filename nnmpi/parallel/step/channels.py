@@ -68,7 +68,7 @@ class Sends:
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
-        """Waits for all sends."""
+        """Waits until all sends that were added are complete."""
         while self._works:
             self._works[0][0].wait()
             self._end()

@@ -32,8 +32,8 @@ def _with_wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
 
 
 def logged_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which exchanges with other ranks are only recorded as calls, for arrays
-    without data."""
+    """Returns a context in which a pass is recorded by running it on arrays without data: each
+    exchange with other ranks is added to the recorded list of calls, and nothing is sent."""
     return _with_wires(_LoggedWire)
 
 
@@ -94,8 +94,8 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """Returns the part of an all-gather's buffer that this rank contributes; `parts` has the
-    lengths of the parts if they are not equal."""
+    """Returns the slice of an all-gather's buffer that this rank contributes; `parts` has the
+    number of elements of each rank's slice, None if all are equal."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])

@@ -73,7 +73,7 @@ class GradientSync:
         checkpoint), which are then summed over ranks together with the gradients."""
 
     def poll(self) -> None:
-        """Makes progress with messages; called often during a step."""
+        """Makes progress with messages; called often during a step. Does nothing here."""
 
 
 NO_SYNC = GradientSync()

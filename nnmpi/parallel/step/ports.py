@@ -11,8 +11,9 @@ Rules:
   live longer (as `Executor._evaluate` does).
 - The loss is divided in one place, `LossSink.seed`, by the divisor of the whole batch on all ranks.
   A mean over a micro-batch or over a rank would weigh samples of uneven parts differently.
-- `put` is called once for each micro-batch, also where RECOMPUTE follows; its root may then have no
-  graph. The loss stays on its device: `float(loss)` would wait in each micro-batch.
+- `Sink.put` gets the root of each micro-batch, the tensor at which its backward pass starts. It is
+  called once, also if the forward pass is repeated later (RECOMPUTE): then the root has no graph.
+- The loss stays on its device: `float(loss)` would wait in each micro-batch.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -243,16 +244,18 @@ class Stage(NamedTuple):
     """A part of the model that a rank runs, with its source (input side) and its sink (output
     side).
 
-    A pass of the stage stops between its units, usually layers: a backward pass as soon as the
-    gradients of a unit are final, a forward pass before it reads parameters of the next unit. But
-    `forward` of a module cannot stop, so with autograd the whole forward pass runs with the first
-    unit. Where it needs parameters of a further unit, the step's operations up to that unit are
-    carried out within it.
+    A pass of the stage stops between its units (parts, usually layers): a backward pass as soon as
+    the gradients of a unit are final, a forward pass before it reads parameters of the next unit.
+    But `forward` of a module cannot stop, so with autograd the whole forward pass runs as if it
+    were the first unit. When it reads parameters of a further unit, the step's operations up to
+    that unit, such as the gather of these parameters, are carried out within the read.
 
     parameters   the parameters of the module
-    units        the numbers of its units in lists
-    of_units, absent, unrepeated   sets of parameters for each unit: see `StageUnits` in
-                                   step_list/runs.py
+    units        the numbers of its units in the list of a step's operations
+    of_units     for each unit, the parameters that no earlier unit uses
+    absent       for each unit, the parameters that may not be in memory while it runs (ZeRO 3)
+    unrepeated   for each unit, those of `absent` that may not be in memory in its backward pass
+                 either
     """
 
     module: Module

@@ -29,9 +29,10 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 
 
 class NotedPass(Protocol):
-    """A pass that has run once, as it is run again: a `PlannedPass`, or what a device captured.
+    """A forward and backward pass that was recorded when it ran once, and can run again for other
+    micro-batches: a `PlannedPass` on a CPU, CUDA graphs on a GPU.
 
-    calls     the number of calls that run it
+    calls     the number of recorded function calls (or of graphs) that run it
     trained   the parameters whose gradients the backward pass computes
     """
 
@@ -39,7 +40,8 @@ class NotedPass(Protocol):
     trained: frozenset[Parameter]
 
     def replay(self, memory: "Memory") -> "RunnablePass":
-        """Returns the pass as it can run for one micro-batch, in this memory or its own."""
+        """Returns an object that runs this recorded pass for one micro-batch, with its arrays in
+        `memory` or, for CUDA graphs, in memory of the graphs."""
 
 
 class PlannedPass:
@@ -139,8 +141,8 @@ class Slot(NamedTuple):
     replays: dict[PlannedPass, "Replay"]
 
     def drop(self) -> None:
-        """Ends the replays in this memory, so that nothing but arrays that are still in use keeps
-        it alive."""
+        """Ends the replays that use this memory and removes their references to it. It is freed
+        when no array in it is in use any more."""
         for replay in self.replays.values():
             replay.end()
         self.replays.clear()
@@ -171,7 +173,7 @@ class RunnablePass(Protocol):
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Starts the backward pass, given the gradients of the outputs (`seeds`). If the pass was
         recorded in two halves, this runs the first one, the gradients of the inputs; otherwise
-        nothing yet. Yields between units (usually layers)."""
+        everything is left to `second_half`. Yields between units (usually layers)."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Runs all of the backward pass that `first_half` has not run, and then lets another
@@ -236,8 +238,8 @@ class Replay:
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Starts the backward pass, given the gradients of the outputs (`seeds`). If the pass was
-        recorded in two halves, this runs the first one, the gradients of the inputs; otherwise
-        nothing yet. Yields between units (usually layers)."""
+        recorded in two halves, this runs the first one, the gradients of the inputs; otherwise it
+        only stores the seeds for `second_half`. Yields between units (usually layers)."""
         for memory, seed in zip(self._seeds, seeds, strict=True):
             if memory is not None and seed is not None:
                 np.copyto(memory, seed)

@@ -1,5 +1,5 @@
 """Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
-modules and autograd. Reports which of the two ways each stage uses."""
+modules and autograd. The log says for each stage which of these it is."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -18,8 +18,8 @@ would take longer than a small step."""
 
 class ReplayedStages:
     """Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
-    modules and autograd. An event tells for each stage which of the two it is, and again when this
-    changes.
+    modules and autograd. For each stage, an event in the log says whether its passes are replayed,
+    and why not; a further event follows if this changes.
 
     reason   why no stage may be replayed; None if they may be
     """
@@ -57,8 +57,8 @@ class ReplayedStages:
         return run
 
     def free(self) -> None:
-        """Frees the memory of replays that no micro-batch uses now, if it has more than `LITTLE`
-        bytes."""
+        """Frees the memory of replays (recorded passes) that no micro-batch uses now, for each
+        stage that has more than 16 MiB of it."""
         for lists in self.lists.values():
             if lists.memory.size > LITTLE:
                 lists.memory.clear()

@@ -58,8 +58,9 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """Returns the outcome for a `decision`: the sums over all ranks (laid out as `DECIDED`
-        says). After local steps, the decision has no squared norm of the gradient."""
+        """Returns the outcome of a step, given the sums over all ranks: [loss, request to stop or
+        save, number of ranks with a sum that is not finite, squared norm of the gradient, ...].
+        After local steps, the list has no squared norm."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
 
