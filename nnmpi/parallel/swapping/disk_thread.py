@@ -40,16 +40,17 @@ class DiskThread:
 
     @property
     def limit(self) -> float:
-        """The number of bytes of activations and optimizer state that may be in memory, with a
-        margin for rounding."""
+        """The number of bytes of activations and optimizer state that may be in memory at a time,
+        with a margin for rounding errors."""
         return self._plan.memory * (1 + 1e-9)
 
     @property
     def spare(self) -> float:
-        """The number of bytes that may stay in memory as pages of freed arrays, for reuse.
+        """The number of bytes that may stay in memory as pages of freed arrays, for reuse: what
+        `limit` leaves beside the bytes in use, minus the length of the longest layer input.
 
-        The length of the longest layer input is subtracted as a margin: an output that its own
-        layer reads in the backward pass stays in memory one pass longer than it is counted.
+        That is a margin: if a layer reads its own output in the backward pass, the output stays in
+        memory one pass longer than the simulation counts it.
         """
         return max(self._plan.memory - self.in_use - self._longest, 0.0)
 
@@ -126,9 +127,10 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """Writes the blocks of stage s (or of STATE) to disk and frees their memory, without
-        counting. It is needed for pages that were read without a job, such as optimizer state read
-        by a checkpoint."""
+        """Writes the memory blocks of stage s (or of STATE) to disk and frees their memory;
+        `in_use`, the count of bytes in memory, stays the same. It is needed for pages that were
+        read without a job, and so were not counted, such as optimizer state read by a
+        checkpoint."""
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:

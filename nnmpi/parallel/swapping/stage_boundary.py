@@ -147,9 +147,11 @@ def stage_boundaries(
     takes: Sequence[bool],
     on_put: Callable[[int, np.ndarray], None] = lambda s, array: None,
 ) -> list[StageBoundary]:
-    """Returns a StageBoundary between each two consecutive stages. takes[s] is True if a gradient
-    flows back from stage s + 1 to stage s; `plan` says which stages are recomputed.
+    """Returns a StageBoundary between each two consecutive stages, which passes activations on and
+    gradients back.
 
+    plan     says which stages are recomputed in the backward pass
+    takes    takes[s] is True if a gradient flows back from stage s + 1 to stage s
     on_put   called with a stage and each of its inputs, before the stage takes it
     """
     return [

@@ -99,7 +99,9 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner that simulates the steps of one rank with swapping, without a disk."""
+    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
+    without other ranks. Its function makes a step with swapping as in training, but uses no
+    disk."""
     parts = replicas(layout, spec)
     store, optimizer = parts.store, spec.optimizer(parts.store.parameters)
     store.keep_state(optimizer)

@@ -135,9 +135,10 @@ def _divided(call: BranchCall, ranks: int) -> DividedCall:
 
 
 def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
-    """Returns the ShardedLayer entries that describe the messages of a join of branches: the first
-    one has the join's own message and the gradient sum of one input; each further input has an
-    entry."""
+    """Returns the ShardedLayer entries that describe the messages of a Branches module whose
+    branches are divided among ranks. The first entry has the message that joins the outputs, and
+    the sum of the gradient of the first input; each further input that needs a gradient has an
+    entry with the sum of its gradient."""
     why = "a branch is whole on one rank"
     join = ShardedLayer(call.node, call.path, "Branches", JOIN, why=why)
     joins = message_of(SUM_OUTPUT, call.result.elements)

@@ -33,16 +33,17 @@ it."""
 
 
 class PlanCost(NamedTuple):
-    """The cost of a plan (a way to divide each layer of a model), compared field by field. Costs
-    are numbers of elements, not times: a plan decides in which order numbers are added, so it must
-    be the same on every machine.
+    """The cost of a plan (a way to divide each layer of a model among ranks). Costs are compared
+    field by field, in this order. They are numbers of elements, not times: a plan decides in which
+    order numbers are added, so it must be the same on every machine.
 
     copied  elements of the parameters that every rank has, although their layer could be divided
     whole   elements of the activations between layers, for one sample, that every rank has whole;
             counted only with sequence parallelism, or if a layout names an axis of an add-on
-    sent    elements of a sample: all-reduced ones count twice, gathered and reduce-scattered ones
-            once. Tokens sent to experts do not count, since no other division leaves fewer
-            activations whole. If a plan is to be the fastest one, these are seconds instead
+    sent    elements that ranks exchange for one sample: each that is all-reduced counts twice, each
+            that is gathered or reduce-scattered once. Messages to experts do not count, since no
+            other division leaves fewer activations whole. If the search is for the fastest plan,
+            this is a time in seconds
     """
 
     copied: int = 0
@@ -82,9 +83,9 @@ class NodeChoices:
     its inputs are cut.
 
     cuts      markers of what may be cut besides channels, such as positions
-    per_step  the samples of a step, by which the traffic of a sum of gradients is divided to
-              compare it with activations of a sample; 0: such a sum costs as much as a copied
-              parameter
+    per_step  the number of samples of a step. A sum of gradients, once a step, costs its elements
+              divided by this number, to be compared with activations, which are sent for each
+              sample. 0: it costs as much as if each rank had a copy of the parameter
     """
 
     def __init__(

@@ -27,10 +27,12 @@ class Constraints(NamedTuple):
 
     names    axes of activations that may be cut; if empty, those that --tp cuts by itself
     ways     the name of the way to divide a layer, for each layer path or pattern of paths
-    samples  the samples of a step, of all ranks along tp together: the traffic that a layer divided
-             by samples has once a step is divided by this number, to compare it with the traffic of
-             activations; with 0 it counts most
-    price    a function that gives the price of a choice in seconds; None: costs are elements sent
+    samples  the samples of a step, of all ranks along tp together. A layer divided by samples sends
+             its gradients once a step: this traffic is divided by the number, to compare it with
+             that of activations, which are sent for each sample. With 0 it counts as more than any
+             activations
+    price    a function that gives the price of a choice in seconds; None: the cost of a choice is
+             the number of elements sent
     """
 
     names: frozenset[str] = frozenset()
@@ -73,10 +75,11 @@ class Constraints(NamedTuple):
         return not (self.names and name) or name in allowed
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
-        """Raises ValueError if the layout names an axis that no layer has, or along which none can
-        be cut. `is_cut` is True if a division was found.
+        """Raises ValueError if --layout names an axis that no layer has, or along which no layer
+        can be cut. `is_cut` is True if the search has found a division of the model.
 
-        If choices have prices in seconds, all axes are allowed and none is requested.
+        Nothing is checked if choices have prices in seconds: then all axes may be cut, and none has
+        to be.
         """
         for name in sorted(self.names) if self.price is None else ():
             group = OF_CHANNELS if name == "channels" else {name}
@@ -114,13 +117,15 @@ def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
 
 
 def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
-    """Returns, by path of a layer, the name of the way to divide it that --layout asks for. `ways`
-    has these names by path or pattern of paths; of several patterns that fit, the last counts.
+    """Returns, by path of a layer, the name of the way to divide it (such as "column") that
+    --layout asks for. `ways` has these names by path or pattern of paths; of several patterns that
+    fit a layer, the last counts.
 
-    A pattern selects only layers that can be divided so. Layers within branches that single ranks
-    compute (`inside`) have no choice. Layers that work unchanged on a part of their input have none
-    either, except where the path of a layer is given literally with a way of an add-on. Raises
-    ValueError for a pattern that selects nothing, and for a path whose layer cannot be divided so.
+    A pattern selects only layers that can be divided in the way that it names. Two kinds of layers
+    are left out: those in parallel branches that one rank computes (`inside`, their nodes), and
+    those that work unchanged on a part of their input, unless the path of the layer is given
+    literally with a way of an add-on. Raises ValueError for a pattern that selects nothing, and for
+    a path whose layer cannot be divided in this way.
     """
     wanted, of_add_ons = dict[str, str](), addons.table("layout_ways")
     for pattern, how in ways.items():

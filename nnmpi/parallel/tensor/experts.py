@@ -74,8 +74,9 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
-        """Computes what the vjps share, from the gradient g of the output: the gradients of x and
-        gates, summed over ranks, and intermediate results for the gradients of the weights."""
+        """Computes what several vjps need, from the gradient g of the output: the gradients of x
+        and gates, summed over ranks, and intermediate results for the gradients of the weights.
+        needs[i] is True if argument i (x, gates, weights) needs a gradient."""
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
@@ -90,8 +91,9 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """Returns a Result (an op's output and vjps) whose backward pass first calls `prepare`: it
-    returns the gradients of x and gates, and what the vjps of the weights need."""
+    """Returns a Result (an op's output y and vjps) whose backward pass first calls `prepare`, which
+    returns (the gradients of x and gates, what the vjps of the weights need). Of `vjps`, those of
+    the weights are used, which follow the two of x and gates."""
     input_vjps: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     weight_vjps: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*input_vjps, *weight_vjps), prepare)
@@ -181,8 +183,9 @@ class TokenExchange(NamedTuple):
 
     sends     for each rank, the indices of the tokens that have at least one gate there
     receives  the number of tokens that come from each rank
-    slots     where arrays have no data, the number of tokens for which an expert computes; empty
-              messages are then counted too
+    slots     None where arrays have values. Where they have none (when a cost is predicted): the
+              number of tokens for which each expert computes; then messages without tokens count
+              too
     """
 
     comm: Comm
@@ -240,8 +243,9 @@ def experts_by_exchange(
     """Returns the summed outputs of all experts for x (N, t, C), the t positions of this rank. Each
     token is sent to the ranks of its experts, and the results are sent back.
 
-    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of them compute for as many tokens as the
-    one with most tokens has. If gates have no values, `most` gives the numbers of tokens.
+    Rank r has experts bounds[r] to bounds[r + 1] - 1. Each expert of a rank computes for the same
+    number of tokens, that of the expert with most tokens; others are padded. If gates have no
+    values (when a cost is predicted), `most` gives the numbers of tokens.
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
@@ -261,8 +265,9 @@ def experts_by_exchange(
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
-        """Computes what the vjps share, from the gradient g of the output: the gradients of x and
-        gates, and intermediate results for the gradients of the weights."""
+        """Computes what several vjps need, from the gradient g of the output: the gradients of x
+        and gates, and intermediate results for the gradients of the weights. needs[i] is True if
+        argument i (x, gates, weights) needs a gradient."""
         flat = g.reshape(-1, C)
         shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:

@@ -212,7 +212,11 @@ def column(
 ) -> Result:
     """Returns this rank's part of the outputs of the op `of` (linear or a convolution), given the
     whole input x and this rank's rows of w and b. The backward pass sums the gradient of x over
-    ranks."""
+    ranks.
+
+    spec   how ranks hold x outside of the layer: its `sum` is an all-reduce or a reduce-scatter
+    axis   the axis of channels of x
+    """
     result = of(x, w, b, **options)
     of_x, *other_vjps = result.vjps
 
@@ -227,7 +231,8 @@ def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
     """Returns this rank's channels of the output of `linear` (followed by a ReLU if `relu`) for all
-    positions or samples. x has this rank's positions or samples, and is all-gathered first."""
+    positions or samples. x has this rank's positions or samples, and is all-gathered first, as
+    `spec` says along which axis."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
@@ -261,7 +266,11 @@ def row(
     **options: Any,
 ) -> Result:
     """Returns the output of the op `of` (linear or a convolution), given this rank's part of the
-    inputs x and of w: the sum over ranks, plus b, with a ReLU if `relu`."""
+    inputs x and of w: the sum over ranks, plus b, with a ReLU if `relu`.
+
+    spec   how ranks hold the output: its `sum` is an all-reduce or a reduce-scatter
+    axis   the axis of channels of the output
+    """
     result, xp = of(x, w, None, **options), xp_of(x)
     plain = result.prepare
     of_x, of_w, _ = result.vjps
@@ -275,8 +284,9 @@ def row(
     passed, outputs = y if relu else None, len(w)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
-        """Returns the gradient before the ReLU, and intermediate results for the gradients of x and
-        w."""
+        """Returns (the gradient before the ReLU, intermediate results for the gradients of x and
+        w), given the gradient g of the output. needs[i] is True if argument i (x, w, b) needs a
+        gradient."""
         if passed is not None:
             g = g * (passed > 0)
         # if g is cut, it is gathered here once, for the vjps of both x and w
@@ -306,6 +316,7 @@ def sharded_lookup(
 
     Row `padding` of the whole table gets no gradient. Only a copy of the index is kept for the
     backward pass. No shape depends on the values of the index, so that passes can be recorded.
+    `spec` says how ranks hold the output: its `sum` is an all-reduce or a reduce-scatter.
     """
     xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
