@@ -2,7 +2,8 @@
 
 
 def plural(n: int, noun: str, ending: str = "s") -> str:
-    """Formats a count with its noun: `1 rank`, `1,024 ranks`."""
+    """Formats a count with its noun, as in `1 rank` or `1,024 ranks`; `ending` is added to the noun
+    for the plural."""
     return f"{n:,} {noun}{ending * (n != 1)}"
 
 

@@ -58,8 +58,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def called(program: str) -> str:
-    """Returns how a command was called, `nnmpi train` or `python -m nnmpi.train`, for its usage
-    text."""
+    """Returns how the command `program` (such as nnmpi.train) was called, for its usage text:
+    `nnmpi train` or `python -m nnmpi.train`."""
     by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
     return program.replace(".", " ") if by_name else f"python -m {program}"
 
@@ -186,8 +186,9 @@ def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
 
 
 def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
-    """Raises ValueError if a file of options names code to import, unless a flag has set the same
-    option."""
+    """Raises ValueError if a file of options (at `path`, with the options `of_file`) names code to
+    import, such as package.module:NAME. Options in `given`, which the user has also set by flags,
+    are allowed."""
     for option in options():
         name, value = option.name, getattr(of_file, option.name)
         is_code = option.metadata["custom"] and value is not None and user_code.is_named(value)
@@ -240,7 +241,7 @@ def main(
 
 def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
     """Runs a command and returns its exit status; an exception that ends it becomes one line on
-    stderr.
+    stderr, which begins with the name `program`.
 
     memory: the advice to print if the command runs out of memory
     """
@@ -261,7 +262,8 @@ def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
 
 
 def fail(program: str, message: object, status: int) -> int:
-    """Prints a message as one line on stderr, with long words cut; returns the status."""
+    """Prints an error message of the command `program` as one line on stderr, with long words cut;
+    returns `status`, the exit status."""
     line = " ".join(shown(word, MOST_OF_WORD) for word in str(message).split())
     print(f"{program}:", shown(line, MOST_CHARACTERS), file=sys.stderr)
     return status

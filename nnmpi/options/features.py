@@ -160,7 +160,8 @@ def given(config: Any, option: str) -> str:
 
 
 def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
-    """Yields the pairs of these features that cannot be combined."""
+    """Yields a Refusal, with the reason, for each two of these features (options of a run) that
+    cannot be combined."""
     by_name = {feature.name: feature for feature in features}
     for feature in features:
         for other, reason in feature.conflicts.items():

@@ -9,12 +9,14 @@ Align: TypeAlias = Callable[[str, int], str]
 def columns(
     rows: Sequence[Sequence[str]], first: Align = str.ljust, others: Align = str.rjust
 ) -> str:
-    """Formats rows of cells as lines; `first` aligns the first column, `others` the rest."""
+    """Formats rows of cells as aligned lines; `first` pads the cells of the first column (str.ljust
+    or str.rjust), `others` those of all other columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ([first(head, widths[0]), *map(others, cells, widths[1:])] for head, *cells in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def table(cells: Mapping[str, Callable[[Any], str]], things: Iterable[Any]) -> str:
-    """A table with a line for each item; `cells` maps headings to functions of an item."""
+    """Returns a table as text, with a heading and a line for each of the items `things`. `cells`
+    maps the heading of each column to a function that returns the text of an item's cell."""
     return columns([[*cells], *([text(thing) for text in cells.values()] for thing in things)])

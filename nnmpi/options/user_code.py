@@ -15,7 +15,8 @@ def is_named(spec: str) -> bool:
 
 
 def imported(spec: str, option: str) -> Any:
-    """Imports the object that `package.module:NAME` names; raises ValueError if that fails."""
+    """Imports and returns the object that `package.module:NAME` (`spec`) names; raises ValueError,
+    which names the option, if that fails."""
     module_name, _, name = spec.partition(":")
     try:
         module = importlib.import_module(module_name)

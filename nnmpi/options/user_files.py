@@ -68,8 +68,8 @@ class RefusedError(ValueError):
 
 @contextmanager
 def reading(file: object, remedy: str) -> Iterator[None]:
-    """A context in which errors of reading `file` become a RefusedError of one line, with the
-    remedy."""
+    """A context for reading `file`: errors of reading become a RefusedError whose message is one
+    line with the name of the file, the problem and the advice `remedy`."""
     try:
         yield
     except (RefusedError, AttributeError, NameError, AssertionError):
@@ -84,8 +84,8 @@ def reading(file: object, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """Returns the value in a JSON file; raises RefusedError if the file is not JSON or is too
-    long."""
+    """Returns the value in a JSON file; raises RefusedError, with the advice `remedy`, if the file
+    is not JSON or is too long."""
     with reading(path, remedy):
         check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())
