@@ -152,8 +152,9 @@ def _rank_model(
 
 
 def _check_owned(sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if a stage begins within a module whose parts, such as parallel branches,
-    are assigned to single ranks along tp."""
+    """Raises ValueError if a pipeline stage begins within a module whose parts, such as parallel
+    branches, are assigned to single ranks along tp. `sharding` has these modules, `division` the
+    stages."""
     for node, call in sharding.owned.calls.items():
         inside = range(call.nodes.start + 1, node + 1)
         for s, stage in enumerate(division.stages):
@@ -165,8 +166,8 @@ def _check_owned(sharding: Sharding, division: Division) -> None:
 
 
 def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if the input of a stage is divided along samples among the ranks along
-    tp."""
+    """Raises ValueError if a pipeline stage begins between layers that ranks along tp compute for
+    different samples, so that its input is divided along samples."""
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is SAMPLE_CUT for e in stage.takes):
             raise ValueError(
@@ -207,8 +208,9 @@ def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> St
 
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
-    """Returns the RankModel of a rank with its gradients divided into buckets. It also drops the
-    space for scalars (such as the loss) in front of the gradients if they are summed separately."""
+    """Returns the RankModel `held` of a rank with its gradients divided into buckets. It also drops
+    the space for scalars (such as the loss) in front of the gradients if they are summed
+    separately."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:
@@ -281,8 +283,8 @@ def cut_buckets(
 def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
-    """Returns the parameters in groups that ZeRO gathers together: those of the same module. A
-    parameter that several modules use joins their groups into one.
+    """Divides the parameters `variables` of a rank into groups that ZeRO gathers together: those of
+    the same module. A parameter that several modules use joins their groups into one.
 
     An op uses parameters of one module only, so one gathered bucket is enough for it.
     """

@@ -242,7 +242,7 @@ class Arrangement:
 
     @cached_property
     def stages(self) -> list[range]:
-        """The range of graph nodes of each stage."""
+        """For each pipeline stage, in order, the range of its nodes in the graph of the model."""
         return [stage.nodes for stage in self.division.stages]
 
     @property
@@ -337,7 +337,8 @@ class Arrangement:
 
     @property
     def recomputes(self) -> bool:
-        """True if some forward passes run twice, to save memory (activation checkpointing)."""
+        """True if some forward passes run again in the backward pass, to save memory (activation
+        checkpointing)."""
         return self.config.recompute != "none" or self.strategy.recomputes
 
     @property
@@ -396,6 +397,6 @@ def counting_flags(a: Arrangement, rank: int) -> list[bool]:
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
-    """Returns the numbers of the rank's pipeline stages that use any of these parameters and
-    buffers."""
+    """Returns the numbers of the rank's pipeline stages that use any of `variables` (parameters and
+    buffers)."""
     return frozenset[int]().union(*(held.users for held in variables))

@@ -29,13 +29,15 @@ class StagePart(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The pipeline stages of a model, in order."""
+    """How a model is divided into pipeline stages: for each stage, in order, a StagePart (its rank,
+    graph nodes, parameters and buffers)."""
 
     stages: tuple[StagePart, ...]
 
     @property
     def begins(self) -> list[int]:
-        """The indices of the layers with which the stages, except the first, begin."""
+        """For each stage except the first, the index of the layer of the model with which it
+        begins."""
         return list(accumulate(stage.layers for stage in self.stages[:-1]))
 
     @property

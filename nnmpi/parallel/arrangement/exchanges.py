@@ -65,7 +65,8 @@ class Exchange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the buffer, for a single one of the exchanges that `times` counts."""
+        """The bytes of the buffer, counted once although the exchange may happen several times in a
+        step (`times`)."""
         return self.elements * self.dtype.itemsize
 
     @property
@@ -132,8 +133,8 @@ def algorithm_traffic(
     edges: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
-    """Returns the bytes and messages that a rank sends when `algorithm` runs on n elements of type
-    `dtype`.
+    """Returns the bytes and messages that a rank sends when the collective `algorithm` runs on n
+    elements of type `dtype` over the ranks `group`.
 
     edges   the boundaries of the chunks, if their lengths are not about equal
     sums    the dtype of partial sums, if it is not `dtype`

@@ -127,7 +127,7 @@ def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> l
 
 
 def _places(graph: Graph) -> list[int]:
-    """Returns the index of the graph node of each layer."""
+    """Returns, for each layer of a model, the index of its node in the graph."""
     return [k for k, node in enumerate(graph.nodes) if node.layer]
 
 

@@ -36,7 +36,8 @@ from nnmpi.parallel.arrangement.rank_model import HeldVariable
 
 
 def state_arrays_of(config: Config) -> tuple[str, ...]:
-    """Returns the names of the state arrays of the optimizer that `config` asks for."""
+    """Returns the names of the state arrays (such as momentum_buffer) of the optimizer that
+    `config` asks for."""
     return _state_arrays_of(optimizer_named(config.optimizer), config.optimizer, config.momentum)
 
 
@@ -108,8 +109,8 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
-    """Returns a description (without data) of a rank's part of a parameter or buffer, with the
-    dtype that it has if it is not trained. `axes` has the order of axes in memory, by path."""
+    """Returns a description (without data) of a rank's part `held` of a parameter or buffer, with
+    the dtype that it has if it is not trained. `axes` has the order of axes in memory, by path."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -121,7 +122,7 @@ def _clipped(
     a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
 ) -> Iterator[tuple[int, StateArray]]:
     """Yields (number, description without data) for the part of each trained parameter that lies in
-    the given slices of a rank's flat buffer."""
+    the given slices of a rank's flat buffer. `axes` has the order of axes in memory, by path."""
     held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):

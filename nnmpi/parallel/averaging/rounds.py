@@ -58,7 +58,7 @@ class Averaging(Protocol):
     """
 
     def begin(self) -> None:
-        """Begins a round of steps: called before its first step."""
+        """Begins a round of steps; called before its first step."""
 
     def after_step(self, number: int) -> None:
         """Called after each step of a round; `number`, from 1 to H, is that of the step in its
@@ -66,7 +66,8 @@ class Averaging(Protocol):
         """
 
     def poll(self) -> None:
-        """Makes progress with exchanges between replicas; called often during a step."""
+        """Makes progress with exchanges between replicas, without waiting for them; called often
+        during a step."""
 
     def meet(self) -> None:
         """Ends a round of steps: makes the parameters of all replicas equal, until the next round

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """The kind of a rank's move in a sum along the tree, with the effect on the rank's stack of
-    gradients."""
+    """The kind of a rank's move in a sum of gradients along the tree, and its effect on the rank's
+    stack of gradients: LEAF (computes one) and RECEIVE push a gradient, ADD replaces the two
+    topmost by their sum, SEND pops one."""
 
     LEAF = "LEAF"  # compute a slice: push
     RECEIVE = "RECEIVE"  # from another rank: push
@@ -59,8 +60,8 @@ def owners_of(slices: int, ranks: int) -> list[int]:
 
 
 def max_stack_depth(plan: Sequence[TreeMove]) -> int:
-    """Returns the largest number of gradients that a rank has on its stack while it makes these
-    moves."""
+    """Returns the largest number of gradients that a rank has on its stack at a time while it makes
+    the moves of `plan`."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 

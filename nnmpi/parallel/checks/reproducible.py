@@ -89,9 +89,10 @@ class DeferredStats:
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of this slice of the batch, given as `local`, and keeps them with
-        `track`, which updates the layer's running statistics and is called at the end of the step.
-        For an empty slice the number of values is given as 2, so that no layer refuses it."""
+        """Returns `local`, the moments of a layer's input in this slice of the batch, by which it
+        is normalised. Keeps them until the end of the step, when `track`, which updates the layer's
+        running statistics, gets those of the whole batch. For an empty slice the number of values
+        is given as 2, so that no layer refuses it."""
         self._seen.append((local, track))
         return local if local.n else local._replace(n=2)
 
@@ -107,9 +108,8 @@ class DeferredStats:
         return np.concatenate([np.zeros(0), *(packed(local) for local, _ in self._seen)])
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Combines the moments of two sets of samples, packed as by `row`, and overwrites `left`
-        with the result.
-        """
+        """Combines the BatchNorm moments of two sets of samples, `left` and `right`, packed as by
+        `row`; overwrites `left` with those of both sets together."""
         for a, b in zip(self._cut(left), self._cut(right), strict=True):
             a[:] = packed(joined([unpacked(a), unpacked(b)]))
 
@@ -240,7 +240,8 @@ class TreeSync(GradientSync):
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError if there are more ranks than slices."""
+    """Raises ValueError if there are more ranks than slices into which --reproducible cuts a
+    batch."""
     V = config.slices
     if config.reproducible and ranks > V:
         raise ValueError(

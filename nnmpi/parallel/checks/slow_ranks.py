@@ -30,11 +30,12 @@ class Clock(ContextDecorator):
     """
 
     def begin(self) -> None:
-        """Starts the clock of a step."""
+        """Sets the measured time to 0; called at the beginning of a step."""
         self._began = time.thread_time()
 
     def seconds(self) -> float:
-        """Returns the seconds since `begin` without excluded time."""
+        """Returns the seconds of processor time since `begin`, without the time of code that was
+        excluded."""
         return time.thread_time() - self._began
 
     def __enter__(self) -> None:
@@ -86,9 +87,9 @@ class TimedStats(NamedTuple):
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Wraps the objects that sum gradients and batch statistics of a rank, to slow it down by
-    --slow-rank and --jitter; returns both.
-    """
+    """Returns `sync` and `stats`, the objects that sum gradients and batch statistics of a rank,
+    wrapped so that the rank is slowed down as --slow-rank and --jitter say. `rank` is one of the
+    `ranks` ranks that compute."""
     clock = Clock()
     timed = TimedStats(clock(stats.moments), clock(stats.sum))
     return SlowSync(sync, clock, delay_of(config, rank, ranks)), timed

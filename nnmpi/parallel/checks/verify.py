@@ -181,9 +181,9 @@ class VerifiedStrategy:
             single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
-        """Returns the differences between both results of a step on this rank: of loss, gradients,
-        parameters and buffers.
-        """
+        """Returns, by subject (loss, gradients, parameters, buffers), the largest difference
+        between the results of a step on this rank: `done` in the run on several ranks, `expected`
+        on a single rank."""
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole_gradients = (
             to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
@@ -236,7 +236,8 @@ class VerifiedStrategy:
         whole_tensors: Iterable[np.ndarray],
     ) -> Difference:
         """Returns the largest difference between the pairs of arrays, relative to the largest value
-        in the single rank's whole model. `subject` is what they are, such as "gradients".
+        in `whole_tensors`, the tensors of the single rank's model. `subject` is what they are, such
+        as "gradients".
 
         Near the minimum loss and gradients approach 0, but rounding errors do not. So the scale is
         at least the largest value so far in the run; in float64, a ten-thousandth of that.
@@ -247,9 +248,9 @@ class VerifiedStrategy:
         return largest(difference(a, b, max(scale, least)) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
-        """Returns the largest difference between the parameters after a step and those that an
-        optimizer on one rank computes from the same gradients.
-        """
+        """Returns the largest difference between the parameters after a step of the run, whose
+        result is `done`, and those that an optimizer on one rank computes from the same
+        gradients."""
         pairs = self._update.follow(done.state.step - 1, done.updated)
         return largest(difference(a, b) for a, b in pairs)
 
