@@ -96,8 +96,9 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
 
 def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
-    """A generator that returns the sum over the ranks of the flat array `row`, sent in the format
-    `packing`. It yields each transfer that it has started, and is resumed when that is complete.
+    """A generator that returns the sum of the flat array `row` over the ranks of `wire`, sent in
+    the format `packing`. It yields each transfer that it has started, and is resumed when that is
+    complete.
 
     With `keeps`, `row` is overwritten with the rounding errors that this rank has made, to be added
     to the next gradient: in packing its own terms, and in packing the sums of the blocks that it
@@ -142,9 +143,9 @@ def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
 
 
 def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
-    """Starts the messages of a reduce-scatter: sends each rank its part of the packed blocks, and
-    receives this rank's part from each into `terms`. `ends` are the bounds of the parts.
-    """
+    """Starts the messages of a reduce-scatter over the ranks of `wire`: sends each rank its part of
+    the packed blocks, and receives this rank's part from each into `terms`. Part r has blocks
+    ends[r] to ends[r + 1] - 1. Returns the transfer."""
     others = [(wire.rank + d) % wire.size for d in range(1, wire.size)]
     works = [wire.irecv(terms[r], r) for r in reversed(others) if terms[r].size]
     works += [wire.isend(packed[ends[r] : ends[r + 1]], r) for r in others if ends[r] < ends[r + 1]]

@@ -194,9 +194,9 @@ def orthonormalise(rows: Array) -> None:
 
 
 def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
-    """A generator that returns a list of arrays for each rank, given the list of this rank; lengths
-    and types must be the same on all ranks. It yields the all-gather that it starts, and is resumed
-    when that is complete."""
+    """A generator that all-gathers arrays over the ranks of `wire`: given the list of this rank, it
+    returns the list of each rank. Lengths and types must be the same on all ranks. It yields the
+    transfer that it starts, and is resumed when that is complete."""
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])
     everywhere = xp.empty((wire.size, here.size), np.uint8)
@@ -214,9 +214,9 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
 
 
 def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
-    """A generator that sums arrays over the ranks in one all-reduce, and replaces each in the list
-    by a view of its sum. It yields the transfer that it starts, and is resumed when that is
-    complete."""
+    """A generator that sums arrays over the ranks of `bucket.wire` in one all-reduce, and replaces
+    each in the list by a view of its sum. It yields the transfer that it starts, and is resumed
+    when that is complete."""
     if not arrays:
         return
     row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])

@@ -125,6 +125,7 @@ def _sum(
     of the rank.
 
     number: the number after the codec's name; factors: the factors of the last step on each rank
+    shapes: the shapes, as matrices, of the tensors that follow each other in a row
     """
     p, sizes = len(rows), [*map(prod, shapes)]
     wires: list[Any] = [ProofWire(rank, p) for rank in range(p)]

@@ -175,8 +175,9 @@ LAYERS: Mapping[type[Module], type[PositionSharded]] = {
 
 
 def shard_positions(model: Module, graph: Graph, ring: Ring) -> None:
-    """Replaces layers of a model by ones that compute only this rank's positions; `graph` is the
-    graph of the model.
+    """Replaces layers of a model by ones that compute only this rank's positions of sequences.
+    `graph` is the graph of the model; `ring` has the ranks that share sequences, and the positions
+    of each.
 
     Every rank calls it on an equal model, before layers are divided among the ranks along tp.
     Parameters stay the same.

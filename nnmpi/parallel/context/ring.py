@@ -100,7 +100,7 @@ def ring_attention(
 ) -> Result:
     """Returns the self-attention of qkv (N, t, K, G + 2, D) as (N, t, K G, D), with its vjp
     (backward function). This rank has t positions of each sequence; the keys and values of other
-    positions come from the other ranks.
+    positions come from the other ranks of `ring`.
 
     K is the number of key heads, each with G query heads. Scores are multiplied by `scale`; with
     `causal` a query sees no later keys; `keep_of` returns the dropout mask.

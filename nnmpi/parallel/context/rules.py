@@ -25,32 +25,36 @@ positions in its output; None if the layer mixes positions."""
 
 def same_axis(settings: Options, axes: int, axis: int) -> int | None:
     """The rule of context parallelism for layers that treat each element separately: positions lie
-    along the same axis of input and output."""
+    along the same axis of the output as of the input, so it returns `axis`. `settings` (options of
+    the layer) and `axes` are not used."""
     return axis
 
 
 def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers that mix elements along the last axis: returns the
-    axis of positions unchanged, or None if it is the last one, so that sequences cannot be divided.
-    """
+    """The rule of context parallelism for layers that mix elements along the last axis: returns
+    `axis`, that of positions, unchanged, or None if it is the last of the `axes` axes of the input,
+    so that sequences cannot be divided. `settings` (options of the layer) are not used."""
     return axis if axis < axes - 1 else None
 
 
 def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers that normalize over their last axes: returns the
-    axis of positions unchanged, or None if it is one of those in `normalized_shape`."""
+    """The rule of context parallelism for layers that normalize over their last axes: returns
+    `axis`, that of positions, unchanged, or None if it is one of those in `normalized_shape`, an
+    option of the layer. `axes` is the number of axes of the input."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
 def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for a layer that moves the last axis to index 1: returns the
-    axis of positions + 1, or None if that is the last one."""
+    """The rule of context parallelism for a layer that moves the last axis to index 1: returns
+    `axis`, that of positions, + 1; or None if that is the last of the `axes` axes of the input.
+    `settings` (options of the layer) are not used."""
     return axis + 1 if axis < axes - 1 else None
 
 
 def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers of sequences: returns the axis of positions
-    unchanged if the input is (N, T, C) with positions along T; else None."""
+    """The rule of context parallelism for layers of sequences: returns `axis`, that of positions,
+    unchanged if the input has the three axes (N, T, C) and positions lie along T; else None.
+    `settings` (options of the layer) are not used."""
     return axis if (axes, axis) == (3, 1) else None
 
 

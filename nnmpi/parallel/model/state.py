@@ -62,7 +62,7 @@ def value_arrays(
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
     """Yields the arrays of the training state other than parameters and buffers: state of this
-    rank's optimizer, of its modules, and of the objects `others`."""
+    rank's optimizer, of the modules in its part of the model, and of the objects `others`."""
     yield from optimizer_state(optimizer)
     run = {m for stage in part.stages.values() for m in stage.modules()}
     # a module around layers of several stages is on the ranks of all of them

@@ -229,7 +229,7 @@ class Backups:
         return sorted(filled, key=AGE, reverse=True)
 
     def close(self) -> None:
-        """Waits for all messages, then frees the Comm; collective."""
+        """Waits for all messages of backups, then frees the Comm; every rank calls it."""
         if self._is_under_way:
             self._finish(self._clock())
         self._comm.free()

@@ -72,7 +72,8 @@ def backed_up(a: Arrangement, rank: int, holders: Holders | None = None) -> list
 
 def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
     """Returns True if backups are requested and some state exists on a single rank or node only, so
-    that it could be lost."""
+    that it could be lost. `holders` is an index of which ranks have which arrays, by default
+    computed."""
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 

@@ -97,9 +97,9 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 def _most_copies(
     config: Config, sizes: Mapping[str, int], workers: int, check: Check
 ) -> tuple[Config, int]:
-    """Returns the config with the largest dp for which `workers` ranks are enough, given the sizes
-    of the other axes, and the number of ranks it uses.
-    """
+    """Returns (config, number of ranks that it uses) with the largest dp for which `workers` ranks
+    are enough, given the sizes of the other axes. Layouts that `check` (config, ranks) refuses, by
+    a ValueError, are skipped."""
     copy_ranks, servers, refused = prod(sizes.values()), server_count(config), ValueError()
     for dp in range(workers // copy_ranks, 0, -1):
         fitting = _fitted(config, sizes, dp)
