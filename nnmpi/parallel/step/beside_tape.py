@@ -204,8 +204,8 @@ class NotedStats:
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
-        batch, given those of this rank's samples, and keeps them for the replay. `track` updates
-        the running statistics."""
+        batch, given `local`, those of this rank's samples, and keeps both for the replay. `track`
+        updates the running statistics."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with plain_exchanges():

@@ -56,8 +56,8 @@ class Sends:
         self._works: deque[tuple[Transfer, Buffer | None]] = deque()
 
     def add(self, work: Transfer, buffer: Buffer | None = None) -> None:
-        """Adds a send that was started; `buffer` goes back to its pool when the send is
-        complete."""
+        """Adds a send, the transfer `work`, that was started; `buffer`, whose contents are sent,
+        goes back to its pool when the send is complete."""
         while self._works and self._works[0][0].done:
             self._end()
         self._works.append((work, buffer))
@@ -125,9 +125,9 @@ class BoundaryEnd(Port):
         self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
-        """Takes the tensors of micro-batch `micro` directly from the neighbouring stage, if that
-        is on this rank too and sends no message. Arrays that the neighbour will overwrite are
-        copied."""
+        """Takes `outgoing`, the tensors of micro-batch `micro`, directly from the neighbouring
+        stage, if that is on this rank too and sends no message. Arrays that the neighbour will
+        overwrite are copied."""
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:

@@ -258,7 +258,8 @@ class Executor:
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def begin(self, load: StepBatch) -> None:
-        """Hands the micro-batches of a step to the input and output side of each stage."""
+        """Hands the micro-batches of `load`, the batch of a step, to the input and output side of
+        each stage."""
         self._load = load
         for port in self._ports:
             port.begin(load)
@@ -288,8 +289,9 @@ class Executor:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over batches, without backward passes; `outputs` accumulates the
-        outputs of the last stage, and `step` is the number of training steps so far."""
+        """Runs forward passes over the batches `loads`, without backward passes; `outputs`
+        accumulates the outputs of the last stage, and `step` is the number of training steps so
+        far."""
         self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
         self._passes.free()  # they need none now, and what is computed here does
         with closing(loads):
@@ -317,7 +319,8 @@ class Executor:
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
         """Carries out one unit (usually a layer) of a stage's forward or backward pass; if the pass
-        cannot stop between units, the following units too."""
+        cannot stop between units, the following units too. `begin` starts a pass: it returns a
+        generator that stops between units."""
         if self._inside is not None:  # the list has gone on within the pass
             self._inside = op
             return

@@ -89,8 +89,8 @@ class Objective:
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
-        """Returns a row for these samples: a list of sums, to which the rows of further samples and
-        ranks can be added. `labels` are those of the samples.
+        """Returns a row for some samples, given the model's scores and their labels: a list of
+        sums, to which the rows of further samples and ranks can be added.
 
         [loss, divisor, samples] | (sum, count) of each metric, stacked
         """

@@ -44,7 +44,7 @@ Tensors: TypeAlias = Structure[Tensor]
 
 class Task(NamedTuple):
     """The subject of a training: the model, the objective (loss and metrics), the backend (CPU or
-    GPU), and in mixed precision the loss scaler."""
+    GPU) on which it runs, and in mixed precision the loss scaler."""
 
     model: Module
     objective: Objective
@@ -270,7 +270,7 @@ class Stage(NamedTuple):
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
     """Runs the forward pass of a stage on a micro-batch; returns the tensor at which its backward
-    pass starts."""
+    pass starts. `current` is the Pass: its step and samples determine the random numbers."""
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
@@ -311,10 +311,11 @@ class StagePasses(Protocol):
         self, stage: Stage, state: "PassState", micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
         """Runs the forward pass of a micro-batch in a stage; a generator that stops between units
-        (usually layers), and returns a StagePass for the backward pass."""
+        (usually layers), and returns a StagePass for the backward pass. `current` is the Pass: its
+        step and samples determine the random numbers."""
 
     def free(self) -> None:
-        """Frees memory that is kept from step to step."""
+        """Frees memory that is kept from step to step, such as that of recorded passes."""
 
 
 class TapePass:
@@ -332,8 +333,8 @@ class TapePass:
         return self.second_half()
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, without stopping
-        between units (usually layers)."""
+        """Computes the gradients of the inputs that come from another stage, starting from `seed`,
+        the gradient of the root; does not stop between units (usually layers)."""
         leaves = needing_gradients(self._state.input)
         if leaves and self.root.requires_grad:
             self._rest = self.root.backward(seed, until=leaves)
@@ -359,9 +360,9 @@ class TapePass:
             self._rest = root.begun(seed) if isinstance(root, JoinedOutputs) else begun(root, seed)
 
     def _check(self, leaves: Iterable[Any]) -> None:
-        """Raises ValueError if a leaf of the autograd graph requires a gradient but is neither a
-        parameter of the stage nor its input. It is checked once a step; where steps overlap, for
-        each micro-batch."""
+        """Raises ValueError if one of `leaves`, those of the autograd graph, requires a gradient
+        but is neither a parameter of the stage nor its input. It is checked once a step; where
+        steps overlap, for each micro-batch."""
         known, inputs = self._stage.parameters, {*needing_gradients(self._state.input)}
         for leaf in leaves:
             if leaf not in known and leaf not in inputs:
@@ -376,7 +377,8 @@ def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
     """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between units
-    (usually layers); returns a TapePass, which runs the backward pass."""
+    (usually layers); returns a TapePass, which runs the backward pass. `current` is the Pass: its
+    step and samples determine the random numbers."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
@@ -439,17 +441,17 @@ class PassState:
             root.parts = ()
 
     def note(self, root: Tensor) -> None:
-        """Keeps a checksum of the output of a forward pass, with which the output of its
+        """Keeps a checksum of `root`, the output of a forward pass, with which the output of its
         recomputation is compared."""
         self._digest = _digest(root)
 
     def compare(self, root: Tensor, stage: int) -> None:
-        """Raises ValueError, which names the stage, if the output of a recomputed forward pass
-        differs from that of the first one, by the checksum that `note` has kept."""
+        """Raises ValueError, which names the stage, if `root`, the output of a recomputed forward
+        pass, differs from that of the first one, by the checksum that `note` has kept."""
         if self._digest and self._digest != _digest(root):
             raise ValueError(f"stage {stage}: {DIFFERS}")
 
 
 def _digest(root: Tensor) -> list[int]:
-    """Returns checksums of the outputs of a stage, or of its loss."""
+    """Returns checksums of the outputs of a stage (joined in `root`), or of its loss."""
     return [digest(t) for t in (root.parts if isinstance(root, JoinedOutputs) else (root,))]

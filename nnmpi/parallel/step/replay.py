@@ -167,8 +167,9 @@ class RunnablePass(Protocol):
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on `arrays`, with the random numbers of this step. The generator
-        yields between units (usually layers), so that its caller can communicate there."""
+        """Runs the forward pass on `arrays`, with the random numbers of this step; `stats` sums
+        BatchNorm statistics over ranks. The generator yields between units (usually layers), so
+        that its caller can communicate there."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Starts the backward pass, given the gradients of the outputs (`seeds`). If the pass was
@@ -227,8 +228,8 @@ class Replay:
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on `arrays`, with the random numbers of this step. The generator
-        yields between units (usually layers)."""
+        """Runs the forward pass on `arrays`, with the random numbers of this step; `stats` sums
+        BatchNorm statistics over ranks. The generator yields between units (usually layers)."""
         self._stats = stats
         for k, memory in self._inputs:
             np.copyto(memory, arrays[k])

@@ -296,8 +296,9 @@ class StageLists:
         return None if self.reason else captured
 
     def _check_memory(self, planned: PlannedPass) -> None:
-        """Sets `reason`, so that nothing is replayed, if memory is too short to compare a replay
-        with autograd: this needs the activations twice and the gradients up to three times."""
+        """Sets `reason`, so that nothing is replayed, if memory is too short to compare a replay of
+        the pass `planned` with autograd: this needs the activations twice and the gradients up to
+        three times."""
         gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
         size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
         if free is not None and 2 * size * self._on_node > free:

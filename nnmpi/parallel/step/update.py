@@ -160,8 +160,9 @@ class Update:
         return outcome
 
     def _prepare(self, decision: Sequence[float]) -> Outcome:
-        """Sets `has_grad` of parameters that several stages share, and clips the gradient; does
-        nothing if that was done for this step already. Returns the outcome."""
+        """Prepares the update of a step, once: clips the gradient, and sets `has_grad` of
+        parameters that several stages share. Returns the outcome for `decision`, the sums over all
+        ranks that decide the update."""
         outcome = Outcome.of(decision[:DECIDED])
         if self._is_prepared:
             return outcome
@@ -222,9 +223,9 @@ class Update:
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the (start, stop) of those slices of the flat gradient buffer that this rank counts in
-    the gradient norm: of the parameters i with counts[i]. Consecutive ones are joined; some slices
-    may be empty."""
+    """Yields the (start, stop) of those slices of the flat gradient buffer of `store` that this
+    rank counts in the gradient norm: of the parameters i with counts[i]. Consecutive ones are
+    joined; some slices may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

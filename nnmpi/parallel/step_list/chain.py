@@ -132,7 +132,7 @@ def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
     """Returns, for each unit (part, usually a layer) of a stage, the numbers of its parameters and
-    buffers in the graph."""
+    buffers in the graph. `bucket_of` has the bucket of each trained parameter, by number."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
@@ -179,7 +179,8 @@ def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
     """Returns the units (parts of a stage, usually layers) with their field `repeated`: the buckets
-    of other units that the backward pass of a unit needs to recompute activations."""
+    of other units that the backward pass of a unit needs to recompute activations. `segments` has
+    the graph nodes of each unit."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]

@@ -65,8 +65,9 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns, for the units (parts, usually layers) of a stage, the fields `absent` and
-    `unrepeated` of StageUnits: the parameters that may not be in memory while each unit runs."""
+    """Returns two fields of StageUnits, `absent` and `unrepeated`, for the units (parts, usually
+    layers) of a stage, which have these `numbers`: the parameters that may not be in memory while
+    each unit runs. members[b] are the parameters in bucket b."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):
@@ -78,15 +79,16 @@ def _others(
 
 
 def step_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the operations that a rank carries out in a step of `micro` micro-batches."""
+    """Returns the operations that a rank's executor carries out in a step of `micro` micro-batches,
+    in order."""
     if a.strategy.name in LISTED:
         return step_list(a, rank, micro).ops
     return [*of_program(a, rank, program.ops(a, rank, micro))]
 
 
 def evaluation_ops(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns the operations that a rank carries out to evaluate a batch in `micro`
-    micro-batches."""
+    """Returns the operations that a rank's executor carries out to evaluate a batch in `micro`
+    micro-batches, in order."""
     if a.strategy.name in LISTED:
         return evaluation(a, rank, micro)
     return [*of_program(a, rank, program.forward_ops(a, rank, micro))]

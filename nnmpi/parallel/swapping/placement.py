@@ -181,9 +181,9 @@ def least_memory(units: Sequence[UnitDemand]) -> float:
 
 
 def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
-    """Returns the bytes that must stay free when the activations of `unit` (the number of a part of
-    the model, usually a layer) are read during the backward pass of unit `at`, so that every unit
-    between the two can be recomputed."""
+    """Returns the bytes that must stay free when the activations of unit number `unit` (a part of
+    the model, usually a layer) are read from disk during the backward pass of unit `at`, so that
+    every unit between them that `choice` recomputes can be recomputed."""
     between = range(unit + 1, at + 1)
     return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 

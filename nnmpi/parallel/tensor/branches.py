@@ -248,8 +248,9 @@ class BranchOnAnotherRank(Module):
 def joined_on_ranks(
     *inputs: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
-    """Returns the join of all branches (sum, mean, concat or stack). `inputs` are the outputs of
-    this rank's branches, followed by those inputs of branches that need a gradient.
+    """Returns the join (sum, mean, concat or stack) of the outputs of parallel branches, of which
+    this rank has computed some. `inputs` are the outputs of this rank's branches, followed by those
+    inputs of branches that need a gradient; `call` says which rank has which branch.
 
     The gradients of these inputs must be summed over ranks even on a rank that runs no branch, so
     the join contributes zeros to them.
@@ -281,7 +282,8 @@ def _all_gathered(
     outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
     """All-gathers the outputs of parallel branches, each of which one rank has computed; returns
-    all of them in the order of the branches. `outputs_here` are those of this rank."""
+    all of them in the order of the branches. `outputs_here` are those of this rank; `call` says
+    which rank has which branch."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
     row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])

@@ -201,7 +201,8 @@ class TokenExchange(NamedTuple):
 
     def combine(self, rows: Array, widths: Sequence[int]) -> list[Array]:
         """Sends `rows`, the outputs of this rank's experts, back to the ranks of the tokens;
-        returns, for each rank, its experts' outputs for this rank's tokens."""
+        returns, for each rank r, its experts' outputs for this rank's tokens, as rows of widths[r]
+        elements."""
         ends = pairwise(accumulate(self.receives, initial=0))
         shapes = [(len(i), width) for i, width in zip(self.sends, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)

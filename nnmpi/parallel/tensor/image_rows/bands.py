@@ -50,7 +50,8 @@ class Bands(NamedTuple):
     @classmethod
     def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
         """Returns the Bands that cut n samples, of `rows` rows each, into bands of about `budget`
-        bytes; with `pool`, rows of output are pooled 2 to 1.
+        bytes for a convolution with the window `conv`; with `pool`, rows of output are pooled 2 to
+        1.
 
         The kernel needs `row_bytes` bytes for a row of output. If samples would have few bands,
         they are not cut.
@@ -88,19 +89,19 @@ class Bands(NamedTuple):
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:
-        """Returns an array of zeros (rows, width, channels) with space for the input rows of all
-        samples, one sample after the other."""
+        """Returns an array of zeros (rows, width, channels), with the type of `like`, that has
+        space for the input rows of all samples, one sample after the other."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
         return xp_of(like).zeros((rows, width, channels), like.dtype)
 
     def samples(self, tall: Array, rows: int) -> Array:
-        """Returns a view (N, rows, W, C) of a buffer (rows, W, C): the first `rows` rows of each
-        sample."""
+        """Returns a view (N, rows, W, C) of the buffer `tall` (rows, W, C), which holds all
+        samples: the first `rows` rows of each sample."""
         return _stacked(tall, self.n, self.sample, rows)
 
     def images(self, tall: Array) -> Array:
-        """Returns a view (number, rows, W, C) of a buffer (rows, W, C): the bands that the kernel
-        takes as images."""
+        """Returns a view (number, rows, W, C) of the buffer `tall` (rows, W, C), which holds all
+        samples: the bands that the kernel takes as images."""
         return _stacked(tall, self.number, self.step, self.band)
 
     def result(self, y: Array) -> Array:

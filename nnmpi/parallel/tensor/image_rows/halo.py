@@ -61,7 +61,8 @@ class Halo(NamedTuple):
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
         """Returns the Halo of a rank (rows that it needs, and rows that ranks send), for images
-        with `height` rows that are divided among `ranks` ranks."""
+        with `height` rows that are divided among `ranks` ranks. `window` is the window, along rows,
+        of the convolution or pooling."""
         owned = [*pairwise(bounds(height, ranks))]
         needed = [window.inputs(*outs) for outs in pairwise(bounds(window.outputs(height), ranks))]
         sends = (_within(rows, owned[rank]) for rows in needed)
@@ -123,6 +124,7 @@ def _exchanged(
 
 
 def _within(rows: Rows, among: Rows) -> Rows:
-    """Returns the overlap of two ranges of rows; an empty range if there is none."""
+    """Returns the overlap of two ranges of rows, `rows` and `among`; an empty range if there is
+    none."""
     start, stop = (min(max(row, among[0]), among[1]) for row in rows)
     return start, stop

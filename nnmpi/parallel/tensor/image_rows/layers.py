@@ -39,7 +39,7 @@ class SpatialLayer(nn.Module):
     """The base class of layers of which each rank computes some rows of each image: rank r has rows
     bounds[r] to bounds[r + 1] - 1 of the input.
 
-    bounds         the rows of the input of each rank
+    bounds         the first row of the input of each rank, and the number of all rows
     gather_output  whether the output is all-gathered
     """
 
@@ -57,7 +57,8 @@ class SpatialLayer(nn.Module):
         return gather(y, self.comm, bounds(rows, self.comm.size), 2) if self.gather_output else y
 
     def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
-        """Returns this rank's rows of the layer's output, given this rank's rows of its input."""
+        """Returns this rank's rows of the layer's output, given x, this rank's rows of its input.
+        `fused` says which ops after the layer (relu, pool) run with it."""
         y: Tensor = super().forward(x, *args, **fused)
         return y
 
@@ -154,8 +155,9 @@ class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
 def conv2d(
     x: Array, w: Array, b: Array | None, *, halo: Halo, comm: Comm, shape: conv.ConvShape
 ) -> Result:
-    """Returns this rank's rows of a convolution, after an exchange of input rows; w and b are whole
-    on every rank. ReLU and 2x2 max pooling follow if `shape` asks for them."""
+    """Returns this rank's rows of a convolution, after an exchange of input rows, which `halo`
+    describes; w and b are whole on every rank. ReLU and 2x2 max pooling follow if `shape` asks for
+    them."""
     xl, columns = like_weight(x, w).transpose(0, 2, 3, 1), shape.windows[1]
     (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
     within = slice(columns.before, columns.before + W)
@@ -190,8 +192,9 @@ def pool2d(
     halo: Halo,
     comm: Comm,
 ) -> Result:
-    """Returns this rank's rows of a pooling by `kernel`, after an exchange of input rows; `padding`
-    is the value of pixels outside the image."""
+    """Returns this rank's rows of a pooling by `kernel`, after an exchange of input rows, which
+    `halo` describes; `padding` is the value of pixels outside the image, `windows` the pooling
+    windows."""
     xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
     within = slice(columns.before, columns.before + W)
