@@ -179,7 +179,8 @@ class Graphs:
     ) -> Generator[None, None, None]:
         """Runs the forward pass on the input `arrays`, with the random numbers of this step. A
         generator that yields between units (usually layers), while parameters may still be
-        gathered, and launches the whole graph after the last yield."""
+        gathered, and launches the whole graph after the last yield. `stats` is not used: a graph
+        exchanges no batch statistics."""
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))

@@ -93,6 +93,7 @@ class DeferredSteps:
     ) -> Generator[StepResult, None, None]:
         """Yields the results of an executor's steps, each as soon as the host has read its outcome.
 
+        loads     the batches
         start     the state before the first step
         batches   the number of batches in the epoch
         """
@@ -177,8 +178,9 @@ class HostCopy:
 def deferred(
     spec: TrainSpec, store: LocalStore, optimizer: Optimizer, update: Update
 ) -> DeferredSteps | None:
-    """Returns the DeferredSteps of a rank; None if its host has to read the outcome of each step at
-    once, as on a CPU."""
+    """Returns the DeferredSteps of a rank, whose host reads the outcome of a step during the next
+    one; None if the host has to read the outcome of each step at once, as on a CPU. `update` is the
+    ordinary end of a step, `store` has the parameters."""
     can_defer = _can_defer(spec.arrangement, store, optimizer)
     return DeferredSteps(spec, store, optimizer, update) if can_defer else None
 

@@ -28,19 +28,20 @@ class Recorder:
     """Returns the time in seconds."""
 
     def begin(self, step: int) -> None:
-        """Assigns the events that follow to this step."""
+        """Called at the beginning of step number `step`, to which the events that follow belong.
+        Does nothing here."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         """Adds an event called `name` that began at the time `began` and ends now; -1 means that it
         belongs to no micro-batch or stage."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Returns a context whose events belong to no step."""
+        """Returns a context for an evaluation, whose events belong to no training step."""
         return nullcontext()
 
     def once_in(self, steps: int) -> AbstractContextManager[None]:
-        """Returns a context for events that happen only in one of `steps` steps, as when replicas
-        make local steps."""
+        """Returns a context for events that happen in only one of `steps` steps, as when replicas
+        make local steps and exchange their parameters after some of them."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:

@@ -65,7 +65,7 @@ def copies(config: Config) -> int:
 
 def border_seconds(link: Link, nbytes: float) -> float:
     """Returns the seconds to send `nbytes` bytes of activations from one pipeline stage to the
-    next, and their gradients back."""
+    next, and their gradients back, over the network `link`."""
     return 2 * (link.alpha + nbytes * link.beta)
 
 
@@ -162,7 +162,11 @@ def best_cut(
 ) -> SplitPoints:
     """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit
     (usually a layer): the index of the unit with which each stage except the first begins. See
-    `split_points`."""
+    `split_points`.
+
+    link: the network between stages, over which activations are sent
+    notes: sentences to add to an error: why some modules stay in one stage
+    """
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],
@@ -176,8 +180,9 @@ def best_cut(
 def _facts(
     units: Sequence[Unit], cut: SplitPoints, division: Division, costs: Sequence[UnitCost]
 ) -> dict[str, Any]:
-    """Returns fields for the start event, the first one of a run's log, that describe how the model
-    is cut into pipeline stages."""
+    """Returns fields for the start event, the first one of a run's log, that describe how a model
+    is cut into pipeline stages: the cut as text and, for each stage, its rank along pp, layers,
+    share of the time, and bytes of parameters and activations."""
     stages = stage_costs(costs, cut)
     seconds = sum(cost.seconds for cost in stages)
     return {

@@ -125,8 +125,8 @@ class Undo(Protocol):
     def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches from step number `step` on; before each one, copies the model's
-        buffers (such as running statistics), which the step changes."""
+        """Yields the batches `loads` unchanged, from that of step number `step` on; before each
+        one, copies the model's buffers (such as running statistics), which the step changes."""
 
     def finish(self, decision: Sequence[float]) -> None:
         """Completes the last step, if this rank has all summed gradients and only its update is
@@ -195,7 +195,8 @@ Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs],
 
 class Evaluation(NamedTuple):
     """How ranks evaluate a model: the division of a test batch among ranks and into micro-batches
-    (`cut`), and the communicator over which the results are summed."""
+    (`cut`), the communicator over which the results are summed, and whether this rank's results
+    count in the sum, or those of another rank that has the same ones."""
 
     cut: BatchCut
     comm: Comm
@@ -210,8 +211,21 @@ class Evaluation(NamedTuple):
 
 
 class StrategyParts(NamedTuple):
-    """The objects from which an ExecutorStrategy is built; strategies differ only in these. `sync`
-    (sums of gradients) and `batch_stats` are used only if all ranks make each step together."""
+    """The objects from which an ExecutorStrategy is built; strategies differ only in these.
+
+    store        has the parameters and gradients of this rank
+    cut          the division of a training batch into the micro-batches that this rank computes
+    evaluation   how test batches are divided, and the results summed
+    check        (loader): raises an error if a part of a batch has one sample and a layer needs
+                 more
+    describe     fields for the start event of the run
+    sync         sums gradients; used only if all ranks make each step together
+    batch_stats  sums BatchNorm statistics; used only if all ranks make each step together
+    outcome      returns fields for the last event; every rank calls it after the last step
+    comms        communicators that are freed with the strategy
+    progress     returns a context around the steps of an epoch, such as a thread that moves
+                 messages
+    """
 
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
@@ -349,8 +363,8 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunn
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
-    """Returns the Update of a rank, which ends each step: sums of loss and norm over all ranks,
-    clipping, and the optimizer step."""
+    """Returns the Update of a rank, which ends each step: it sums loss and gradient norm over all
+    ranks, clips the gradients in `store`, and makes the optimizer step."""
     a, rank = spec.arrangement, layout.all.rank
     held = a.model_on(rank)
     norms = Norms(
@@ -382,9 +396,11 @@ def executor_of(
     """Returns the Executor, which carries out the operations of each training step on this rank
     (passes, messages, sums of gradients, the update).
 
-    ends       the functions for the operations at the end of a step, by kind
-    channels   carry tensors between stages; None: messages along pp
-    op_hooks   (kind, function) pairs: wrap the operations of a kind
+    sync         sums gradients over ranks
+    ends         the functions for the operations at the end of a step, by kind
+    batch_stats  sums BatchNorm statistics over ranks
+    channels     carry tensors between stages; None: messages along pp
+    op_hooks     (kind, function) pairs: wrap the operations of a kind
     """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)

@@ -263,7 +263,8 @@ class OverlappingSteps:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields the results of the steps from `start` to the end of the epoch or of the run.
+        """Yields the results of the steps on the batches `loads`, from `start` to the end of the
+        epoch or of the run.
 
         `batches` is the number of batches in an epoch.
         """
@@ -289,8 +290,8 @@ class OverlappingSteps:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over batches between two epochs; `outputs` accumulates the outputs,
-        and `step` is the number of training steps so far."""
+        """Runs forward passes over the batches `loads` between two epochs; `outputs` accumulates
+        the outputs, and `step` is the number of training steps so far."""
         self._check_empty()
         self._executor.evaluate(loads, step, outputs)
 
@@ -342,7 +343,8 @@ class OverlappingSteps:
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
     def _check_finite(self, quantity: str, value: float, step: int) -> None:
-        """Raises NotFiniteError if a value is not finite.
+        """Raises NotFiniteError if `value`, such as the loss, is not finite; `quantity` names it in
+        the message.
 
         The step cannot be skipped, since other stages continue and would not skip it.
         """

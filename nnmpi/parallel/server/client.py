@@ -80,7 +80,8 @@ def worker_parts(
 
 
 class ServerClient(ServerStrategy):
-    """The training strategy of a worker of a parameter server."""
+    """The training strategy of a worker with parameter servers: it computes gradients, pushes them
+    to the servers, and gets new parameters from them."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)
@@ -184,8 +185,7 @@ class ServerClient(ServerStrategy):
 
 def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
     """Yields (state, batch) for the batches of all epochs from the state `start` on, where state is
-    the position before the step on the batch.
-    """
+    the position before the step on the batch. `cut` returns this worker's part of a batch."""
     state = start
     while True:
         with closing(loader.loads(state.epoch, cut, state.batch)) as loads:

@@ -35,9 +35,8 @@ class Purpose(IntEnum):
 
 
 class WorkerRequest(NamedTuple):
-    """The request that a worker sends to each parameter server; after a PUSH the worker also sends
-    a gradient.
-    """
+    """The request that a worker sends to each parameter server: its purpose (such as PUSH, which a
+    gradient follows), and the number of samples, the loss and the squared norm of its gradient."""
 
     purpose: float
     samples: float = 0
@@ -60,7 +59,9 @@ class Totals(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply that a parameter server sends to a worker, before the parameters."""
+    """The reply that a parameter server sends to a worker, before the parameters: whether the
+    worker is to compute another gradient in this epoch, whether the run is to end, and the totals
+    of the epoch so far."""
 
     go: bool  # True: compute another gradient in this epoch; the first server decides
     stop: bool  # True if some rank wants to end the run
@@ -68,8 +69,8 @@ class Reply(NamedTuple):
 
 
 def poll_until(system: System, is_done: Callable[[], bool]) -> None:
-    """Calls `is_done` until it returns True, with pauses, since polling without a pause would take
-    a core from another rank.
+    """Calls `is_done` until it returns True, with pauses (system.sleep), since polling without a
+    pause would take a core from another rank.
 
     The first POLLS calls have no pause between them, since a pause takes longer than a call.
     """
