@@ -28,7 +28,9 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 class Layout(NamedTuple):
     """The communicators (Comms) of a rank, by the groups of ranks that work together, and the mesh
-    of all ranks; every rank builds one and passes it to everything that communicates."""
+    of all ranks. Every rank builds one and passes it to everything that communicates. The fields
+    are listed at the top of the module: `all` is the Comm of the whole job, axis["dp"] that of the
+    ranks that differ along dp only, and so on."""
 
     mesh: Mesh  # of the ranks that compute
     servers: int

@@ -61,8 +61,8 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
 
 
 class OnAnotherRank:
-    """The store of a parameter that only another rank has: it has no memory, and every access
-    raises ValueError."""
+    """Stands in for the memory of a parameter that only another rank has: every access raises
+    ValueError. The message has the parameter's `path`, and says `where` it is."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, not on this rank"

@@ -70,8 +70,18 @@ class WorkerPosition(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """The arguments from which the strategy of a rank is built: what is trained (task and part of
-    the model), how ranks are arranged, and how to make the optimizer."""
+    """The arguments from which the strategy of a rank is built.
+
+    task            the model, the loss and metrics, and the backend (CPU or GPU)
+    part            the part of the model on this rank
+    parameters      the trained ones, in the order of the flat buffer
+    arrangement     which rank has which part of the model, and what each does
+    make_optimizer  makes the optimizer from (path, parameter) pairs
+    control         functions that read settings of the run, such as the learning rate
+    recorder        gets the events of the steps
+    twin            for --verify: the same with another copy of the model
+    next_steps      the position of each worker in its data, if each has its own pace
+    """
 
     task: Task
     part: ModelPart  # the part of the model on this rank
@@ -143,7 +153,12 @@ class Undo(Protocol):
 
 class Strategy(Protocol):
     """The interface of an object that trains a model on several ranks: makes steps, evaluates, and
-    frees resources. Every rank has one, and all call its methods in the same order."""
+    frees resources. Every rank has one, and all call its methods in the same order.
+
+    full_state   the whole arrays of the model, gathered from the ranks
+    last         undoes or finishes the last step if a rank is lost; None if it cannot
+    traffic      counts the bytes that this rank sends in a step
+    """
 
     layout: Layout
     optimizer: Optimizer

@@ -74,6 +74,11 @@ class VerifyError(AgreedError):
 class Comparison(NamedTuple):
     """The result of comparing a step of the run with that of a single rank, combined over all
     ranks.
+
+    largest      by subject, such as "gradients": the largest difference on any rank
+    equal        True if copies of parameters on several ranks have the same bits
+    one_skipped  True if on some rank only one of the two steps was skipped, as not finite
+    diverged     True if neither loss is finite: there is nothing to compare
     """
 
     largest: dict[str, Difference]  # on any rank

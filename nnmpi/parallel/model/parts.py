@@ -30,7 +30,18 @@ def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
 
 class ModelPart(NamedTuple):
     """The part of a model that this rank has: its pipeline stages; without a pipeline, stage 0 is
-    the whole model."""
+    the whole model.
+
+    model       the whole tree of modules, in which only this rank's stages have values
+    stages      the stages of this rank as modules, by number
+    held        (path): True for a parameter or buffer that this rank has
+    tied        parameters that stages of several ranks use, each with the ranks along pp
+    facts       the fields of the start event that describe the cut
+    boundaries  for each pair of consecutive stages: the tensors that pass between them
+    place       the rank along pp of each stage
+    positions   the positions of sequences that this rank has; None: all
+    follow      a function to call before a pass: stages take over changed attributes of modules
+    """
 
     model: Module  # the whole tree of modules; only this rank's stages have values
     stages: Mapping[int, Module]  # by number
